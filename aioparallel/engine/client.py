@@ -1,0 +1,154 @@
+"""The Kafka client as the engine sees it. The engine owns this interface; clients implement it.
+
+What a client promises:
+
+* It never raises for what passes by itself (a leader moves, a coordinator is loading, a connection drops):
+  it logs, backs off and goes on. It raises a :class:`~aioparallel.errors.ClientError` for the rest.
+* Every call with a ``timeout`` (seconds) returns or raises within it, whatever the broker does; when the time
+  is up it raises :class:`TimeoutError`.
+* ``fetch`` may be cancelled at any moment without losing records.
+* Everything happens on the event loop that called ``start``.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from aioparallel.records import Record, TopicPartition
+
+__all__ = [
+    "Client",
+    "CommitFault",
+    "Committed",
+    "Fetched",
+    "Generation",
+    "RebalanceListener",
+]
+
+
+class Generation(NamedTuple):
+    """A member's place in one generation of its group: what a commit is fenced with."""
+
+    id: int
+    member_id: str
+
+
+class Committed(NamedTuple):
+    """A committed offset (the next one to read) and the text stored beside it."""
+
+    offset: int
+    metadata: str
+
+
+class CommitFault(enum.Enum):
+    """Why the broker did not take the commit of one partition."""
+
+    RETRIABLE = "retriable"
+    """It may work later, under the same generation: coordinator moved, timed out, loading, rebalance begun."""
+    METADATA_TOO_LARGE = "metadata too large"
+    """The text is longer than the broker's ``offset.metadata.max.bytes``."""
+    FENCED = "fenced"
+    """The generation or the member is gone: this partition may have another owner now."""
+    REFUSED = "refused"
+    """It will not work: not authorised, topic deleted."""
+
+
+class Fetched(NamedTuple):
+    """What one fetch took from one partition.
+
+    ``records`` ascend by offset, with gaps where the log has them. ``next_offset`` is the position after them:
+    every offset below it that was not delivered does not exist for this reader (compacted, a transaction
+    marker, aborted). ``records`` may be empty while ``next_offset`` has moved.
+    """
+
+    partition: TopicPartition
+    records: Sequence[Record]
+    next_offset: int
+
+
+class RebalanceListener(Protocol):
+    """What the engine does when the assignment changes. Called on the event loop, never two at a time."""
+
+    def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
+        """These partitions came in addition to those already held. ``generation`` is the member's new one,
+        and from now on that of the partitions kept as well (cooperative rebalance). Must be quick: a member
+        may be without heartbeats meanwhile. Nothing is fetched for them until :meth:`Client.seek`.
+        """
+
+    async def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """These partitions go; until this returns, commits under their generation are still accepted.
+
+        The client waits for it, with heartbeats running, before the member joins again.
+        """
+
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        """These partitions are gone already (session expired, fenced): no commit is possible any more."""
+
+
+class Client(Protocol):
+    """A Kafka consumer, one member of one group. See the module for what it promises."""
+
+    async def start(self, timeout: float) -> None:
+        """Connect. Raises BrokerUnreachable or NotAuthorized within ``timeout`` seconds."""
+
+    async def stop(self, timeout: float) -> None:
+        """Leave the group and close all connections; at most ``timeout`` seconds, never raises, may be called
+        whether or not ``start`` succeeded. Does not call the listener."""
+
+    async def partitions(self, topics: Collection[str] | re.Pattern[str], timeout: float) -> set[TopicPartition]:
+        """All partitions of these topics (or of those whose whole name matches), as the cluster knows them now.
+
+        Creates nothing. Topics that do not exist are simply not in the result.
+        """
+
+    def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
+        """Join the group for these topics; returns at once, the listener hears the rest. A pattern takes in
+        topics created later."""
+
+    async def fetch(self, quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
+        """Take at most ``quotas[p]`` records from each partition ``p``, in one walk over what is there.
+
+        Waits until there is something for one of them, or :meth:`wake` was called (then the list may be empty).
+        Partitions without a quota are left alone and lose nothing; ones no longer assigned are ignored.
+
+        Raises OffsetOutOfRange when the position of a partition in ``quotas`` is outside the log (after
+        everything else there was returned; it raises again until :meth:`seek`), NotAuthorized, FetchFailed,
+        ClientError.
+        """
+
+    def wake(self) -> None:
+        """Let the waiting :meth:`fetch` return now; without one, the next returns without waiting."""
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
+    ) -> Mapping[TopicPartition, CommitFault | None]:
+        """One OffsetCommit request, one attempt, fenced with ``generation``. A result for each partition asked
+        for: None means acknowledged. A request that got no answer is RETRIABLE for each of them."""
+
+    async def committed(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> Mapping[TopicPartition, Committed]:
+        """The group's committed offsets and texts; partitions without one are not in the result."""
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Fetch this assigned partition from ``offset`` on; also what starts the fetching after an assignment.
+        Ignored for a partition that is not assigned any more."""
+
+    async def beginning_offsets(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> Mapping[TopicPartition, int]:
+        """The first offset each log holds."""
+
+    async def end_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
+        """The offset the next record will get (under read_committed: the end of what is decided)."""
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], timeout: float
+    ) -> Mapping[TopicPartition, int | None]:
+        """The first offset at or after each time (milliseconds since the epoch); None where there is none."""
+
+    def end_offset_seen(self, partition: TopicPartition) -> int | None:
+        """The end offset that the last fetch response told, without asking the broker; None before one."""

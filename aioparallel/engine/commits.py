@@ -1,0 +1,98 @@
+"""What to commit: plain functions from sessions to requests. No I/O.
+
+A sample is taken in one step without an ``await``: base and map always belong together. (The Java library
+sampled the offset twice around the encoding, and filed maps under the wrong base.)
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Literal, NamedTuple
+
+from aioparallel.engine.client import Committed, Generation
+from aioparallel.engine.session import Session
+from aioparallel.offsets import fit_offset_map
+
+__all__ = ["Sample", "requests", "sample"]
+
+# Bytes of metadata in one request. The broker writes a request as one batch of the offsets topic and fails a
+# larger one as a whole (measured on Apache Kafka 4.3.1: about 1 MB).
+_REQUEST_BYTES = 512 * 1024
+# What one partition takes in a request beside its text (bytes, generous).
+_PARTITION_BYTES = 64
+_ASCII_END = 0x80
+
+
+class Sample(NamedTuple):
+    """What one session would commit, and the ledger's version it speaks of."""
+
+    session: Session
+    committed: Committed
+    version: Hashable
+    highest: int
+    """The highest offset the map speaks of; base - 1 without a map."""
+    cut: bool
+    """Whether completed offsets above ``highest`` had to be left out."""
+
+
+def sample(session: Session, limit: int, formats: Literal["all", "java"]) -> Sample:
+    """Take offset and map of a session. ``limit``: characters of metadata the broker takes."""
+    ledger = session.ledger
+    base, highest = ledger.next_commit, ledger.highest_completed
+    if highest <= base:
+        # Nothing complete above the first incomplete one.
+        return Sample(session, Committed(base, ""), ledger.version, base - 1, cut=False)
+    incompletes = list(ledger.incompletes)
+    del incompletes[bisect_right(incompletes, highest) :]
+    text, reached = fit_offset_map(base, highest, incompletes, limit=limit, formats=formats)
+    return Sample(session, Committed(base, text), ledger.version, reached, cut=reached < highest)
+
+
+def requests(samples: Iterable[Sample]) -> Iterator[tuple[Generation, list[Sample]]]:
+    """Group samples into commit requests: one generation each, and no more metadata than one may carry."""
+    by_generation: dict[Generation, list[Sample]] = {}
+    for one in samples:
+        by_generation.setdefault(one.session.generation, []).append(one)
+    for generation, group in by_generation.items():
+        part: list[Sample] = []
+        room = _REQUEST_BYTES
+        for one in group:
+            size = _PARTITION_BYTES + _encoded_size(one.committed.metadata)
+            if part and size > room:
+                yield generation, part
+                part, room = [], _REQUEST_BYTES
+            part.append(one)
+            room -= size
+        yield generation, part
+
+
+def _encoded_size(text: str) -> int:
+    return len(text) if text.isascii() else 3 * len(text)
+
+
+class MetadataLimit:
+    """How many characters of metadata the broker takes: Kafka's default until a refusal tells less."""
+
+    DEFAULT = 4096
+
+    def __init__(self) -> None:
+        self.characters = self.DEFAULT
+        self._accepted = 0
+
+    def accepted(self, length: int) -> None:
+        """A text of this length was taken."""
+        self._accepted = max(self._accepted, length)
+
+    def refused(self, length: int) -> None:
+        """A text of this length was too large: believe in half of it, or in what was once taken."""
+        if length > self._accepted:
+            self.characters = min(self.characters, max(length // 2, self._accepted))
+        else:
+            # It was taken once: the broker's setting was lowered meanwhile.
+            self._accepted = 0
+            self.characters = min(self.characters, length // 2)
+
+
+NO_CEILING = sys.maxsize

@@ -1,0 +1,235 @@
+"""One process's work, put together: fetcher, workers, committer, assignment; from run to closed.
+
+States of a run: running -> *stopping* (nothing new starts) -> settled (drained, committed, dropped). Whatever
+ends the run first decides what :meth:`Engine.run` does: return after a stop, or raise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Collection, Coroutine, Iterable, Mapping
+from typing import Any
+
+from aioparallel.engine.assignment import CANCEL_GRACE, Assignment
+from aioparallel.engine.client import Client
+from aioparallel.engine.committer import Committer
+from aioparallel.engine.fetcher import Fetcher
+from aioparallel.engine.intake import Intake
+from aioparallel.engine.processor import Processor
+from aioparallel.engine.session import Session, SessionState
+from aioparallel.engine.stats import LongestLane, PartitionStats, Stats
+from aioparallel.engine.workers import Handler
+from aioparallel.options import Options
+from aioparallel.records import TopicPartition
+
+__all__ = ["Engine"]
+
+logger = logging.getLogger(__name__)
+
+
+class Engine:
+    """Runs one handler over what one client is assigned. Made within a running event loop, used once.
+
+    ``targets``: with ``until="end"``, the end offset of each partition at the start; else None.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        group_id: str,
+        options: Options,
+        handler: Handler,
+        targets: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._targets = targets
+        self._processor = Processor(handler, options, on_fatal=self._fail, on_idle=self._look_for_end)
+        self._assignment = Assignment(
+            client,
+            group_id,
+            options,
+            self._processor,
+            targets=targets,
+            on_change=self._changed,
+            on_fatal=self._fail,
+        )
+        self._committer = Committer(
+            client,
+            options,
+            self._processor.scheduler,
+            self._assignment.sessions.values,
+            self._processor.notify,
+        )
+        self._assignment.committer = self._committer
+        intake = Intake(options, self._processor.scheduler)
+        self._fetcher = Fetcher(client, self._assignment, self._processor, intake, self._look_for_end)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._drain = True
+        self._settled = False
+
+    # -- running ----------------------------------------------------------------------------------------
+
+    async def run(self, topics: Collection[str] | re.Pattern[str]) -> None:
+        """Join the group and run until :meth:`stop`, the end offsets, or a failure that is raised.
+
+        After a stop everything is settled when this returns. After a failure, or when cancelled, nothing
+        new starts; :meth:`close` settles what is left.
+        """
+        self._client.subscribe(topics, self._assignment)
+        self._spawn(self._fetcher.run(), "fetcher")
+        self._spawn(self._committer.run(), "committer")
+        try:
+            await self._end
+        finally:
+            self._quiesce()
+        await self.settle()
+
+    def stop(self, drain: bool) -> None:
+        """Let :meth:`run` settle and return; without ``drain`` the handlers in flight are cancelled."""
+        self._drain = self._drain and drain
+        self._quiesce()
+        if not self._end.done():
+            self._end.set_result(None)
+        elif not drain:
+            self._processor.cancel(list(self._assignment.sessions.values()))
+
+    def pause(self) -> None:
+        """Start nothing and fetch nothing until :meth:`resume`; what is in flight ends, commits go on."""
+        self._processor.scheduler.paused = True
+        self._fetcher.replan()
+
+    def resume(self) -> None:
+        """Go on after :meth:`pause`."""
+        if not self._end.done():
+            self._processor.scheduler.paused = False
+            self._changed()
+
+    async def commit_now(self) -> bool:
+        """Commit what is complete now. True when the broker took it within ``commit_timeout`` seconds."""
+        deadline = asyncio.get_running_loop().time() + self._options.commit_timeout
+        return await self._committer.commit_until(list(self._assignment.sessions.values()), deadline)
+
+    async def settle(self) -> None:
+        """Drain (unless stopped without), commit and drop everything this process holds. Once."""
+        if self._settled:
+            return
+        self._quiesce()
+        drain_timeout = self._options.drain_timeout if self._drain else 0
+        await self._assignment.settle(list(self._assignment.sessions.values()), drain_timeout)
+        self._settled = True
+
+    async def close(self) -> None:
+        """Settle, then end every coroutine of the engine."""
+        try:
+            await self.settle()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await self._assignment.close()
+            await self._processor.close(CANCEL_GRACE)
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            if self._end.done() and not self._end.cancelled():
+                self._end.exception()  # raised by run(), or nobody runs any more
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"aioparallel-{name}")
+        task.add_done_callback(self._task_ended)
+        self._tasks.append(task)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._quiesce()
+        if self._end.done():
+            logger.error("after the end of the run: %r", error, extra={"action": "late_failure"})
+        else:
+            self._end.set_exception(error)
+
+    def _quiesce(self) -> None:
+        self._processor.scheduler.paused = True
+        for task in self._tasks[:1]:
+            task.cancel()  # the fetcher; commits go on until the end
+
+    # -- reacting ---------------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        self._fetcher.replan()
+        self._processor.notify()
+        self._look_for_end()
+
+    def _look_for_end(self) -> None:
+        if self._targets is None or self._end.done() or self._processor.scheduler.in_flight:
+            return
+        if self._processor.unfinished or not self._assignment.settled_down():
+            return
+        if all(session.ledger.position >= session.target for session in self._assignment.sessions.values()):
+            self.stop(drain=True)
+
+    # -- showing ----------------------------------------------------------------------------------------
+
+    def stats(self) -> Stats:
+        """A snapshot of everything; walks the lanes, so a few times a second at most."""
+        scheduler = self._processor.scheduler
+        partitions = tuple(self._partition_stats(session) for _, session in sorted(self._assignment.sessions.items()))
+        lags = [partition.lag for partition in partitions]
+        return Stats(
+            admitted=scheduler.admitted,
+            buffered=scheduler.buffered,
+            buffered_bytes=scheduler.buffered_bytes,
+            parked=scheduler.parked,
+            in_flight=len(scheduler.in_flight),
+            succeeded=scheduler.succeeded,
+            dropped=scheduler.dropped,
+            failed_attempts=scheduler.failed_attempts,
+            ready_lanes=scheduler.ready,
+            lanes=sum(len(session.lanes) for session in scheduler.sessions),
+            lag=None if None in lags else sum(lag for lag in lags if lag is not None),
+            intake="stopped" if self._end.done() else self._fetcher.state,
+            longest_lane=_longest_lane(scheduler.sessions),
+            commits=self._committer.commits,
+            failed_commits=self._committer.failed_commits,
+            offset_resets=self._assignment.offset_resets,
+            unreadable_maps=self._assignment.unreadable_maps,
+            cut_maps=self._committer.cut_maps,
+            metadata_limit=self._committer.limit.characters,
+            partitions=partitions,
+        )
+
+    def _partition_stats(self, session: Session) -> PartitionStats:
+        ledger = session.ledger
+        end = self._client.end_offset_seen(session.partition)
+        known = session.state is not SessionState.OPENING and end is not None
+        incompletes = sum(1 for offset in ledger.incompletes if offset < ledger.position)
+        return PartitionStats(
+            topic=session.partition.topic,
+            partition=session.partition.partition,
+            epoch=session.epoch,
+            state=session.state.value,
+            committed=session.acknowledged.offset if session.acknowledged else None,
+            position=ledger.position,
+            highest_completed=ledger.highest_completed,
+            incompletes=incompletes,
+            buffered=session.buffered,
+            parked=session.parked,
+            lag=max(0, end - ledger.position) + incompletes if known and end is not None else None,
+            map_cut_at=session.cut,
+        )
+
+
+def _longest_lane(sessions: Iterable[Session]) -> LongestLane | None:
+    longest: LongestLane | None = None
+    for session in sessions:
+        for lane in session.lanes.values():
+            if lane.head is None or lane.head._next is None:
+                continue
+            length = sum(1 for _ in lane)
+            if longest is None or length > longest.length:
+                longest = LongestLane(session.partition, lane.key, length, lane.head.offset)
+    return longest

@@ -1,0 +1,83 @@
+"""The fetcher: one coroutine that brings records in, driven by runnable work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from aioparallel.engine.assignment import Assignment
+from aioparallel.engine.client import Client, Fetched
+from aioparallel.engine.intake import Intake
+from aioparallel.engine.processor import Processor
+from aioparallel.engine.session import Session, SessionState
+from aioparallel.errors import OffsetOutOfRange
+from aioparallel.records import Record
+
+__all__ = ["Fetcher"]
+
+logger = logging.getLogger(__name__)
+
+
+class Fetcher:
+    """Plans, fetches and admits, for ever. ``on_fetched()`` is called after each fetch."""
+
+    def __init__(
+        self,
+        client: Client,
+        assignment: Assignment,
+        processor: Processor,
+        intake: Intake,
+        on_fetched: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._assignment = assignment
+        self._processor = processor
+        self._intake = intake
+        self._on_fetched = on_fetched
+        self._room = asyncio.Event()
+        self.state = "nothing assigned"
+        processor.scheduler.on_taken = self.replan
+
+    def replan(self) -> None:
+        """Something changed that decides what to fetch: room, sessions, pause."""
+        self._room.set()
+        self._client.wake()
+
+    async def run(self) -> None:
+        """Fetch for ever; ends by cancellation, or by what the client raises for good."""
+        while True:
+            sessions = dict(self._assignment.sessions)
+            plan = self._intake.plan(list(sessions.values()))
+            self.state = plan.state
+            self._processor.scheduler.taken_left = plan.starts_until_next
+            self._room.clear()
+            if not plan.quotas:
+                await self._room.wait()
+                continue
+            try:
+                fetched = await self._client.fetch(plan.quotas)
+            except OffsetOutOfRange as error:
+                await self._assignment.reset(error)
+                continue
+            for one in fetched:
+                self._admit(one, sessions.get(one.partition))
+            self._on_fetched()
+            await asyncio.sleep(0)  # a fetch that finds something does not suspend: let workers run
+
+    def _admit(self, fetched: Fetched, stamped: Session | None) -> None:
+        # Between the plan and now the partition may have been given away, even given back: then these records
+        # belong to another epoch, and its own fetch brings them again.
+        session = self._assignment.sessions.get(fetched.partition)
+        if session is None or session is not stamped or session.state is not SessionState.OPEN:
+            return
+        records, next_offset = fetched.records, fetched.next_offset
+        if next_offset > session.target:
+            records, next_offset = _below(records, session.target), session.target
+        before = session.buffered_bytes
+        self._processor.admit(session, records, next_offset)
+        self._intake.saw(len(records), session.buffered_bytes - before)
+
+
+def _below(records: Sequence[Record], target: int) -> Sequence[Record]:
+    return [record for record in records if record.offset < target]

@@ -1,0 +1,46 @@
+"""A lane: the FIFO of records that must run one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import TYPE_CHECKING
+
+from aioparallel.records import Record
+
+if TYPE_CHECKING:
+    from aioparallel.engine.session import Session
+
+__all__ = ["Lane"]
+
+
+class Lane:
+    """Records of one session with one lane key, linked through ``Record._next``.
+
+    Linked rather than a deque: an empty deque takes 760 bytes, and there may be 100,000 lanes with one record
+    each. The head stays in place while it is in flight or parked, which is what keeps the lane's order.
+
+    A session's *loose* lane (``key`` None) stands for records without order: they carry it to name their
+    session, and are never linked.
+    """
+
+    __slots__ = ("head", "key", "session", "successor", "tail")
+
+    def __init__(self, session: Session, key: Hashable, head: Record | None = None) -> None:
+        self.session = session
+        self.key = key
+        self.head = head
+        self.tail = head
+        # The lane of a newer session with the same key, closed until the record that still runs here ends.
+        self.successor: Lane | None = None
+
+    def append(self, record: Record) -> None:
+        """Put a record behind the others. Only for a lane that has some."""
+        assert self.tail is not None
+        self.tail._next = record
+        self.tail = record
+
+    def __iter__(self) -> Iterator[Record]:
+        record = self.head
+        while record is not None:
+            yield record
+            record = record._next

@@ -1,0 +1,291 @@
+"""The scheduler: which record runs next. Plain methods, no clock, no I/O, no event loop.
+
+Counts obey I5 at every step: admitted = buffered + parked + in flight + succeeded + dropped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+
+from aioparallel.engine.lanes import Lane
+from aioparallel.engine.session import Session, SessionState
+from aioparallel.options import OrderBy, Ordering
+from aioparallel.records import Record, TopicPartition
+
+__all__ = ["Scheduler"]
+
+
+def _nothing() -> None:
+    pass
+
+
+class Scheduler:
+    """Lanes of all sessions, and their records from admitted to ended.
+
+    ``on_taken`` is called after ``taken_left`` more records were taken, ``on_succeeded`` after
+    ``succeeded_left`` more succeeded: a countdown is one subtraction on the hot path, where asking every time
+    "is it time to fetch, or to commit?" would be many.
+    """
+
+    def __init__(self, ordering: Ordering = Ordering.KEY, order_by: OrderBy | None = None) -> None:
+        self._ordering = ordering
+        self._order_by = order_by
+        self._ring: deque[Session] = deque()  # sessions with something ready, in turn
+        # Lanes of dropped sessions whose head still runs: the key stays closed until it ends (I3).
+        self._orphans: dict[tuple[TopicPartition, Hashable], Lane] = {}
+        self.paused = False
+
+        self.sessions: set[Session] = set()
+        self.in_flight: set[Record] = set()
+        self.ready = 0  # lanes (and records without order) that could start now
+        self.admitted = 0
+        self.succeeded = 0
+        self.dropped = 0
+        self.failed_attempts = 0
+
+        self.taken_left = sys.maxsize
+        self.on_taken: Callable[[], None] = _nothing
+        self.succeeded_left = sys.maxsize
+        self.on_succeeded: Callable[[], None] = _nothing
+        self.on_drained: Callable[[], None] = _nothing  # the last record in flight of a stopped session ended
+
+    # Buffered and parked are counted by session alone: the sums are wanted once a fetch, the parts once a record.
+
+    @property
+    def buffered(self) -> int:
+        """Records admitted and never started yet."""
+        return sum(session.buffered for session in self.sessions)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of keys, values and headers of the buffered records."""
+        return sum(session.buffered_bytes for session in self.sessions)
+
+    @property
+    def parked(self) -> int:
+        """Records that wait for their next attempt."""
+        return sum(session.parked for session in self.sessions)
+
+    # -- in ---------------------------------------------------------------------------------------------
+
+    def admit(self, session: Session, records: Sequence[Record]) -> None:
+        """Put records, ascending by offset and registered in the session's ledger, into their lanes."""
+        lanes, ready, loose = session.lanes, session.ready, session.loose
+        ready_before, size = len(ready), 0
+        for record, key in zip(records, self._lane_keys(records), strict=False):
+            record._next = None
+            record._size = record_size = _size(record)
+            size += record_size
+            if key is None:
+                record._lane = loose
+                ready.append(record)
+                continue
+            lane = lanes.get(key)
+            if lane is not None:
+                record._lane = lane
+                lane.append(record)
+                continue
+            record._lane = lanes[key] = lane = Lane(session, key, record)
+            if not (self._orphans and self._closed_by_orphan(lane)):
+                ready.append(lane)
+        self.sessions.add(session)
+        self.admitted += len(records)
+        session.buffered += len(records)
+        session.buffered_bytes += size
+        self._became_ready(session, len(ready) - ready_before)
+
+    def _lane_keys(self, records: Sequence[Record]) -> Iterable[Hashable]:
+        if self._order_by is not None:
+            order_by = self._order_by
+            return [order_by(record) for record in records]
+        if self._ordering is Ordering.KEY:
+            return [record.key for record in records]
+        # One lane for the partition; or None: no order.
+        return itertools.repeat(True if self._ordering is Ordering.PARTITION else None)
+
+    def _closed_by_orphan(self, lane: Lane) -> bool:
+        orphan = self._orphans.get((lane.session.partition, lane.key))
+        if orphan is None:
+            return False
+        orphan.successor = lane
+        return True
+
+    def _became_ready(self, session: Session, count: int) -> None:
+        self.ready += count
+        if count and not session.in_ring:
+            session.in_ring = True
+            self._ring.append(session)
+
+    # -- out --------------------------------------------------------------------------------------------
+
+    def take(self) -> Record | None:
+        """The next record to run, now in flight; None when nothing is ready. Sessions take turns."""
+        if self.paused:
+            return None
+        ring = self._ring
+        while ring:
+            session = ring[0]
+            if not session.ready:
+                ring.popleft()
+                session.in_ring = False
+                continue
+            item = session.ready.popleft()
+            self.ready -= 1
+            record = item if isinstance(item, Record) else item.head
+            assert record is not None
+            if record.offset > session.ceiling:
+                session.held.append(item)
+                continue
+            ring.rotate(-1)
+            self._start(session, record)
+            return record
+        return None
+
+    def _start(self, session: Session, record: Record) -> None:
+        if record.attempt == 1:
+            session.buffered -= 1
+            session.buffered_bytes -= record._size
+        else:
+            session.parked -= 1
+        self.in_flight.add(record)
+        self.taken_left -= 1
+        if not self.taken_left:
+            self.on_taken()
+
+    # -- outcomes ---------------------------------------------------------------------------------------
+
+    def succeed(self, record: Record) -> None:
+        """The handler has ended well: complete the offset and open the lane for the next record."""
+        lane = record._lane
+        session = lane.session
+        self.in_flight.remove(record)
+        if session.stopped:
+            self._end_stopped(record, session, succeeded=True)
+            return
+        session.ledger.complete(record.offset)
+        self.succeeded += 1
+        self.succeeded_left -= 1
+        if not self.succeeded_left:
+            self.on_succeeded()
+        if lane.key is None:
+            return
+        lane.head = following = record._next
+        if following is None:
+            del session.lanes[lane.key]
+        else:
+            session.ready.append(lane)
+            self._became_ready(session, 1)
+
+    def park(self, record: Record) -> bool:
+        """The attempt failed: the record keeps its place in its lane and waits for :meth:`unpark`.
+
+        False when its session is stopped: then nobody waits for it any more.
+        """
+        self.failed_attempts += 1
+        session = record._lane.session
+        self.in_flight.remove(record)
+        if session.stopped:
+            self._end_stopped(record, session, succeeded=False)
+            return False
+        record.attempt += 1
+        session.parked += 1
+        return True
+
+    def unpark(self, record: Record) -> None:
+        """The retry time has come. The record counts as parked until it is taken again."""
+        self._ready_again(record)
+
+    def put_back(self, record: Record) -> None:
+        """The start did not count: the record is ready again at once, with the same attempt."""
+        session = record._lane.session
+        self.in_flight.remove(record)
+        if session.stopped:
+            self._end_stopped(record, session, succeeded=False)
+            return
+        if record.attempt == 1:
+            session.buffered += 1
+            session.buffered_bytes += record._size
+        else:
+            session.parked += 1
+        self._ready_again(record)
+
+    def _ready_again(self, record: Record) -> None:
+        lane = record._lane
+        if not lane.session.stopped:
+            lane.session.ready.append(record if lane.key is None else lane)
+            self._became_ready(lane.session, 1)
+
+    def _end_stopped(self, record: Record, session: Session, *, succeeded: bool) -> None:
+        """An outcome in a session that drains (success still counts), or was dropped (nothing counts, I6)."""
+        lane = record._lane
+        if session.state is SessionState.DROPPED:
+            self.dropped += 1
+            self._release_orphan(lane)
+            return
+        if succeeded:
+            session.ledger.complete(record.offset)
+            self.succeeded += 1
+        else:
+            self.dropped += 1
+        if lane.key is not None:
+            lane.head = record._next
+        session.draining -= 1
+        if not session.draining:
+            self.on_drained()
+
+    def _release_orphan(self, lane: Lane) -> None:
+        if lane.key is None:
+            return
+        del self._orphans[lane.session.partition, lane.key]
+        successor, lane.successor = lane.successor, None
+        if successor is not None and not successor.session.stopped:
+            successor.session.ready.append(successor)
+            self._became_ready(successor.session, 1)
+
+    # -- sessions ---------------------------------------------------------------------------------------
+
+    def stop(self, session: Session) -> int:
+        """Start nothing more of this session. Returns how many of its records are in flight."""
+        if not session.stopped:
+            session.stopped = True
+            self.ready -= len(session.ready)
+            session.ready.clear()
+            session.held.clear()
+            session.draining = sum(1 for record in self.in_flight if record._lane.session is session)
+        return session.draining
+
+    def drop(self, session: Session) -> None:
+        """Forget this session. What still runs of it keeps its lane closed until it ends, and changes nothing."""
+        if session.state is SessionState.DROPPED:
+            return
+        self.stop(session)
+        session.state = SessionState.DROPPED
+        for record in self.in_flight:
+            lane = record._lane
+            if lane.session is session and lane.key is not None:
+                self._orphans[session.partition, lane.key] = lane
+        self.dropped += session.buffered + session.parked
+        session.buffered = session.buffered_bytes = session.parked = 0
+        session.lanes.clear()
+        self.sessions.discard(session)
+        self.on_drained()
+
+    def set_ceiling(self, session: Session, ceiling: int) -> None:
+        """Start nothing above this offset from now on; what was held back below it is ready again."""
+        session.ceiling = ceiling
+        if session.held and not session.stopped:
+            session.ready.extend(session.held)
+            self._became_ready(session, len(session.held))
+            session.held.clear()
+
+
+def _size(record: Record) -> int:
+    size = 0 if record.value is None else len(record.value)
+    if record.key is not None:
+        size += len(record.key)
+    for name, value in record.headers:
+        size += len(name) + (0 if value is None else len(value))
+    return size

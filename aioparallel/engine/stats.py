@@ -1,0 +1,88 @@
+"""What a consumer shows of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aioparallel.records import TopicPartition
+
+__all__ = ["LongestLane", "PartitionStats", "Stats"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStats:
+    """One partition held by this process. Offsets are the log's; counts are records."""
+
+    topic: str
+    partition: int
+    epoch: int
+    """Which assignment of this partition to this process it is; 1 the first time."""
+    state: str
+    """opening, open or draining."""
+    committed: int | None
+    """The offset the broker acknowledged last; None before the first commit."""
+    position: int
+    """The next offset to be fetched."""
+    highest_completed: int
+    """The highest offset completed; one less than where the partition started if there is none."""
+    incompletes: int
+    """Offsets at or above ``committed`` and below ``position`` that are not complete."""
+    buffered: int
+    parked: int
+    lag: int | None
+    """Records in the log that are not complete, by the last end offset seen; None before one was."""
+    map_cut_at: int | None
+    """When the offset map did not fit the commit: the highest offset it could speak of. Else None."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongestLane:
+    """The lane with the most records waiting: a hot key, or one whose head is stuck."""
+
+    partition: TopicPartition
+    key: object
+    """The lane's key: the record's key bytes, what ``order_by`` gave, or True for a whole partition."""
+    length: int
+    """Records in the lane, its head included."""
+    head_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """A snapshot; counts are records since the start of the run.
+
+    ``admitted == buffered + parked + in_flight + succeeded + dropped`` at every moment.
+    """
+
+    admitted: int
+    buffered: int
+    buffered_bytes: int
+    parked: int
+    in_flight: int
+    succeeded: int
+    dropped: int
+    """Given up unfinished because their partition was given away; its next owner runs them."""
+    failed_attempts: int
+    ready_lanes: int
+    lanes: int
+    lag: int | None
+    """Sum over partitions; None while one of them is unknown."""
+    intake: str
+    """What the fetcher does: "fetching", "enough ready", "full: max_buffered reached", "full:
+    max_buffered_bytes reached", "paused", "stopped" or "nothing assigned". Full while few lanes are ready
+    means that ``longest_lane`` sets the pace."""
+    longest_lane: LongestLane | None
+    """None while no lane has more than one record."""
+    commits: int
+    """Commit requests acknowledged for every partition in them."""
+    failed_commits: int
+    """Commits of one partition that the broker did not take."""
+    offset_resets: int
+    """Positions that were outside the log and moved into it."""
+    unreadable_maps: int
+    """Committed texts that were no offset map."""
+    cut_maps: int
+    """Maps that did not fit and were cut."""
+    metadata_limit: int
+    """Characters of commit metadata the broker takes, as far as is known."""
+    partitions: tuple[PartitionStats, ...]
