@@ -255,11 +255,12 @@ def _check_callable(handler: object, name: str) -> None:
     call = handler if inspect.isroutine(handler) else getattr(handler, "__call__", None)  # noqa: B004
     if not callable(handler):
         raise ConfigurationError(name, handler, "must be an async function of a record")
-    with contextlib.suppress(ValueError):  # a callable without a signature, e.g. one written in C
-        try:
-            inspect.signature(handler).bind(None)
-        except TypeError as error:
-            raise ConfigurationError(name, handler, f"must take one argument, the record ({error})") from None
+    try:
+        inspect.signature(handler).bind(None)
+    except TypeError as error:
+        raise ConfigurationError(name, handler, f"must take one argument, the record ({error})") from None
+    except ValueError:
+        pass  # a callable without a signature, e.g. one written in C
     if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
         raise ConfigurationError(name, handler, "must be an `async def` function without `yield`")
 

