@@ -192,6 +192,8 @@ class Assignment:
             else:
                 raise NoCommittedOffset(session.partition, self._group_id)
             self._go(session)
+        if starts:
+            self.committer.soon()
         self._on_change()
 
     def _restore(self, session: Session, committed: Committed) -> None:

@@ -53,7 +53,7 @@ class Committer:
         self.failed_commits = 0
         self.cut_maps = 0
         scheduler.succeeded_left = options.commit_after
-        scheduler.on_succeeded = self._early.set
+        scheduler.on_succeeded = self.soon
 
     async def run(self) -> None:
         """Commit for ever; ends by cancellation."""
@@ -66,6 +66,10 @@ class Committer:
             self._early.clear()
             self._scheduler.succeeded_left = self._options.commit_after
             await self.commit(self._sessions())
+
+    def soon(self) -> None:
+        """Commit now rather than at the end of the interval."""
+        self._early.set()
 
     async def commit(self, sessions: Iterable[Session]) -> bool:
         """Commit what is dirty of these sessions. True when the broker took all that was to be said.
