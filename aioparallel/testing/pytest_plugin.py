@@ -1,0 +1,154 @@
+"""Pytest fixtures that bring a Kafka broker.
+
+==================  =======  ================================================================================
+fixture             scope    what it is
+==================  =======  ================================================================================
+``kafka_broker``    session  the broker chosen by ``--kafka-broker`` (or the ini option ``kafka_broker``)
+``local_kafka``     session  Apache Kafka as a JVM process; the same one as ``kafka_broker`` where that is local
+``embedded_broker``  session  librdkafka's mock cluster in this process
+``kafka_topic``     test     ``await kafka_topic(partitions=8)`` makes a topic of its own on ``kafka_broker``
+==================  =======  ================================================================================
+
+Where Apache Kafka cannot be started, tests that use it are skipped; in CI (the variable ``CI`` is set) and with
+``--kafka-broker=local`` they fail.
+
+Every pytest run in an environment with ``aioparallel`` imports this module, so it imports nothing it need not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+import pytest
+
+if TYPE_CHECKING:
+    from aioparallel.testing.brokers import Broker
+    from aioparallel.testing.choice import Preference
+    from aioparallel.testing.containers import DockerKafka
+    from aioparallel.testing.embedded import EmbeddedBroker
+    from aioparallel.testing.local_kafka import LocalKafka
+
+__all__ = ["TopicMaker", "embedded_broker", "kafka_broker", "kafka_topic", "local_kafka"]
+
+CHOICES: Final = ("auto", "local", "docker", "embedded")
+_OPTION: Final = "kafka_broker"
+_STARTED: Final = pytest.StashKey[dict[str, str]]()
+"""What was started in this session: a line for the terminal of each broker."""
+
+_FIXTURES: Final = {"local": "local_kafka", "docker": "_docker_kafka", "embedded": "embedded_broker"}
+
+_topic_numbers = itertools.count(1)
+
+
+class TopicMaker(Protocol):
+    """What the fixture ``kafka_topic`` is."""
+
+    def __call__(self, partitions: int = 1, configs: Mapping[str, str] | None = None) -> Awaitable[str]:
+        """Make a topic that no other test has; its name."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The command line option and its ini counterpart."""
+    text = "the broker behind the fixture kafka_broker: auto, local (Apache Kafka as a JVM process), docker, embedded"
+    parser.getgroup("kafka").addoption("--kafka-broker", choices=CHOICES, dest=_OPTION, help=text)
+    parser.addini(_OPTION, text, default="auto")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse a wrong ini value before any test runs."""
+    config.stash[_STARTED] = {}
+    if (preference := _preference(config)) not in CHOICES:
+        raise pytest.UsageError(f"ini option kafka_broker={preference!r}: must be one of {', '.join(CHOICES)}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say which brokers the tests ran against."""
+    for line in config.stash[_STARTED].values():
+        terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(request: pytest.FixtureRequest) -> Broker:
+    """The broker of this test session, started; which one is said at the end of the run."""
+    from aioparallel.testing.choice import choose_broker  # noqa: PLC0415 - see the module
+
+    choice = choose_broker(cast("Preference", _preference(request.config)))
+    # The fixture of that kind starts its own: the one that tests asking for it by kind share.
+    broker = cast("Broker", request.getfixturevalue(_FIXTURES[choice.broker.kind]))
+    _note(request.config, broker, f" ({choice.reason})")
+    return broker
+
+
+@pytest.fixture(scope="session")
+def local_kafka(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
+    """Apache Kafka in a JVM process of its own, one for the test session."""
+    from aioparallel.errors import BrokerStartError  # noqa: PLC0415 - see the module
+    from aioparallel.testing.local_kafka import LocalKafka  # noqa: PLC0415 - see the module
+
+    broker = LocalKafka(report=_reporter(request.config))
+    try:
+        broker.start()
+    except BrokerStartError as error:
+        if os.environ.get("CI") or _preference(request.config) == "local":
+            raise
+        pytest.skip(f"Apache Kafka could not be started; --kafka-broker=embedded needs none: {error}")
+    _note(request.config, broker)
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture(scope="session")
+def embedded_broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
+    """librdkafka's mock cluster, one for the test session. One member a group; see EmbeddedBroker for its limits."""
+    from aioparallel.testing.embedded import EmbeddedBroker  # noqa: PLC0415 - see the module
+
+    with EmbeddedBroker() as broker:
+        _note(request.config, broker)
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def _docker_kafka(request: pytest.FixtureRequest) -> Iterator[DockerKafka]:
+    from aioparallel.testing.containers import DockerKafka  # noqa: PLC0415 - see the module
+
+    with DockerKafka() as broker:
+        _note(request.config, broker)
+        yield broker
+
+
+@pytest.fixture
+def kafka_topic(request: pytest.FixtureRequest, kafka_broker: Broker) -> TopicMaker:
+    """A function: ``await kafka_topic(partitions=1, configs=None)`` makes a new topic and returns its name."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", request.node.name)[:100]
+
+    async def create(partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
+        name = f"{stem}-{os.getpid()}-{next(_topic_numbers)}"
+        await kafka_broker.create_topic(name, partitions, configs)
+        return name
+
+    return create
+
+
+def _preference(config: pytest.Config) -> str:
+    return config.getoption(_OPTION) or config.getini(_OPTION) or "auto"
+
+
+def _note(config: pytest.Config, broker: Broker, reason: str = "") -> None:
+    config.stash[_STARTED][broker.kind] = f"kafka broker: {broker!r}{reason}"
+
+
+def _reporter(config: pytest.Config) -> Callable[[str], None]:
+    """Writes to the terminal although pytest captures: fetching Kafka may take a minute."""
+
+    def report(text: str) -> None:
+        terminal = config.pluginmanager.get_plugin("terminalreporter")
+        capture = config.pluginmanager.get_plugin("capturemanager")
+        if terminal is not None and capture is not None:
+            with capture.global_and_fixture_disabled():
+                terminal.write_line(f"\n{text}")
+
+    return report

@@ -1,0 +1,52 @@
+"""Is a broker there? Asked the way a Kafka client asks, with an ApiVersions request, and without a client."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+from typing import Final
+
+__all__ = ["answers", "free_port"]
+
+_API_VERSIONS: Final = 18
+_CORRELATION_ID: Final = 7
+_REQUEST: Final = struct.pack(">ihhih", 10, _API_VERSIONS, 0, _CORRELATION_ID, -1)
+"""ApiVersions version 0: length, api key, version, correlation id, null client id (Kafka protocol guide)."""
+
+_PORTS: Final = range(20_000, 32_000)
+"""Below the ports that Linux (from 32768) and macOS (from 49152) give to outgoing connections: from among those a
+client that reconnects to a stopped broker can be given the broker's own port, connect to itself, and keep the
+broker from coming back."""
+
+
+def answers(host: str, port: int, timeout: float) -> bool:
+    """Whether a Kafka broker answers there within ``timeout`` seconds for each step. Never raises OSError."""
+    try:
+        with socket.create_connection((host, port), timeout) as connection:
+            connection.settimeout(timeout)
+            connection.sendall(_REQUEST)
+            answer = b""
+            while len(answer) < 10:
+                data = connection.recv(4096)
+                if not data:
+                    return False
+                answer += data
+    except OSError:
+        return False
+    _, correlation_id, error = struct.unpack(">iih", answer[:10])
+    return bool(correlation_id == _CORRELATION_ID and error == 0)
+
+
+def free_port() -> int:
+    """A port that nobody listens on now. Another process may take it before we do: be ready to try again."""
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe:
+            # As the broker will: a port whose old connections are in TIME_WAIT serves.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise OSError(f"no free port in {_PORTS.start} to {_PORTS.stop - 1} on 127.0.0.1")

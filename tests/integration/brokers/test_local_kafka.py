@@ -1,0 +1,131 @@
+"""Apache Kafka as a JVM process: usable, killable, pausable, and gone in the end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+
+from aioparallel.errors import BrokerStartError, ClientError, ConfigurationError
+from aioparallel.testing.local_kafka import LocalKafka
+from aioparallel.testing.readiness import answers
+
+real = pytest.mark.real
+
+
+def reachable(kafka: LocalKafka) -> bool:
+    """Whether the broker answers within a second."""
+    host, port = kafka.bootstrap_servers.split(":")
+    return answers(host, int(port), timeout=1.0)
+
+
+async def produce(kafka: LocalKafka, topic: str, value: bytes) -> None:
+    """Produce one record, with a key, to partition 0 and wait for the acknowledgement."""
+    producer = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
+    await producer.start()
+    try:
+        await producer.send_and_wait(topic, value, key=b"key", partition=0)
+    finally:
+        await producer.stop()
+
+
+async def read(kafka: LocalKafka, topic: str, count: int) -> list[bytes]:
+    """The first ``count`` values of partition 0."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest")
+    await consumer.start()
+    try:
+        consumer.assign([TopicPartition(topic, 0)])
+        return [(await asyncio.wait_for(consumer.getone(), 20)).value for _ in range(count)]
+    finally:
+        await consumer.stop()
+
+
+@real
+async def test_a_topic_can_be_used_at_once(local_kafka: LocalKafka) -> None:
+    """A created topic takes and gives records, with its partitions and configs; to make it again is refused."""
+    await local_kafka.create_topic("at-once", partitions=8, configs={"cleanup.policy": "compact"})
+    await produce(local_kafka, "at-once", b"one")
+    assert await read(local_kafka, "at-once", 1) == [b"one"]
+    with pytest.raises(ClientError, match=r"'at-once'.*already exists"):
+        await local_kafka.create_topic("at-once")
+
+
+@real
+async def test_a_wrong_topic_config_is_told(local_kafka: LocalKafka) -> None:
+    """What the broker says against a config is in the error."""
+    with pytest.raises(ClientError, match="tidy"):
+        await local_kafka.create_topic("wrong-config", configs={"cleanup.policy": "tidy"})
+
+
+@real
+async def test_topics_are_not_made_by_asking(local_kafka: LocalKafka) -> None:
+    """A client that asks for a missing topic does not make it."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=local_kafka.bootstrap_servers)
+    await admin.start()
+    try:
+        (described,) = await admin.describe_topics(["never-made"])
+        assert described["error_code"] == 3
+        assert "never-made" not in await admin.list_topics()
+    finally:
+        await admin.close()
+
+
+@real
+async def test_a_killed_broker_comes_back_with_its_data(local_kafka: LocalKafka) -> None:
+    """After SIGKILL and a restart the address is the same and acknowledged records are there."""
+    await local_kafka.create_topic("survivor")
+    await produce(local_kafka, "survivor", b"one")
+    address, pid = local_kafka.bootstrap_servers, local_kafka.pid
+    await asyncio.to_thread(local_kafka.kill)
+    assert not reachable(local_kafka)
+    await asyncio.to_thread(local_kafka.restart)
+    assert (local_kafka.bootstrap_servers, local_kafka.pid != pid) == (address, True)
+    await produce(local_kafka, "survivor", b"two")
+    assert await read(local_kafka, "survivor", 2) == [b"one", b"two"]
+
+
+@real
+async def test_a_paused_broker_hangs_until_it_goes_on(local_kafka: LocalKafka) -> None:
+    """A paused broker takes connections and answers nothing; resumed, it answers; restarted while paused, too."""
+    local_kafka.pause()
+    try:
+        assert not reachable(local_kafka)
+    finally:
+        local_kafka.resume()
+    assert reachable(local_kafka)
+    local_kafka.pause()
+    await asyncio.to_thread(local_kafka.restart)
+    assert reachable(local_kafka)
+
+
+@real
+def test_a_failed_start_is_told_with_the_broker_s_words(
+    local_kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that does not start raises with what Kafka said, and leaves no directory."""
+    assert local_kafka.pid is not None  # so Apache Kafka can be started here
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    broken = LocalKafka(server_properties={"num.io.threads": "many"})
+    with pytest.raises(BrokerStartError, match=r"(?s)num\.io\.threads.*many|many.*num\.io\.threads"):
+        broken.start()
+    assert list(tmp_path.iterdir()) == []
+    broken.stop()
+
+
+def test_its_own_properties_cannot_be_set() -> None:
+    """Where the broker listens and keeps its data is its own business."""
+    with pytest.raises(ConfigurationError, match=r"listeners, log\.dirs"):
+        LocalKafka(server_properties={"log.dirs": "/tmp", "listeners": "PLAINTEXT://:9092", "num.io.threads": "2"})
+
+
+def test_before_the_start_it_says_so() -> None:
+    """A broker that was not started says so; stopping it does nothing."""
+    broker = LocalKafka()
+    broker.stop()
+    assert broker.pid is None
+    for call in (lambda: broker.bootstrap_servers, broker.kill, broker.restart, broker.pause, broker.log_tail):
+        with pytest.raises(BrokerStartError, match="not running"):
+            call()
