@@ -1,12 +1,12 @@
 """How many records each partition may bring next. Plain arithmetic over sessions; the fetcher asks.
 
 The buffer is shared out evenly: with one limit for all it would fill with one partition and few of its keys
-(measured: a third of the rate). Three cases go past the even share:
+(measured: a third of the rate). Then:
 
-* A partition with too little ready of its own may always fetch within its share, however much the others
-  have: a trickle is not delayed by a hot partition.
-* While workers stand idle, a partition at its share may borrow what the others leave, all but a reserve for
-  each of them: this is how one reads past a hot key, up to ``max_buffered``.
+* A partition with few lanes of its own ready wants more, however much the others have ready: a trickle is not
+  delayed by a hot partition.
+* One that is at its share and still has few lanes ready is full of hot keys: it borrows what the others leave, all
+  but a reserve for each of them. This is how it reads past a hot key, up to ``max_buffered``.
 * Bytes: the records that still fit are estimated from the mean size seen.
 """
 
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.engine.session import Session, SessionState
-from aioparallel.options import Options
+from aioparallel.options import Options, Ordering
 from aioparallel.records import TopicPartition
 
 __all__ = ["Intake", "Plan"]
@@ -26,6 +26,8 @@ __all__ = ["Intake", "Plan"]
 _READY_AT_LEAST = 1_000
 # A partition's reserve of the buffer that nobody borrows: this part of its share.
 _RESERVE_PART = 16
+# A partition at work fetches again when this part of its share is free: not for each single record.
+_WORTH_PART = 8
 # Assumed size of a record before any was seen (bytes); a first fetch stays small by it.
 _FIRST_SIZE = 4_096
 # Records over which the mean size forgets.
@@ -53,6 +55,10 @@ class Intake:
         self._mean_size = float(_FIRST_SIZE)
         self._seen = False
         self._turn = 0
+        # Under PARTITION a session has one lane, however much is read ahead.
+        self._lanes_may_grow = options.ordering is not Ordering.PARTITION
+        # Starts after which a fetch brings enough to be worth its while.
+        self._step = max(1, min(options.max_buffered, self._ready_wanted) // 8)
 
     def saw(self, records: int, size: int) -> None:
         """Learn the mean size of records from what a fetch has brought (``size`` in bytes)."""
@@ -63,64 +69,56 @@ class Intake:
 
     def plan(self, sessions: Sequence[Session]) -> Plan:
         """The quotas of the next fetch."""
-        options, scheduler = self._options, self._scheduler
-        if scheduler.paused:
+        options = self._options
+        if self._scheduler.paused:
             return Plan({}, 0, "paused")
-        open_sessions = [s for s in sessions if s.state is SessionState.OPEN and s.ledger.position < s.target]
-        if not open_sessions:
+        takers = [s for s in sessions if s.state is SessionState.OPEN and s.ledger.position < s.target]
+        if not takers:
             return Plan({}, 0, "nothing assigned")
-        waiting = sum(s.buffered + s.parked for s in open_sessions)
-        size = sum(s.buffered_bytes for s in open_sessions)
+        size = sum(session.buffered_bytes for session in sessions)
         by_bytes = self._records_in(options.max_buffered_bytes - size)
-        free = min(options.max_buffered - waiting, by_bytes)
+        by_count = options.max_buffered - sum(_waiting(session) for session in sessions)
         if size and by_bytes <= 0:
-            return Plan({}, self._step(), "full: max_buffered_bytes reached")
-        if free <= 0:
-            return Plan({}, self._step(), "full: max_buffered reached")
-        share = max(1, min(options.max_buffered, self._records_in(options.max_buffered_bytes)) // len(open_sessions))
-        lent: dict[TopicPartition, int] = {}
-        if len(scheduler.in_flight) + scheduler.ready < options.max_concurrency:
-            lent = self._lend(open_sessions, share, free)
-        quotas = self._within_share(open_sessions, share, free - sum(lent.values()))
-        quotas.update(lent)
-        return Plan(quotas, self._step(), "fetching" if quotas else "enough ready")
+            return Plan({}, self._step, "full: max_buffered_bytes reached")
+        if by_count <= 0:
+            return Plan({}, self._step, "full: max_buffered reached")
+        room = min(options.max_buffered, max(1, self._records_in(options.max_buffered_bytes)))
+        quotas = self._quotas(takers, max(1, room // len(takers)), min(by_count, max(1, by_bytes)))
+        return Plan(quotas, self._step, "fetching" if quotas else "enough ready")
 
-    def _within_share(self, sessions: Sequence[Session], share: int, free: int) -> dict[TopicPartition, int]:
-        ready_each = max(1, self._ready_wanted // len(sessions))
-        enough = self._scheduler.ready >= self._ready_wanted
+    def _quotas(self, takers: Sequence[Session], share: int, free: int) -> dict[TopicPartition, int]:
+        """Share ``free`` records out. Every partition below its share first keeps its reserve."""
+        few = max(1, self._ready_wanted // len(takers))
+        all_want = self._scheduler.ready < self._ready_wanted
+        worth = max(1, share // _WORTH_PART)
+        below: list[tuple[TopicPartition, int]] = []
+        borrowers: list[TopicPartition] = []
+        reserved = 0
+        self._turn = turn = (self._turn + 1) % len(takers)
+        for session in (*takers[turn:], *takers[:turn]):
+            missing = share - _waiting(session)
+            has_few = len(session.ready) < few
+            if missing > 0:
+                reserved += min(max(1, share // _RESERVE_PART), missing)
+            if missing >= worth or (missing > 0 and not session.ready):
+                if all_want or has_few:
+                    below.append((session.partition, missing))
+            elif has_few and self._lanes_may_grow:
+                borrowers.append(session.partition)
         quotas: dict[TopicPartition, int] = {}
-        self._turn = turn = (self._turn + 1) % len(sessions)
-        for session in (*sessions[turn:], *sessions[:turn]):
-            if enough and len(session.ready) >= ready_each:
-                continue
-            quota = min(share - session.buffered - session.parked, free)
-            if quota > 0:
-                quotas[session.partition] = quota
+        lent = max(0, free - reserved) // len(borrowers) if borrowers else 0
+        if lent >= worth:
+            quotas.update(dict.fromkeys(borrowers, lent))
+            free -= lent * len(borrowers)
+        for partition, missing in below:
+            if quota := min(missing, free):
+                quotas[partition] = quota
                 free -= quota
         return quotas
-
-    @staticmethod
-    def _lend(sessions: Sequence[Session], share: int, free: int) -> dict[TopicPartition, int]:
-        """Give partitions at their share half of what the others leave beyond their reserve.
-
-        Half, so that the others can still fetch in the same round; the next round lends half of the rest.
-        """
-        reserve = max(1, share // _RESERVE_PART)
-        borrowers = []
-        for session in sessions:
-            missing = share - session.buffered - session.parked
-            if missing <= 0:
-                borrowers.append(session.partition)
-            else:
-                free -= min(reserve, missing)
-        if not borrowers or free <= 0:
-            return {}
-        each = (free + 1) // 2 // len(borrowers)
-        return dict.fromkeys(borrowers, each) if each else {}
 
     def _records_in(self, size: int) -> int:
         return int(size // max(self._mean_size, 1.0))
 
-    def _step(self) -> int:
-        """Starts after which a fetch brings enough to be worth its while."""
-        return max(1, min(self._options.max_buffered, self._ready_wanted) // 8)
+
+def _waiting(session: Session) -> int:
+    return session.buffered + session.parked

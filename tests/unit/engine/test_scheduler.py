@@ -216,7 +216,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert session.state is SessionState.OPEN
         if self.ordering is not Ordering.UNORDERED and (record.key is not None or self.ordering is Ordering.PARTITION):
             earlier = [
-                r for s, r in self.seen if s is session and self.lane(r) == self.lane(record) and r.offset > record.offset
+                r
+                for s, r in self.seen
+                if s is session and self.lane(r) == self.lane(record) and r.offset > record.offset
             ]
             assert not earlier, "a later record of the lane started before"
         self.seen.append((session, record))
