@@ -7,7 +7,6 @@ sampled the offset twice around the encoding, and filed maps under the wrong bas
 from __future__ import annotations
 
 import sys
-from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -39,15 +38,10 @@ class Sample(NamedTuple):
 
 def sample(session: Session, limit: int, formats: Literal["all", "java"]) -> Sample:
     """Take offset and map of a session. ``limit``: characters of metadata the broker takes."""
-    ledger = session.ledger
-    base, highest = ledger.next_commit, ledger.highest_completed
-    if highest <= base:
-        # Nothing complete above the first incomplete one.
-        return Sample(session, Committed(base, ""), ledger.version, base - 1, cut=False)
-    incompletes = list(ledger.incompletes)
-    del incompletes[bisect_right(incompletes, highest) :]
-    text, reached = fit_offset_map(base, highest, incompletes, limit=limit, formats=formats)
-    return Sample(session, Committed(base, text), ledger.version, reached, cut=reached < highest)
+    now = session.ledger.snapshot()
+    base, highest = now.base_offset, now.highest_succeeded
+    text, reached = fit_offset_map(base, highest, now.incompletes, limit=limit, formats=formats)
+    return Sample(session, Committed(base, text), session.ledger.version, reached, cut=reached < highest)
 
 
 def requests(samples: Iterable[Sample]) -> Iterator[tuple[Generation, list[Sample]]]:

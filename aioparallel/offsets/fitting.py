@@ -1,0 +1,100 @@
+"""Cutting a map to what fits into the commit's metadata.
+
+A map may end anywhere: it says nothing about what is above. So the question is how far each format reaches
+within the limit. Where the size follows from counts this is arithmetic on running sums; with zstd it is found
+by trying, a dozen tries at most, each on a prefix of a body made once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from aioparallel.offsets.dense import BITS, ENVELOPE, dense_text
+from aioparallel.offsets.dense_reach import dense_reaches
+from aioparallel.offsets.encoding import Formats, encode_pattern
+from aioparallel.offsets.java_formats import JavaFormat, java_payload, java_text
+from aioparallel.offsets.java_reach import java_reaches
+from aioparallel.offsets.offset_map import MAX_BODY_BYTES, MAX_INCOMPLETES
+from aioparallel.offsets.pattern import Pattern
+
+__all__ = ["fit_offset_map"]
+
+_TINY = 64
+"""Below so many characters the envelope of Dense matters, and the Java formats may reach farther."""
+
+_ATTEMPTS = 4
+
+Reach = tuple[int, Callable[[Pattern], str]]
+"""The highest offset a format reaches, and what writes it."""
+
+
+def fit_offset_map(
+    base_offset: int,
+    highest_succeeded: int,
+    incompletes: Iterable[int],
+    *,
+    limit: int | None = 4096,
+    formats: Formats = "all",
+) -> tuple[str, int]:
+    """The map cut at the highest offset ``h`` whose map keeps to ``limit`` characters, and that ``h``.
+
+    Arguments as in :func:`~aioparallel.offsets.encode_offset_map`, except that incompletes above
+    ``highest_succeeded`` are left out, and a ``highest_succeeded`` below ``base_offset`` means nothing to say.
+    When everything fits, the text is exactly that of ``encode_offset_map``. A cut ``h`` is complete. When there
+    is nothing to say, or no map fits, the text is "" and ``h`` is ``base_offset - 1``.
+
+    Exact for the Java formats without zstd. With zstd, and for the parameters of Dense, sizes are taken to grow
+    with ``h``, which they nearly do: ``h`` may be a few offsets short. Takes one encoding of the whole, running
+    sums over it, and at most a dozen encodings for each format of what the limit holds.
+    """
+    if formats not in ("all", "java"):
+        raise ValueError(f"formats={formats!r}: must be 'all' or 'java'")
+    if limit is not None and limit < 0:
+        raise ValueError(f"limit={limit}: a number of characters, or None")
+    nothing = "", base_offset - 1
+    if highest_succeeded < base_offset:
+        return nothing
+    offsets = incompletes if isinstance(incompletes, Sequence) else tuple(incompletes)
+    offsets = offsets[: bisect_right(offsets, highest_succeeded)]
+    whole = highest_succeeded
+    if len(offsets) > MAX_INCOMPLETES:
+        whole = offsets[MAX_INCOMPLETES] - 1
+        offsets = offsets[:MAX_INCOMPLETES]
+    pattern = Pattern(base_offset, whole, offsets)
+    try:
+        return encode_pattern(pattern, limit, formats), whole
+    except ValueError:
+        pass
+    for highest, write in sorted(_reaches(pattern, limit, formats), key=lambda reach: reach[0], reverse=True):
+        for end in _ends(pattern, highest):
+            text = write(pattern.cut(end))
+            if limit is None or len(text) <= limit:
+                return text, end
+    return nothing
+
+
+def _reaches(pattern: Pattern, limit: int | None, formats: Formats) -> Iterator[Reach]:
+    limit = 2 * MAX_BODY_BYTES if limit is None else limit
+    if formats == "java" or limit < _TINY:
+        for highest, form in java_reaches(pattern, limit // 4 * 3):
+            yield pattern.last_complete(highest), _java_writer(form)
+    if formats == "all" and limit > ENVELOPE:
+        for highest in dense_reaches(pattern, (limit - ENVELOPE) * BITS):
+            yield pattern.last_complete(highest), dense_text
+
+
+def _java_writer(form: JavaFormat) -> Callable[[Pattern], str]:
+    return lambda pattern: java_text(java_payload(pattern, form))
+
+
+def _ends(pattern: Pattern, highest: int) -> Iterator[int]:
+    """Where to cut: at the highest reached; and, where the text came out a character longer than its running
+    sums (the parameter of a Golomb-Rice code may be another one by the last bit), an incomplete offset lower.
+    """
+    for _ in range(_ATTEMPTS):
+        if highest < pattern.base:
+            return
+        yield highest
+        at = bisect_right(pattern.offsets, highest) - 1
+        highest = pattern.last_complete(pattern.offsets[at]) if at >= 0 else pattern.base - 1
