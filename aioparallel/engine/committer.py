@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
 
-from aioparallel.engine.client import Client, CommitFault
+from aioparallel.engine.client import Client, CommitFault, Generation
 from aioparallel.engine.commits import NO_CEILING, MetadataLimit, Sample, requests, sample
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.engine.session import Session, SessionState
@@ -84,7 +84,7 @@ class Committer:
                     # Sampled sessions may have gone while others were encoded or committed.
                     still = [one for one in part if _may_commit(one.session) and one.session.generation == generation]
                     if still:
-                        faults |= await self._send(still)
+                        faults |= await self._send(still, generation)
                 if CommitFault.METADATA_TOO_LARGE not in faults:
                     break
         return faults <= {CommitFault.FENCED}
@@ -124,12 +124,12 @@ class Committer:
                 self._scheduler.set_ceiling(session, ceiling)
                 self._on_unblocked()
 
-    async def _send(self, samples: list[Sample]) -> set[CommitFault]:
+    async def _send(self, samples: list[Sample], generation: Generation) -> set[CommitFault]:
         """One commit request; the kinds of fault in its results."""
         asked = {one.session.partition: one for one in samples}
         results = await self._client.commit(
             {partition: one.committed for partition, one in asked.items()},
-            samples[0].session.generation,
+            generation,
             self._options.commit_timeout,
         )
         faults = {partition: results.get(partition, CommitFault.RETRIABLE) for partition in asked}
@@ -138,7 +138,7 @@ class Committer:
                 self._acknowledge(asked[partition])
         bad = {partition: fault for partition, fault in faults.items() if fault is not None}
         for partition, fault in bad.items():
-            self._refuse(asked[partition], fault)
+            self._refuse(asked[partition], fault, generation)
         if bad:
             self.failed_commits += len(bad)
         else:
@@ -157,7 +157,7 @@ class Committer:
                 extra={"action": "dense_map"},
             )
 
-    def _refuse(self, one: Sample, fault: CommitFault) -> None:
+    def _refuse(self, one: Sample, fault: CommitFault, generation: Generation) -> None:
         session = one.session
         if fault is CommitFault.METADATA_TOO_LARGE:
             self.limit.refused(len(one.committed.metadata))
@@ -170,7 +170,8 @@ class Committer:
                 extra={"action": "metadata_limit"},
             )
             return
-        if fault is CommitFault.FENCED:
+        if fault is CommitFault.FENCED and session.generation == generation:
+            # Only then: a cooperative rebalance may have kept the partition under a newer generation meanwhile.
             session.fenced = True
         logger.warning(
             "%s: commit of offset %d not taken: %s%s",

@@ -1,0 +1,303 @@
+"""The in-memory client: a consumer of the in-memory broker, one member of one group."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Collection, Mapping
+from typing import Literal
+
+from aioparallel.engine.client import CommitFault, Committed, Fetched, Generation, RebalanceListener
+from aioparallel.errors import (
+    BrokerUnreachable,
+    ClientError,
+    ConfigurationError,
+    ConsumerStateError,
+)
+from aioparallel.records import TopicPartition
+from aioparallel.testing.memory.broker import InMemoryBroker
+from aioparallel.testing.memory.codes import FENCING, RETRIABLE, ErrorCode, Refused
+from aioparallel.testing.memory.faults import Request
+from aioparallel.testing.memory.link import RETRY_BACKOFF, Link
+from aioparallel.testing.memory.membership import MemberOptions, Membership
+from aioparallel.testing.memory.reading import Reading
+
+__all__ = ["InMemoryClient"]
+
+logger = logging.getLogger(__name__)
+
+Isolation = Literal["read_uncommitted", "read_committed"]
+
+
+class InMemoryClient:
+    """A :class:`~aioparallel.engine.client.Client` of an :class:`InMemoryBroker`.
+
+    Give it to the consumer to test handlers without a broker::
+
+        consumer = ParallelConsumer("orders", handle, client=InMemoryClient(broker, "billing"))
+
+    ``cooperative``: in a rebalance only the partitions that move are revoked (KIP-429), instead of all.
+    ``isolation_level``: ``"read_committed"`` hides undecided and aborted transactions.
+    ``session_timeout``, ``heartbeat_interval``, ``rebalance_timeout``: seconds, as with Kafka; a short
+    heartbeat interval makes members notice rebalances, new topics and new partitions sooner.
+
+    One client serves one consumer, once: make a new one for the next. All times come from the running event
+    loop. Raises ConfigurationError for options that cannot work.
+    """
+
+    def __init__(
+        self,
+        broker: InMemoryBroker,
+        group_id: str,
+        *,
+        cooperative: bool = False,
+        isolation_level: Isolation = "read_uncommitted",
+        session_timeout: float = 30.0,
+        heartbeat_interval: float = 0.1,
+        rebalance_timeout: float = 60.0,
+    ) -> None:
+        if isolation_level not in ("read_uncommitted", "read_committed"):
+            raise ConfigurationError("isolation_level", isolation_level, "read_uncommitted or read_committed")
+        self._options = MemberOptions(cooperative, session_timeout, heartbeat_interval, rebalance_timeout)
+        self._options.check()
+        self._broker = broker
+        self._group_id = group_id
+        self._read_committed = isolation_level == "read_committed"
+        self._link = Link(broker, group_id)
+        self._reading = Reading(broker, read_committed=self._read_committed)
+        self._topics: frozenset[str] | re.Pattern[str] = frozenset()
+        self._membership: Membership | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._failure: ClientError | None = None
+        self._is_started = False
+        self._is_closed = False
+
+    # -- starting and stopping
+
+    async def start(self, timeout: float) -> None:
+        """See :meth:`Client.start <aioparallel.engine.client.Client.start>`."""
+        if self._is_started or self._is_closed:
+            raise ConsumerStateError("an in-memory client can be started once; make a new one")
+        try:
+            await self._link.ask(Request.CONNECT, self._log_in, timeout)
+        except TimeoutError:
+            raise BrokerUnreachable("the in-memory broker", timeout, "it does not answer") from None
+        self._is_started = True
+        self._broker.observe(self)
+
+    def _log_in(self, now: float) -> None:
+        if self._broker.is_login_refused:
+            raise Refused(ErrorCode.SASL_AUTHENTICATION_FAILED)
+
+    async def stop(self, timeout: float) -> None:
+        """See :meth:`Client.stop <aioparallel.engine.client.Client.stop>`."""
+        membership = self._membership
+        deadline = asyncio.get_running_loop().time() + timeout
+        self.crash()
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=timeout)
+        if membership is not None and membership.member_id is not None:
+            await self._leave(membership.member_id, deadline - asyncio.get_running_loop().time())
+
+    async def _leave(self, member_id: str, timeout: float) -> None:
+        try:
+            await self._link.call(
+                Request.LEAVE,
+                lambda now: self._broker.coordinate(self._group_id).leave(member_id, now),
+                timeout,
+            )
+        except (TimeoutError, Refused) as exc:
+            logger.info(
+                "could not leave group %s (%s): the session will expire by itself",
+                self._group_id,
+                str(exc) or "no answer",
+                extra={"group_id": self._group_id, "member_id": member_id, "action": "leave"},
+            )
+
+    def crash(self) -> None:
+        """End at once without leaving the group, as a killed process does: its session must expire."""
+        self._is_closed = True
+        self._membership = None
+        if self._task is not None:
+            self._task.cancel()
+        self._broker.forget(self)
+        self._fail(ClientError("the in-memory client has been stopped; make a new one"))
+
+    # -- the group
+
+    def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
+        """See :meth:`Client.subscribe <aioparallel.engine.client.Client.subscribe>`."""
+        if not self._is_started or self._is_closed or self._task is not None:
+            raise ConsumerStateError("subscribe once, between start() and stop()")
+        self._topics = topics if isinstance(topics, re.Pattern) else frozenset(topics)
+        self._membership = Membership(
+            self._broker,
+            self._link,
+            self._group_id,
+            options=self._options,
+            listener=listener,
+            wanted=lambda: self._broker.partitions_of(self._topics),
+            dropped=self._reading.drop,
+        )
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._membership.run(), name="in-memory membership")
+        self._task.add_done_callback(self._membership_ended)
+
+    def _membership_ended(self, task: asyncio.Task[None]) -> None:
+        # A listener that lets a CancelledError out has failed as well: only closing cancels this task.
+        cause = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if self._is_closed:
+            return
+        if isinstance(cause, ClientError):
+            self._fail(cause)
+            return
+        failure = ClientError(f"the rebalance listener of group {self._group_id!r} raised {cause!r}")
+        failure.__cause__ = cause
+        self._fail(failure)
+
+    def _fail(self, failure: ClientError) -> None:
+        self._failure = self._failure or failure
+        self._reading.look_again()
+
+    # -- the Observer of the broker
+
+    def log_changed(self, partition: TopicPartition) -> None:
+        """For the broker: let the waiting fetch look at it."""
+        self._reading.look_at(partition)
+
+    def group_changed(self, group_id: str) -> None:
+        """For the broker: let the waiting member look at its group."""
+        if group_id == self._group_id and self._membership is not None:
+            self._membership.group_changed()
+
+    # -- reading
+
+    async def fetch(self, quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
+        """See :meth:`Client.fetch <aioparallel.engine.client.Client.fetch>`."""
+        while True:
+            is_answered = await self._send_fetch()
+            if self._failure is not None:
+                raise self._failure
+            fetched = self._take(quotas) if is_answered else []
+            if self._reading.consume_wake() or fetched:
+                return fetched
+            # No await stands between looking and waiting, so nothing is missed; nor between taking and
+            # returning, so a cancelled fetch loses nothing.
+            await self._reading.wait(quotas, None if is_answered else RETRY_BACKOFF)
+
+    def _take(self, quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
+        if self._membership is None or not self._broker.is_reachable:
+            return []
+        return self._reading.take(quotas, self._membership.held)
+
+    async def _send_fetch(self) -> bool:
+        """Go through what the faults have in store; whether an answer came."""
+        fault = self._broker.faults.decide(Request.FETCH)
+        if fault.is_harmless:
+            return True
+        if fault.request_delay + fault.response_delay > 0:
+            await self._reading.wait({}, fault.request_delay + fault.response_delay)
+            if self._reading.is_woken:
+                return False
+        if fault.error is not None and fault.error not in RETRIABLE:
+            raise self._link.explain(Refused(fault.error))
+        return fault.error is None and not (fault.is_request_lost or fault.is_response_lost)
+
+    def wake(self) -> None:
+        """See :meth:`Client.wake <aioparallel.engine.client.Client.wake>`."""
+        self._reading.wake()
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """See :meth:`Client.seek <aioparallel.engine.client.Client.seek>`."""
+        if self._membership is not None and partition in self._membership.held:
+            self._reading.seek(partition, offset)
+
+    def end_offset_seen(self, partition: TopicPartition) -> int | None:
+        """See :meth:`Client.end_offset_seen <aioparallel.engine.client.Client.end_offset_seen>`."""
+        return self._reading.ends_seen.get(partition)
+
+    # -- committing
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
+    ) -> Mapping[TopicPartition, CommitFault | None]:
+        """See :meth:`Client.commit <aioparallel.engine.client.Client.commit>`."""
+        if self._is_closed:
+            return dict.fromkeys(offsets, CommitFault.RETRIABLE)
+        sent = dict(offsets)
+        try:
+            codes = await self._link.call(
+                Request.COMMIT,
+                lambda now: self._broker.commit(self._group_id, sent, generation, now),
+                timeout,
+            )
+        except Refused as refused:
+            return dict.fromkeys(sent, fault_of(refused.code))
+        except TimeoutError:
+            return dict.fromkeys(sent, CommitFault.RETRIABLE)
+        return {partition: None if code is None else fault_of(code) for partition, code in codes.items()}
+
+    async def committed(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> Mapping[TopicPartition, Committed]:
+        """See :meth:`Client.committed <aioparallel.engine.client.Client.committed>`."""
+        wanted = tuple(partitions)
+        return await self._link.ask(
+            Request.OFFSET_FETCH,
+            lambda now: self._broker.coordinate(self._group_id).committed(wanted),
+            timeout,
+        )
+
+    # -- asking about logs
+
+    async def partitions(self, topics: Collection[str] | re.Pattern[str], timeout: float) -> set[TopicPartition]:
+        """See :meth:`Client.partitions <aioparallel.engine.client.Client.partitions>`."""
+        return set(await self._link.ask(Request.METADATA, lambda now: self._broker.partitions_of(topics), timeout))
+
+    async def beginning_offsets(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> Mapping[TopicPartition, int]:
+        """See :meth:`Client.beginning_offsets <aioparallel.engine.client.Client.beginning_offsets>`."""
+        return await self._link.ask(
+            Request.LIST_OFFSETS,
+            lambda now: {p: log.start_offset for p in partitions if (log := self._broker.log(p))},
+            timeout,
+        )
+
+    async def end_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
+        """See :meth:`Client.end_offsets <aioparallel.engine.client.Client.end_offsets>`."""
+        return await self._link.ask(
+            Request.LIST_OFFSETS,
+            lambda now: {
+                p: log.readable_end(read_committed=self._read_committed)
+                for p in partitions
+                if (log := self._broker.log(p))
+            },
+            timeout,
+        )
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], timeout: float
+    ) -> Mapping[TopicPartition, int | None]:
+        """See :meth:`Client.offsets_for_times <aioparallel.engine.client.Client.offsets_for_times>`."""
+        return await self._link.ask(
+            Request.LIST_OFFSETS,
+            lambda now: {
+                p: log.offset_for_time(timestamp, read_committed=self._read_committed)
+                for p, timestamp in times.items()
+                if (log := self._broker.log(p))
+            },
+            timeout,
+        )
+
+
+def fault_of(code: ErrorCode) -> CommitFault:
+    """What a refused commit means to the engine."""
+    if code in FENCING:
+        return CommitFault.FENCED
+    if code in RETRIABLE:
+        return CommitFault.RETRIABLE
+    if code is ErrorCode.OFFSET_METADATA_TOO_LARGE:
+        return CommitFault.METADATA_TOO_LARGE
+    return CommitFault.REFUSED

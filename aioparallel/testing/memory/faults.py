@@ -1,0 +1,115 @@
+"""What goes wrong between a client and the in-memory broker: by script, or by seeded chance."""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections import deque
+from dataclasses import dataclass
+
+from aioparallel.errors import ConfigurationError
+from aioparallel.testing.memory.codes import ErrorCode
+
+__all__ = ["Fault", "Faults", "Request"]
+
+
+class Request(enum.Enum):
+    """The kinds of request a client sends."""
+
+    CONNECT = "connect"
+    METADATA = "metadata"
+    FETCH = "fetch"
+    LIST_OFFSETS = "list offsets"
+    JOIN = "join group"
+    SYNC = "sync group"
+    HEARTBEAT = "heartbeat"
+    LEAVE = "leave group"
+    COMMIT = "offset commit"
+    OFFSET_FETCH = "offset fetch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What happens to one request. The default is nothing: it is answered at once.
+
+    A request that arrives after its sender gave up is carried out all the same. ``Fault(request_delay=5)`` on
+    a commit with a shorter deadline is a *late commit*: it reaches the coordinator with the generation it was
+    sent with, perhaps long after a rebalance, or after a later commit of the same generation.
+    """
+
+    request_delay: float = 0.0
+    """Seconds from the client to the broker."""
+    response_delay: float = 0.0
+    """Seconds from the broker to the client."""
+    error: ErrorCode | None = None
+    """The broker answers with this, and does nothing."""
+    is_request_lost: bool = False
+    """It never arrives: the sender waits until its deadline, and nothing was done."""
+    is_response_lost: bool = False
+    """It is carried out, but the sender waits until its deadline."""
+
+    def __post_init__(self) -> None:
+        for option in ("request_delay", "response_delay"):
+            if not getattr(self, option) >= 0:
+                raise ConfigurationError(option, getattr(self, option), "seconds, not below 0")
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether the request is answered at once."""
+        return self == HARMLESS
+
+
+HARMLESS = Fault()
+
+
+class Faults:
+    """Decides what happens to each request, in this order: script, chance, standing fault.
+
+    ``rng`` is the only source of chance; the same seed and the same requests give the same faults.
+    """
+
+    def __init__(self, rng: random.Random | None = None) -> None:
+        self._rng = rng or random.Random(0)
+        self._scripts: dict[Request, deque[Fault]] = {}
+        self._chances: dict[Request, list[tuple[float, Fault]]] = {}
+        self._standing: dict[Request, Fault] = {}
+        self._latency: dict[Request, tuple[float, float]] = {}
+
+    def script(self, request: Request, *faults: Fault) -> None:
+        """The next requests of this kind meet these faults, one each, in this order."""
+        self._scripts.setdefault(request, deque()).extend(faults)
+
+    def sometimes(self, request: Request, probability: float, fault: Fault) -> None:
+        """Each request of this kind meets the fault with this probability (0 to 1)."""
+        if not 0 <= probability <= 1:
+            raise ConfigurationError("probability", probability, "from 0 to 1")
+        self._chances.setdefault(request, []).append((probability, fault))
+
+    def always(self, request: Request, fault: Fault) -> None:
+        """Every request of this kind meets the fault, until :meth:`heal`."""
+        self._standing[request] = fault
+
+    def latency(self, request: Request, shortest: float, longest: float) -> None:
+        """Requests of this kind take a random time to arrive: seconds, evenly spread."""
+        if not 0 <= shortest <= longest:
+            raise ConfigurationError("latency", (shortest, longest), "seconds, 0 <= shortest <= longest")
+        self._latency[request] = (shortest, longest)
+
+    def heal(self, *requests: Request) -> None:
+        """Forget all faults of these kinds; without arguments, of every kind."""
+        for request in requests or tuple(Request):
+            for faults in (self._scripts, self._chances, self._standing, self._latency):
+                faults.pop(request, None)
+
+    def decide(self, request: Request) -> Fault:
+        """What happens to the request that is being sent now."""
+        if scripted := self._scripts.get(request):
+            return scripted.popleft()
+        for probability, fault in self._chances.get(request, ()):
+            if self._rng.random() < probability:
+                return fault
+        if request in self._standing:
+            return self._standing[request]
+        if request in self._latency:
+            return Fault(request_delay=self._rng.uniform(*self._latency[request]))
+        return HARMLESS

@@ -1,0 +1,260 @@
+"""One consumer group, as its coordinator keeps it: Kafka's classic protocol. Plain data, time is passed in.
+
+A rebalance goes::
+
+    STABLE --(a member joins, leaves, expires, or joins again with another subscription)-->
+    PREPARING_REBALANCE    heartbeats answer REBALANCE_IN_PROGRESS; commits of the old generation are taken
+      --(every member has joined again, or the rebalance timeout threw out those who have not)-->
+    COMPLETING_REBALANCE   the generation is one higher; commits answer REBALANCE_IN_PROGRESS
+      --(the leader syncs)-->
+    STABLE                 each member fetches its partitions by syncing
+
+The rules for commits and heartbeats in each state are those of Kafka's GroupCoordinator. Not here: static
+members (KIP-345), the next-generation protocol (KIP-848).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from aioparallel.engine.client import Committed, Generation
+from aioparallel.records import TopicPartition
+from aioparallel.testing.memory.assignor import Subscription, assign
+from aioparallel.testing.memory.codes import ErrorCode, Refused
+
+__all__ = ["Group", "GroupState", "Member", "utf16_length"]
+
+METADATA_LIMIT = 4096  # UTF-16 characters; a broker's offset.metadata.max.bytes
+COMMIT_LIMIT = 1_048_588  # bytes; one commit is one batch in the offsets topic, with its max.message.bytes
+
+
+class GroupState(enum.Enum):
+    """Where the group stands in a rebalance."""
+
+    EMPTY = "empty"
+    PREPARING_REBALANCE = "preparing rebalance"
+    COMPLETING_REBALANCE = "completing rebalance"
+    STABLE = "stable"
+
+
+@dataclass(slots=True)
+class Member:
+    """One member; times are seconds on the clock that is passed in."""
+
+    id: str
+    subscription: Subscription
+    session_timeout: float
+    rebalance_timeout: float
+    expires_at: float
+    has_joined: bool = False
+    """It sent JoinGroup in this rebalance, and waits for the others. A waiting member does not expire."""
+    has_synced: bool = False
+    """It sent SyncGroup in this generation, and waits for the leader or is served."""
+    assignment: frozenset[TopicPartition] = frozenset()
+
+
+class Group:
+    """A group's members, generation and committed offsets."""
+
+    def __init__(
+        self, group_id: str, metadata_limit: int = METADATA_LIMIT, changed: Callable[[], None] | None = None
+    ) -> None:
+        self.group_id = group_id
+        self.metadata_limit = metadata_limit
+        self.state = GroupState.EMPTY
+        self.generation = 0
+        self.members: dict[str, Member] = {}
+        self.leader: str | None = None
+        self.offsets: dict[TopicPartition, Committed] = {}
+        self._changed = changed or (lambda: None)
+        self._rebalance_deadline = 0.0
+        self._ids_given = 0
+
+    # -- joining
+
+    def join(
+        self,
+        member_id: str | None,
+        subscription: Subscription,
+        *,
+        session_timeout: float,
+        rebalance_timeout: float,
+        now: float,
+    ) -> str:
+        """JoinGroup. Returns the member's id (a new one for None); :meth:`joined` tells when it is done.
+
+        Raises Refused with UNKNOWN_MEMBER_ID for a member that the group has thrown out.
+        """
+        if member_id is None:
+            member = self._admit(subscription, session_timeout, rebalance_timeout)
+            news = True
+        else:
+            member = self._known(member_id)
+            news = member.subscription != subscription or member_id == self.leader
+            member.subscription = subscription
+        member.expires_at = now + session_timeout
+        if news or self.state is GroupState.PREPARING_REBALANCE:
+            self._prepare_rebalance(now)
+            member.has_joined = True
+            self._complete_join_if_all_are_there(now)
+        return member.id
+
+    def _admit(self, subscription: Subscription, session: float, rebalance: float) -> Member:
+        self._ids_given += 1
+        # Whatever a newcomer says it owns, this group did not give it to this member.
+        fresh = Subscription(subscription.partitions)
+        member = Member(f"member-{self._ids_given}", fresh, session, rebalance, expires_at=0.0)
+        self.members[member.id] = member
+        return member
+
+    def joined(self, member_id: str) -> Generation | None:
+        """The generation the member has joined; None while it must wait for others."""
+        member = self._known(member_id)
+        return None if member.has_joined else Generation(self.generation, member_id)
+
+    def sync(self, generation: Generation, now: float) -> None:
+        """SyncGroup; the leader's hands out the partitions. :meth:`synced` tells when they are there."""
+        member = self._fenced(generation)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
+        member.has_synced = True
+        member.expires_at = now + member.session_timeout
+        if self.state is GroupState.COMPLETING_REBALANCE and member.id == self.leader:
+            shares = assign({id_: each.subscription for id_, each in self.members.items()})
+            for each in self.members.values():
+                each.assignment = shares[each.id]
+                if each.has_synced:  # it did not expire while it waited
+                    each.expires_at = now + each.session_timeout
+            self.state = GroupState.STABLE
+            self._changed()
+
+    def synced(self, generation: Generation) -> frozenset[TopicPartition] | None:
+        """The member's partitions in this generation; None while the leader has not handed them out."""
+        member = self._fenced(generation)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
+        return member.assignment if self.state is GroupState.STABLE else None
+
+    # -- staying and going
+
+    def heartbeat(self, generation: Generation, now: float) -> None:
+        """Heartbeat. Raises Refused: REBALANCE_IN_PROGRESS asks the member to join again."""
+        member = self._fenced(generation)
+        member.expires_at = now + member.session_timeout
+        if self.state is GroupState.PREPARING_REBALANCE:
+            raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
+
+    def leave(self, member_id: str, now: float) -> None:
+        """LeaveGroup; anybody may send it in a member's name."""
+        self._known(member_id)
+        self._remove([member_id], now)
+
+    def restart_sessions(self, now: float) -> None:
+        """Give every member a full session, as a coordinator does that has just loaded the group."""
+        for member in self.members.values():
+            member.expires_at = now + member.session_timeout
+        self._rebalance_deadline = now + self._longest_rebalance_timeout()
+
+    def advance(self, now: float) -> None:
+        """Let time pass: sessions expire, and a rebalance goes on without those who are too late."""
+        expired = [m.id for m in self.members.values() if now >= m.expires_at and not self._waits(m)]
+        if expired:
+            self._remove(expired, now)
+        if self.state is GroupState.PREPARING_REBALANCE and now >= self._rebalance_deadline:
+            self._remove([m.id for m in self.members.values() if not m.has_joined], now)
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`advance` has something to do, if nothing else happens; None for never."""
+        times = [m.expires_at for m in self.members.values() if not self._waits(m)]
+        if self.state is GroupState.PREPARING_REBALANCE:
+            times.append(self._rebalance_deadline)
+        return min(times, default=None)
+
+    def _waits(self, member: Member) -> bool:
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return member.has_joined
+        return self.state is GroupState.COMPLETING_REBALANCE and member.has_synced
+
+    # -- offsets
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, Committed], generation: Generation, now: float
+    ) -> dict[TopicPartition, ErrorCode | None]:
+        """OffsetCommit: None for each partition that was taken, else why not.
+
+        Raises Refused when it takes none at all. A negative generation is that of a consumer without a group
+        protocol (or of a tool); it is accepted only while the group has no members.
+        """
+        if not (generation.id < 0 and self.state is GroupState.EMPTY):
+            member = self._fenced(generation)
+            if self.state is GroupState.COMPLETING_REBALANCE:
+                raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
+            member.expires_at = now + member.session_timeout
+        results: dict[TopicPartition, ErrorCode | None] = {}
+        taken: dict[TopicPartition, Committed] = {}
+        for partition, committed in offsets.items():
+            if utf16_length(committed.metadata) > self.metadata_limit:
+                results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                taken[partition] = committed
+                results[partition] = None
+        if sum(len(committed.metadata.encode()) for committed in taken.values()) > COMMIT_LIMIT:
+            raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR)
+        self.offsets.update(taken)
+        return results
+
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Committed]:
+        """OffsetFetch: what is committed for those of them that have something."""
+        return {p: self.offsets[p] for p in partitions if p in self.offsets}
+
+    # -- the state machine
+
+    def _known(self, member_id: str) -> Member:
+        member = self.members.get(member_id)
+        if member is None:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+        return member
+
+    def _fenced(self, generation: Generation) -> Member:
+        member = self._known(generation.member_id)
+        if generation.id != self.generation:
+            raise Refused(ErrorCode.ILLEGAL_GENERATION)
+        return member
+
+    def _prepare_rebalance(self, now: float) -> None:
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return
+        self.state = GroupState.PREPARING_REBALANCE
+        self._rebalance_deadline = now + self._longest_rebalance_timeout()
+        for member in self.members.values():
+            member.has_joined = member.has_synced = False
+        self._changed()
+
+    def _longest_rebalance_timeout(self) -> float:
+        return max((member.rebalance_timeout for member in self.members.values()), default=0.0)
+
+    def _remove(self, member_ids: Collection[str], now: float) -> None:
+        for member_id in member_ids:
+            del self.members[member_id]
+        self._prepare_rebalance(now)
+        self._complete_join_if_all_are_there(now)
+        self._changed()
+
+    def _complete_join_if_all_are_there(self, now: float) -> None:
+        if not all(member.has_joined for member in self.members.values()):
+            return
+        self.generation += 1
+        self.state = GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY
+        self.leader = next(iter(self.members), None)
+        for member in self.members.values():
+            member.has_joined = member.has_synced = False
+            member.assignment = frozenset()
+        self.restart_sessions(now)
+        self._changed()
+
+
+def utf16_length(text: str) -> int:
+    """How many UTF-16 characters (Java's ``String.length()``) the text has: what a broker's limit counts."""
+    return len(text) + sum(character > "\uffff" for character in text)

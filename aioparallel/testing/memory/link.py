@@ -1,0 +1,95 @@
+"""How a request gets from a client to the in-memory broker, and its answer back, if at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from aioparallel.errors import NotAuthorized
+from aioparallel.testing.memory.broker import InMemoryBroker
+from aioparallel.testing.memory.codes import RETRIABLE, ErrorCode, Refused
+from aioparallel.testing.memory.faults import Fault, Request
+
+__all__ = ["RETRY_BACKOFF", "Link"]
+
+RETRY_BACKOFF = 0.05  # seconds between two attempts, as retry.backoff.ms
+
+T = TypeVar("T")
+
+
+class Link:
+    """One client's connection. What a request does is a plain function of the time at which it arrives."""
+
+    def __init__(self, broker: InMemoryBroker, group_id: str) -> None:
+        self._broker = broker
+        self._group_id = group_id
+
+    async def call(self, request: Request, do: Callable[[float], T], timeout: float) -> T:
+        """One attempt. ``do(now)`` runs when the request arrives, even if the caller has given up by then.
+
+        Raises Refused for what the broker answers and for a broken connection, TimeoutError when no answer
+        comes within ``timeout`` seconds.
+        """
+        fault = self._broker.faults.decide(request)
+        await asyncio.sleep(0)  # nothing is answered in the same step of the loop
+        if fault.is_harmless or not self._broker.is_reachable:
+            return self._arrive(fault, do)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        if not fault.is_request_lost:
+            loop.call_later(fault.request_delay, self._deliver, fault, do, answer)
+        async with asyncio.timeout(timeout):
+            return await answer
+
+    async def ask(self, request: Request, do: Callable[[float], T], timeout: float) -> T:
+        """Attempts until one is answered, as far as waiting can mend it.
+
+        Raises TimeoutError after ``timeout`` seconds, NotAuthorized, and Refused for the rest.
+        """
+        async with asyncio.timeout(timeout):
+            while True:
+                try:
+                    return await self.call(request, do, timeout)
+                except Refused as refused:
+                    if refused.code not in RETRIABLE:
+                        raise self.explain(refused) from None
+                await asyncio.sleep(RETRY_BACKOFF)
+
+    def explain(self, refused: Refused) -> NotAuthorized | Refused:
+        """The refusal as the client's user should see it."""
+        match refused.code:
+            case ErrorCode.GROUP_AUTHORIZATION_FAILED:
+                return NotAuthorized(f"group {self._group_id!r}")
+            case ErrorCode.SASL_AUTHENTICATION_FAILED:
+                return NotAuthorized("the in-memory broker (login refused)")
+            case _:
+                return refused
+
+    def _arrive(self, fault: Fault, do: Callable[[float], T]) -> T:
+        if not self._broker.is_reachable:
+            raise Refused(ErrorCode.NETWORK_EXCEPTION)
+        now = asyncio.get_running_loop().time()
+        self._broker.advance(now)
+        if fault.error is not None:
+            raise Refused(fault.error)
+        return do(now)
+
+    def _deliver(self, fault: Fault, do: Callable[[float], T], answer: asyncio.Future[T]) -> None:
+        result: T | None = None
+        refused: Refused | None = None
+        try:
+            result = self._arrive(fault, do)
+        except Refused as exc:
+            refused = exc
+
+        def settle() -> None:
+            if answer.done():
+                return
+            if refused is not None:
+                answer.set_exception(refused)
+            else:
+                answer.set_result(result)  # type: ignore[arg-type]  # T may itself be None
+
+        if not fault.is_response_lost:
+            asyncio.get_running_loop().call_later(fault.response_delay, settle)

@@ -1,0 +1,183 @@
+"""The log of one partition, as every isolation level sees it. Plain data: no clock, no waiting."""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_left
+from collections.abc import Collection
+from operator import attrgetter
+from typing import NamedTuple
+
+from aioparallel.records import Headers
+
+__all__ = ["PartitionLog", "Slice", "Stored", "Transaction", "TransactionState"]
+
+
+class TransactionState(enum.Enum):
+    """What became of a transaction."""
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+class Transaction:
+    """A producer's transaction: what is appended under it is undecided until it ends.
+
+    It compares by identity. The broker ends it; ``state`` tells what became of it.
+    """
+
+    __slots__ = ("state",)
+
+    def __init__(self) -> None:
+        self.state = TransactionState.OPEN
+
+    def __repr__(self) -> str:
+        return f"<Transaction {self.state.value}>"
+
+
+class Stored(NamedTuple):
+    """What the log holds at one offset: a record, or the marker that ends a transaction."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp: int
+    transaction: Transaction | None
+    is_marker: bool
+
+
+class Slice(NamedTuple):
+    """What one read found: nothing else below ``next_offset`` is for this reader."""
+
+    records: list[Stored]
+    next_offset: int
+
+
+_offset = attrgetter("offset")
+
+
+class PartitionLog:
+    """Offsets from :attr:`start_offset` (the first it holds) up to :attr:`end_offset` (the next given out).
+
+    Between them offsets may be missing: compaction removed them. Markers take an offset each and are shown to
+    nobody.
+    """
+
+    def __init__(self) -> None:
+        self.start_offset = 0
+        self.end_offset = 0
+        self._entries: list[Stored] = []
+        # The first offset of each transaction that is open here: the least of them is the last stable offset.
+        self._open: dict[Transaction, int] = {}
+
+    def append(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers = (),
+        timestamp: int = 0,
+        transaction: Transaction | None = None,
+    ) -> int:
+        """Add a record at the end and return its offset."""
+        offset = self._add(key, value, headers, timestamp, transaction, is_marker=False)
+        if transaction is not None:
+            self._open.setdefault(transaction, offset)
+        return offset
+
+    def end_transaction(self, transaction: Transaction, timestamp: int = 0) -> None:
+        """Write the marker of a transaction that is decided; it takes one offset."""
+        self._open.pop(transaction, None)
+        self._add(None, None, (), timestamp, transaction, is_marker=True)
+
+    def _add(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        timestamp: int,
+        transaction: Transaction | None,
+        *,
+        is_marker: bool,
+    ) -> int:
+        offset = self.end_offset
+        self._entries.append(Stored(offset, key, value, headers, timestamp, transaction, is_marker))
+        self.end_offset = offset + 1
+        return offset
+
+    def readable_end(self, *, read_committed: bool) -> int:
+        """The end of what such a reader may see: the last stable offset, or the end of the log."""
+        return min(self._open.values()) if read_committed and self._open else self.end_offset
+
+    def holds(self, position: int) -> bool:
+        """Whether a reader may stand here; a position in a gap is fine, one past the end is not."""
+        return self.start_offset <= position <= self.end_offset
+
+    def read(self, position: int, max_records: int, *, read_committed: bool) -> Slice:
+        """At most ``max_records`` records from ``position`` on, and the position of the next one.
+
+        The caller has asked :meth:`holds` before.
+        """
+        limit = self.readable_end(read_committed=read_committed)
+        taken: list[Stored] = []
+        for index in range(self._index(position), len(self._entries)):
+            entry = self._entries[index]
+            if entry.offset >= limit:
+                break
+            if _is_visible(entry, read_committed):
+                if len(taken) == max_records:
+                    return Slice(taken, entry.offset)
+                taken.append(entry)
+        return Slice(taken, max(position, limit))
+
+    def offset_for_time(self, timestamp: int, *, read_committed: bool) -> int | None:
+        """The offset of the first record at or after ``timestamp`` (milliseconds since the epoch)."""
+        limit = self.readable_end(read_committed=read_committed)
+        return next(
+            (
+                entry.offset
+                for entry in self._entries
+                if entry.timestamp >= timestamp and not entry.is_marker and entry.offset < limit
+            ),
+            None,
+        )
+
+    def delete_before(self, offset: int) -> None:
+        """Move the start of the log to ``offset``, as retention or DeleteRecords does."""
+        self.start_offset = min(max(self.start_offset, offset), self.end_offset)
+        del self._entries[: self._index(self.start_offset)]
+        self._open = {transaction: max(first, self.start_offset) for transaction, first in self._open.items()}
+
+    def truncate_tail(self, end: int) -> None:
+        """Lose everything from ``end`` on, as an unclean leader election does.
+
+        New records get the lost offsets again. Transactions that were decided stay decided, although their
+        marker may be lost.
+        """
+        self.end_offset = max(self.start_offset, min(end, self.end_offset))
+        del self._entries[self._index(self.end_offset) :]
+        self._open = {transaction: first for transaction, first in self._open.items() if first < self.end_offset}
+
+    def compact(self, offsets: Collection[int]) -> None:
+        """Remove these offsets and leave gaps, as compaction does; the end stays where it is."""
+        gone = frozenset(offsets)
+        self._entries = [entry for entry in self._entries if entry.offset not in gone]
+
+    def _index(self, position: int) -> int:
+        entries = self._entries
+        if not entries:
+            return 0
+        # A log without gaps is its own index.
+        guess = position - entries[0].offset
+        if 0 <= guess < len(entries) and entries[guess].offset == position:
+            return guess
+        return bisect_left(entries, position, key=_offset)
+
+
+def _is_visible(entry: Stored, read_committed: bool) -> bool:
+    if entry.is_marker:
+        return False
+    if not read_committed or entry.transaction is None:
+        return True
+    return entry.transaction.state is TransactionState.COMMITTED

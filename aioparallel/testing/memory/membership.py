@@ -1,0 +1,247 @@
+"""One member of one group: joins, sends heartbeats, and tells its listener what it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from typing import NamedTuple, TypeVar
+
+from aioparallel.engine.client import Generation, RebalanceListener
+from aioparallel.errors import ConfigurationError
+from aioparallel.records import TopicPartition
+from aioparallel.testing.memory.assignor import Subscription
+from aioparallel.testing.memory.broker import InMemoryBroker
+from aioparallel.testing.memory.codes import FENCING, RETRIABLE, ErrorCode, Refused
+from aioparallel.testing.memory.faults import Request
+from aioparallel.testing.memory.groups import Group
+from aioparallel.testing.memory.link import RETRY_BACKOFF, Link
+
+__all__ = ["MemberOptions", "Membership"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class MemberOptions(NamedTuple):
+    """How a member behaves; times in seconds."""
+
+    cooperative: bool
+    session_timeout: float
+    heartbeat_interval: float
+    rebalance_timeout: float
+
+    def check(self) -> None:
+        """Raise ConfigurationError for what cannot work."""
+        for option in ("session_timeout", "heartbeat_interval", "rebalance_timeout"):
+            if not getattr(self, option) > 0:
+                raise ConfigurationError(option, getattr(self, option), "seconds, above 0")
+        if self.heartbeat_interval >= self.session_timeout:
+            allowed = f"below session_timeout ({self.session_timeout:g} s)"
+            raise ConfigurationError("heartbeat_interval", self.heartbeat_interval, allowed)
+
+
+class Membership:
+    """The member's life, in one coroutine, :meth:`run`: so the listener never hears two things at a time.
+
+    ``wanted`` tells which partitions exist now for what is subscribed; it is asked before each join and after
+    each heartbeat. ``dropped`` is told of partitions at the moment they must not be read any more, which is
+    before the listener is.
+    """
+
+    def __init__(
+        self,
+        broker: InMemoryBroker,
+        link: Link,
+        group_id: str,
+        *,
+        options: MemberOptions,
+        listener: RebalanceListener,
+        wanted: Callable[[], frozenset[TopicPartition]],
+        dropped: Callable[[Collection[TopicPartition]], None],
+    ) -> None:
+        self.held: set[TopicPartition] = set()
+        """Assigned, and not being given away."""
+        self.member_id: str | None = None
+        self.generation: Generation | None = None
+        self._broker = broker
+        self._link = link
+        self._group_id = group_id
+        self._options = options
+        self._listener = listener
+        self._wanted = wanted
+        self._dropped = dropped
+        self._joined_for: frozenset[TopicPartition] = frozenset()
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        """Be a member until cancelled. Raises NotAuthorized, and Refused for what has no remedy."""
+        while True:
+            try:
+                if await self._enter():
+                    await self._stay()
+            except Refused as refused:
+                await self._recover(refused)
+            except TimeoutError:
+                logger.info("no answer from the coordinator, trying again", extra=self._log_fields())
+
+    def group_changed(self) -> None:
+        """The group went from one state to another: look again, if waiting for that."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # -- entering a generation
+
+    async def _enter(self) -> bool:
+        """Join, sync, tell the listener; False when partitions were revoked, and it must join again."""
+        wanted, member_id = self._wanted(), self.member_id
+        owned = frozenset(self.held) if self._options.cooperative else frozenset[TopicPartition]()
+        self.member_id = joined_as = await self._call(
+            Request.JOIN,
+            lambda group, now: group.join(
+                member_id,
+                Subscription(wanted, owned),
+                session_timeout=self._options.session_timeout,
+                rebalance_timeout=self._options.rebalance_timeout,
+                now=now,
+            ),
+        )
+        generation = await self._until(lambda group: group.joined(joined_as))
+        await self._call(Request.SYNC, lambda group, now: group.sync(generation, now))
+        partitions = await self._until(lambda group: group.synced(generation))
+        self._joined_for = wanted
+        return await self._adopt(partitions, generation)
+
+    async def _adopt(self, partitions: frozenset[TopicPartition], generation: Generation) -> bool:
+        added, gone = partitions - self.held, self.held - partitions
+        self.generation = generation
+        self.held |= added
+        logger.info(
+            "joined generation %d with %d partitions",
+            generation.id,
+            len(partitions),
+            extra={**self._log_fields(), "action": "assigned"},
+        )
+        # First of all, and even when nothing was added: commits for what is being revoked need the new
+        # generation too.
+        self._listener.assigned(sorted(added), generation)
+        await self._revoke(gone)
+        return not gone
+
+    # -- staying in it
+
+    async def _stay(self) -> None:
+        """Send heartbeats until the group rebalances or what is wanted changes."""
+        while self._wanted() == self._joined_for:
+            await asyncio.sleep(self._options.heartbeat_interval)
+            if await self._heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS:
+                break
+        if not self._options.cooperative:
+            await self._revoke(set(self.held))
+
+    async def _heartbeat(self) -> ErrorCode | None:
+        """One heartbeat. What passes by itself is returned, what ends the membership is raised."""
+        generation = self.generation
+        if generation is None:
+            return None
+        try:
+            await self._call(Request.HEARTBEAT, lambda group, now: group.heartbeat(generation, now))
+        except TimeoutError:
+            return ErrorCode.NETWORK_EXCEPTION
+        except Refused as refused:
+            if refused.code not in RETRIABLE:
+                raise
+            return refused.code
+        return None
+
+    async def _revoke(self, gone: set[TopicPartition]) -> None:
+        """Let the listener give these partitions away, with heartbeats running meanwhile.
+
+        Nothing ends this but the listener: as with real clients, one that takes longer than the rebalance
+        timeout is thrown out of the group by the coordinator, and finds its commits fenced.
+        """
+        if not gone:
+            return
+        self.held -= gone
+        self._dropped(gone)
+        revoking = asyncio.ensure_future(self._listener.revoked(sorted(gone)))
+        beating = asyncio.ensure_future(self._beat())
+        try:
+            await asyncio.wait({revoking})
+        finally:
+            revoking.cancel()
+            beating.cancel()
+            await asyncio.gather(revoking, beating, return_exceptions=True)
+        revoking.result()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.heartbeat_interval)
+            try:
+                await self._heartbeat()
+            except Refused as refused:
+                logger.warning(
+                    "thrown out of the group while giving partitions away: %s",
+                    refused.code.name,
+                    extra={**self._log_fields(), "action": "fenced"},
+                )
+                return
+
+    # -- when it goes wrong
+
+    async def _recover(self, refused: Refused) -> None:
+        if refused.code in FENCING:
+            self._lose(refused.code)
+        elif refused.code not in RETRIABLE:
+            raise self._link.explain(refused) from None
+        elif refused.code is not ErrorCode.REBALANCE_IN_PROGRESS:
+            await asyncio.sleep(RETRY_BACKOFF)
+
+    def _lose(self, code: ErrorCode) -> None:
+        if code is ErrorCode.UNKNOWN_MEMBER_ID:
+            self.member_id = None
+        self.generation = None
+        gone = sorted(self.held)
+        self.held.clear()
+        if gone:
+            logger.warning(
+                "lost %d partitions: %s", len(gone), code.name, extra={**self._log_fields(), "action": "lost"}
+            )
+            self._dropped(gone)
+            self._listener.lost(gone)
+
+    async def _call(self, request: Request, do: Callable[[Group, float], T]) -> T:
+        # Long enough for a slow coordinator, short enough for another attempt within the session.
+        timeout = max(self._options.heartbeat_interval, self._options.session_timeout / 3)
+        return await self._link.call(request, lambda now: do(self._broker.coordinate(self._group_id), now), timeout)
+
+    async def _until(self, poll: Callable[[Group], T | None]) -> T:
+        """What the group answers once it has come so far; nothing changes there unseen."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if not self._broker.is_reachable:
+                raise Refused(ErrorCode.NETWORK_EXCEPTION)
+            group = self._broker.coordinate(self._group_id)
+            self._broker.advance(loop.time())
+            answer = poll(group)
+            if answer is not None:
+                return answer
+            self._waiter = loop.create_future()
+            deadline = group.next_deadline()
+            timer = None if deadline is None else loop.call_at(deadline, self._time_is_up, deadline)
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+                if timer is not None:
+                    timer.cancel()
+
+    def _time_is_up(self, deadline: float) -> None:
+        # Loops run timers up to their clock's resolution early. Waiting for the rest would, under a clock that
+        # only moves while everybody waits, take for ever: it is the deadline's time now.
+        self._broker.advance(deadline)
+        self.group_changed()
+
+    def _log_fields(self) -> dict[str, object]:
+        return {"group_id": self._group_id, "member_id": self.member_id, "generation": self.generation}

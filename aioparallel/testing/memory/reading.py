@@ -1,0 +1,143 @@
+"""Where one client stands in each log, what it takes from there, and how it waits for more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+
+from aioparallel.engine.client import Fetched
+from aioparallel.errors import ClientError, FetchFailed, NotAuthorized, OffsetOutOfRange
+from aioparallel.records import Record, TopicPartition
+from aioparallel.testing.memory.broker import InMemoryBroker
+
+__all__ = ["Reading"]
+
+
+class Reading:
+    """The positions of one client. :meth:`take` is one plain step; the coroutine only waits around it."""
+
+    def __init__(self, broker: InMemoryBroker, *, read_committed: bool) -> None:
+        self.ends_seen: dict[TopicPartition, int] = {}
+        self._broker = broker
+        self._read_committed = read_committed
+        self._positions: dict[TopicPartition, int] = {}
+        self._turn = 0
+        # Where something stood in the way while records of other partitions were returned: the next take looks
+        # there first, so that endless records elsewhere cannot hide it.
+        self._blocked: TopicPartition | None = None
+        self.is_woken = False
+        self._waiters: dict[asyncio.Future[None], Mapping[TopicPartition, int]] = {}
+
+    # -- positions
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Stand at ``offset``."""
+        self._positions[partition] = offset
+        self.look_at(partition)
+
+    def drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Stand nowhere in them."""
+        for partition in partitions:
+            self._positions.pop(partition, None)
+            self.ends_seen.pop(partition, None)
+
+    # -- taking
+
+    def take(self, quotas: Mapping[TopicPartition, int], held: AbstractSet[TopicPartition]) -> list[Fetched]:
+        """One walk over what is there: at most ``quotas[p]`` records of each partition ``p`` that is held.
+
+        Raises what stands in the way of a partition, once the records of the others are out of the way.
+        """
+        asked = [p for p in self._in_turn(quotas) if quotas[p] > 0 and p in held and p in self._positions]
+        blocked, self._blocked = self._blocked, None
+        if blocked in asked and (obstacle := self._obstacle(blocked)):
+            raise obstacle
+        taken: list[Fetched] = []
+        first_obstacle: ClientError | None = None
+        for partition in asked:
+            if obstacle := self._obstacle(partition):
+                self._blocked, first_obstacle = partition, first_obstacle or obstacle
+            elif fetched := self._take_from(partition, quotas[partition]):
+                taken.append(fetched)
+        if first_obstacle is not None and not taken:
+            raise first_obstacle
+        return taken
+
+    def _obstacle(self, partition: TopicPartition) -> ClientError | None:
+        position = self._positions[partition]
+        if self._broker.is_denied(partition.topic):
+            return NotAuthorized(f"topic {partition.topic!r}")
+        log = self._broker.log(partition)
+        if log is not None and not log.holds(position):
+            return OffsetOutOfRange(partition, position)
+        unreadable = self._broker.unreadable_from(partition)
+        if unreadable is not None and position >= unreadable:
+            return FetchFailed(partition, position, "the in-memory broker was told that it is corrupt")
+        return None
+
+    def _in_turn(self, quotas: Mapping[TopicPartition, int]) -> Iterable[TopicPartition]:
+        """Each partition, starting one further than last time."""
+        if not quotas:
+            return ()
+        self._turn = (self._turn + 1) % len(quotas)
+        order = tuple(quotas)
+        return order[self._turn :] + order[: self._turn]
+
+    def _take_from(self, partition: TopicPartition, quota: int) -> Fetched | None:
+        position = self._positions[partition]
+        log = self._broker.log(partition)
+        if log is None:
+            return None  # deleted; real clients wait for it to come back
+        self.ends_seen[partition] = log.readable_end(read_committed=self._read_committed)
+        stored, next_offset = log.read(position, quota, read_committed=self._read_committed)
+        unreadable = self._broker.unreadable_from(partition)
+        if unreadable is not None and unreadable < next_offset:
+            stored, next_offset = [s for s in stored if s.offset < unreadable], unreadable
+        if next_offset == position:
+            return None
+        self._positions[partition] = next_offset
+        topic, number = partition
+        records = [Record(topic, number, s.offset, s.key, s.value, s.headers, s.timestamp) for s in stored]
+        return Fetched(partition, records, next_offset)
+
+    # -- waiting
+
+    async def wait(self, quotas: Mapping[TopicPartition, int], seconds: float | None = None) -> None:
+        """Until there may be something new for one of these partitions, or :meth:`wake`, or for so long."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        timer = None if seconds is None else loop.call_later(seconds, _resolve, waiter)
+        self._waiters[waiter] = quotas
+        try:
+            await waiter
+        finally:
+            del self._waiters[waiter]
+            if timer is not None:
+                timer.cancel()
+
+    def look_at(self, partition: TopicPartition) -> None:
+        """Let those look again who wait for this partition."""
+        for waiter, quotas in self._waiters.items():
+            if partition in quotas:
+                _resolve(waiter)
+
+    def look_again(self) -> None:
+        """Let everybody look again."""
+        for waiter in self._waiters:
+            _resolve(waiter)
+
+    def wake(self) -> None:
+        """Let the waiting fetch return, or the next one if none waits."""
+        self.is_woken = True
+        self.look_again()
+
+    def consume_wake(self) -> bool:
+        """Whether :meth:`wake` was called since the last time."""
+        woken, self.is_woken = self.is_woken, False
+        return woken
+
+
+def _resolve(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

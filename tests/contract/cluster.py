@@ -1,0 +1,147 @@
+"""A cluster as the contract tests see it: somewhere to produce to, and clients that consume from it.
+
+Every test in ``test_client_*.py`` runs against every registered cluster that has the features the test
+needs (``@pytest.mark.needs("several members")``); see ``conftest.py`` for the registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import pytest
+
+from aioparallel.engine.client import Client
+from aioparallel.records import Headers, TopicPartition
+
+__all__ = [
+    "Cluster",
+    "ClusterKind",
+    "Compression",
+    "Feature",
+    "Isolation",
+    "Produced",
+    "Timing",
+    "Transaction",
+]
+
+Feature = Literal[
+    "added partitions",  # add_partitions(), and members that are told of them within the deadline
+    "compression",  # produce(compression=...)
+    "cooperative",  # client(cooperative=True): only what moves is revoked
+    "eviction",  # evict()
+    "metadata limit",  # offset.metadata.max.bytes is kept, at its default of 4096 UTF-16 characters
+    "pattern",  # a pattern subscription takes in topics created later, within the deadline
+    "several members",  # more than one member in a group
+    "timestamps",  # records keep the given timestamp, offsets_for_times() looks them up
+    "transactions",  # open_transaction(), client(isolation_level="read_committed")
+    "truncation",  # delete_records()
+]
+"""What not every cluster can do. The rest of the protocol every cluster has."""
+
+Isolation = Literal["read_uncommitted", "read_committed"]
+Compression = Literal["gzip", "snappy", "lz4", "zstd"]
+
+
+class Timing(NamedTuple):
+    """Seconds that fit this cluster: short, but not shorter than it accepts."""
+
+    session_timeout: float
+    heartbeat_interval: float
+    rebalance_timeout: float
+    deadline: float
+    """How long a test waits for any one condition (a join, a rebalance, a record) before it fails."""
+
+
+class Produced(NamedTuple):
+    """A record to produce."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    timestamp: int | None = None
+    """Milliseconds since the epoch; None: now."""
+
+
+class Transaction(Protocol):
+    """A transaction whose records are in the log already; :meth:`end` decides about them."""
+
+    async def end(self, *, commit: bool) -> None:
+        """Commit or abort; returns when readers can see it (the markers are written)."""
+
+
+class Cluster(Protocol):
+    """A running cluster for one test. Names of topics and groups are unique to the test."""
+
+    @property
+    def name(self) -> str:
+        """How test ids name it."""
+
+    @property
+    def timing(self) -> Timing:
+        """Seconds that fit it; also the defaults of :meth:`client`."""
+
+    async def create_topic(self, name: str, partitions: int = 1) -> None:
+        """Create a topic; returns when it can be produced to."""
+
+    async def add_partitions(self, topic: str, total: int) -> None:
+        """Grow the topic to ``total`` partitions. Feature "added partitions"."""
+
+    async def produce(
+        self,
+        topic: str,
+        records: Sequence[Produced],
+        partition: int = 0,
+        *,
+        compression: Compression | None = None,
+    ) -> list[int]:
+        """Append in this order and return the offsets, once all are acknowledged. ``compression`` is only
+        given where the cluster has the feature."""
+
+    async def open_transaction(self, topic: str, records: Sequence[Produced], partition: int = 0) -> Transaction:
+        """Begin a transaction and append these records in it: acknowledged, undecided. Feature
+        "transactions"."""
+
+    async def delete_records(self, partition: TopicPartition, before: int) -> None:
+        """Move the start of the log to offset ``before``. Feature "truncation"."""
+
+    async def evict(self, group_id: str, member_id: str) -> None:
+        """Have the coordinator forget this member, as it does when a session expires: its next heartbeat or
+        commit is refused as of an unknown member. (A LeaveGroup request in its name does it.) Feature
+        "eviction"."""
+
+    def client(
+        self,
+        group_id: str,
+        *,
+        isolation_level: Isolation = "read_uncommitted",
+        cooperative: bool = False,
+        session_timeout: float | None = None,
+        heartbeat_interval: float | None = None,
+        rebalance_timeout: float | None = None,
+    ) -> Client:
+        """A new client, not started. What a test forgets to stop, the end of the cluster stops.
+
+        None means the value in :attr:`timing`. ``cooperative=True`` is only given with that feature.
+        """
+
+    def unreachable_client(self, group_id: str) -> Client:
+        """A new client whose bootstrap address nobody listens at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterKind:
+    """One entry of the registry: what is known of a cluster before it is started."""
+
+    name: str
+    features: frozenset[Feature]
+    open: Callable[[object], AbstractAsyncContextManager[Cluster]]
+    """Given the value of ``broker_fixture`` (None without one), a context: the cluster for one test."""
+    broker_fixture: str | None = None
+    """A session fixture (not a coroutine) with what is too slow to start for each test."""
+    loops: tuple[Literal["asyncio", "uvloop"], ...] = ("asyncio", "uvloop")
+    """The event loops to run on."""
+    marks: tuple[pytest.MarkDecorator, ...] = ()
+    """Marks for each test of it, such as ``pytest.mark.real``."""

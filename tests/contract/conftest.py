@@ -1,0 +1,91 @@
+"""Runs each contract test against each registered cluster, on each event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import cast
+
+import pytest
+import pytest_asyncio
+import uvloop
+
+from . import aiokafka_cluster, memory_cluster
+from .cluster import Cluster, ClusterKind
+from .member import Member
+
+# --- THE REGISTRY -----------------------------------------------------------------------------------------
+# To add a cluster, add its kind to KINDS of its module; to add a module, add its KINDS here.
+REGISTRY: Sequence[ClusterKind] = (*memory_cluster.KINDS, *aiokafka_cluster.KINDS)
+# ----------------------------------------------------------------------------------------------------------
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", "needs(*features): only for clusters that have all these features")
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Each test runs once on each of them."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give ``cluster_kind`` each registered kind, with the kind's marks."""
+    if "cluster_kind" in metafunc.fixturenames:
+        kinds = [pytest.param(kind, id=kind.name, marks=kind.marks) for kind in REGISTRY]
+        metafunc.parametrize("cluster_kind", kinds, indirect=True, scope="function")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test whose features (or whose loop) a cluster lacks does not exist for it: no skip, no noise."""
+    items[:] = [item for item in items if fits(item)]
+
+
+def fits(item: pytest.Item) -> bool:
+    """Whether the item's cluster has what the item needs."""
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return True
+    kind = item.callspec.params.get("cluster_kind")
+    if not isinstance(kind, ClusterKind):
+        return True
+    needs = {feature for mark in item.iter_markers("needs") for feature in mark.args}
+    return needs <= kind.features and any(loop in item.callspec.id.split("-") for loop in kind.loops)
+
+
+@pytest.fixture
+def cluster_kind(request: pytest.FixtureRequest) -> ClusterKind:
+    """Which cluster this test runs against."""
+    return cast("ClusterKind", request.param)
+
+
+@pytest.fixture
+def cluster_broker(cluster_kind: ClusterKind, request: pytest.FixtureRequest) -> object:
+    """What the kind's ``broker_fixture`` gives; no coroutine, so that it can outlive this test's loop."""
+    return request.getfixturevalue(cluster_kind.broker_fixture) if cluster_kind.broker_fixture else None
+
+
+@pytest_asyncio.fixture
+async def cluster(cluster_kind: ClusterKind, cluster_broker: object) -> AsyncIterator[Cluster]:
+    """The cluster this test runs against."""
+    async with cluster_kind.open(cluster_broker) as opened:
+        yield opened
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic's name that is new; the test creates it."""
+    return f"topic-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def group_id() -> str:
+    """A group's name that is new."""
+    return f"group-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def member(cluster: Cluster, group_id: str) -> Member:
+    """A member of ``group_id``, not started."""
+    return Member(cluster.client(group_id), cluster.timing.deadline)

@@ -1,0 +1,168 @@
+"""The walk over what aiokafka has fetched: its time with many partitions, its fairness, its metadata requests."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+import pytest_asyncio
+
+from aioparallel.clients.aiokafka import fetching
+from aioparallel.clients.aiokafka.fetching import FetchWalk
+from aioparallel.engine.client import Fetched
+from aioparallel.records import TopicPartition
+from aioparallel.testing.embedded import EmbeddedBroker
+from aioparallel.testing.local_kafka import LocalKafka
+
+from .aiokafka_cluster import AiokafkaCluster, serving
+from .aiokafka_member import Member, consumer_of, fetcher_of, unique, until
+from .cluster import Produced
+
+LONGEST_HOLD = 0.020
+"""Seconds of CPU that one walk may hold the loop."""
+
+
+@pytest_asyncio.fixture
+async def kafka(local_kafka: LocalKafka) -> AsyncIterator[AiokafkaCluster]:
+    """Apache Kafka."""
+    async with serving(local_kafka) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture
+async def embedded(embedded_broker: EmbeddedBroker) -> AsyncIterator[AiokafkaCluster]:
+    """The embedded broker."""
+    async with serving(embedded_broker) as opened:
+        yield opened
+
+
+@pytest.mark.real
+async def test_a_walk_over_500_partitions_is_short(kafka: AiokafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No walk holds the loop long, however large the quotas; every record comes, in order, within few walks."""
+    partitions, each = 500, 50
+    topic = unique("topic")
+    await kafka.create_topic(topic, partitions)
+    batch = [Produced(b"x" * 100)] * each
+    await kafka.produce(topic, batch, 0)
+    await asyncio.gather(*(kafka.produce(topic, batch, number) for number in range(1, partitions)))
+    member = Member(kafka.client(unique("group")))
+    await member.join(topic)
+    walks: list[float] = []
+    take = FetchWalk.take
+
+    def timed(walk: FetchWalk, quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
+        began = time.thread_time()
+        taken = take(walk, quotas)
+        walks.append(time.thread_time() - began)
+        return taken
+
+    monkeypatch.setattr(FetchWalk, "take", timed)
+    member.read_from(0)
+    buffers = fetcher_of(member.client)._records
+    await until(lambda: len(buffers) > partitions * 0.9, what="data of nearly all partitions")
+    gc.collect()
+    gc.disable()  # a full collection of the test process takes longer than any walk
+    try:
+        records = await member.read(partitions * each, quota=10_000, deadline=60)
+    finally:
+        gc.enable()
+    assert all([record.offset for record in records[partition]] == list(range(each)) for partition in member.held)
+    assert max(walks) < LONGEST_HOLD, f"{len(walks)} walks, the longest {max(walks) * 1000:.1f} ms"
+    # What is left is looked at without taking anything: full buffers and no quotas.
+    began = time.thread_time()
+    for _ in range(100):
+        take(member.client._running.walk, dict.fromkeys(member.held, 0))  # type: ignore[union-attr]
+    assert (time.thread_time() - began) / 100 < 0.001
+
+
+async def test_a_walk_that_ends_early_goes_on_where_it_ended(
+    embedded: AiokafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the time of each walk is up after one partition, all partitions still come in turn."""
+    monkeypatch.setattr(fetching, "_LONGEST_WALK", 0.0)
+    monkeypatch.setattr(fetching, "_MOST_AT_ONCE", 5)
+    topic = unique("topic")
+    await embedded.create_topic(topic, 4)
+    for number in range(4):
+        await embedded.produce(topic, [Produced(b"x")] * 20, number)
+    member = Member(embedded.client(unique("group")))
+    await member.join(topic)
+    member.read_from(0)
+    buffers = fetcher_of(member.client)._records
+    await until(lambda: len(buffers) == 4, what="data of all partitions")
+    quotas = dict.fromkeys(member.held, 10)
+    rounds = [[f.partition for f in await member.client.fetch(quotas)] for _ in range(8)]
+    assert all(len(taken) == 1 for taken in rounds)
+    assert Counter(taken[0] for taken in rounds) == dict.fromkeys(member.held, 2)
+    assert {taken[0] for taken in rounds[:4]} == member.held
+
+
+async def test_a_fetch_lets_others_run_where_there_is_always_data(embedded: AiokafkaCluster) -> None:
+    """Each call gives the loop a turn, also when it need not wait."""
+    topic = unique("topic")
+    await embedded.create_topic(topic)
+    await embedded.produce(topic, [Produced(b"x")] * 50)
+    member = Member(embedded.client(unique("group")))
+    await member.join(topic)
+    member.read_from(0)
+    await until(lambda: fetcher_of(member.client)._records, what="data")
+    turns: list[int] = []
+
+    async def other() -> None:
+        while len(turns) < 20:
+            turns.append(len(turns))
+            await asyncio.sleep(0)
+
+    running = asyncio.create_task(other())
+    for _ in range(20):
+        assert await member.client.fetch(dict.fromkeys(member.held, 1))
+    assert len(turns) >= 19
+    await running
+
+
+async def test_nothing_runs_while_nothing_comes(embedded: AiokafkaCluster) -> None:
+    """A fetch without data or quota waits on a future: it looks again when something has come, and not before."""
+    topic = unique("topic")
+    await embedded.create_topic(topic, 2)
+    member = Member(embedded.client(unique("group")))
+    await member.join(topic)
+    walk, looks = member.client._running.walk, 0  # type: ignore[union-attr]
+    take = walk.take
+
+    def counted(quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
+        nonlocal looks
+        looks += 1
+        return take(quotas)
+
+    walk.take = counted  # type: ignore[method-assign]
+    member.read_from(0)
+    one, two = sorted(member.held)
+    fetch = asyncio.create_task(member.client.fetch({one: 10}))
+    await until(lambda: looks, what="the first look")
+    ends = await member.client.end_offsets(member.held, 5.0)
+    assert ends == {one: 0, two: 0}
+    assert looks == 1
+    await embedded.produce(topic, [Produced(b"other")], two.partition)
+    await until(lambda: looks == 2, what="a look at data without a quota")
+    await embedded.produce(topic, [Produced(b"wanted")], one.partition)
+    assert [record.value for fetched in await fetch for record in fetched.records] == [b"wanted"]
+
+
+async def test_metadata_is_not_asked_for_without_a_pause(embedded: AiokafkaCluster) -> None:
+    """aiokafka repeats the request as fast as it is answered while a partition has no leader."""
+    topic = unique("topic")
+    await embedded.create_topic(topic)
+    member = Member(embedded.client(unique("group")))
+    await member.join(topic)
+    member.read_from(0)
+    cluster = consumer_of(member.client)._client.cluster
+    cluster.leader_for_partition = lambda _tp: -1  # type: ignore[attr-defined]
+    updates: list[float] = []
+    cluster.add_listener(lambda _cluster: updates.append(time.monotonic()))  # type: ignore[attr-defined]
+    await until(lambda: len(updates) >= 6, what="six updates")
+    assert min(b - a for a, b in itertools.pairwise(updates[1:])) > 0.05

@@ -1,0 +1,202 @@
+"""Commits and committed offsets on Apache Kafka: late requests, silent coordinators, sizes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+import pytest_asyncio
+from aiokafka.client import ConnectionGroup
+from aiokafka.protocol.commit import OffsetCommitResponse_v3, OffsetFetchResponse_v3
+
+from aioparallel.clients.aiokafka.internals import Connections, Coordinator
+from aioparallel.clients.aiokafka.offsets import Code, GroupOffsets
+from aioparallel.engine.client import CommitFault, Committed, Generation
+from aioparallel.errors import NotAuthorized
+from aioparallel.records import TopicPartition
+from aioparallel.testing.local_kafka import LocalKafka
+
+from .aiokafka_cluster import AiokafkaCluster, serving
+from .aiokafka_member import Member, consumer_of, unique, until
+
+ONE = TopicPartition("topic", 0)
+TWO = TopicPartition("topic", 1)
+GENERATION = Generation(3, "member")
+
+
+@pytest_asyncio.fixture
+async def kafka(local_kafka: LocalKafka) -> AsyncIterator[AiokafkaCluster]:
+    """Apache Kafka."""
+    async with serving(local_kafka) as opened:
+        yield opened
+
+
+class HeldLine:
+    """A slow network: what one member sends to its coordinator waits here until it is released."""
+
+    def __init__(self, member: Member) -> None:
+        connections = consumer_of(member.client)._client._conns
+        found = [c for key, c in connections.items() if cast("tuple[int, int]", key)[1] == ConnectionGroup.COORDINATION]
+        writer = found[0]._writer
+        assert writer is not None
+        self._writer = writer
+        self._write = writer.write
+        self._held: list[bytes] = []
+        writer.write = self._held.append  # type: ignore[method-assign, assignment]
+
+    def release(self) -> None:
+        """Send what is held, in its order."""
+        self._writer.write = self._write  # type: ignore[method-assign]
+        for data in self._held:
+            self._write(data)
+
+
+@pytest.mark.real
+async def test_a_commit_that_arrives_after_a_rebalance_changes_nothing(kafka: AiokafkaCluster) -> None:
+    """It carries the generation of its session: the coordinator refuses it, and the new owner's offset stands."""
+    topic, group = unique("topic"), unique("group")
+    await kafka.create_topic(topic)
+    partition = TopicPartition(topic, 0)
+    old, new = Member(kafka.client(group)), Member(kafka.client(group))
+    await old.join(topic)
+    line = HeldLine(old)
+    result = await old.client.commit({partition: Committed(10, "old")}, old.generation, 0.2)
+    assert result == {partition: CommitFault.RETRIABLE}
+    await new.join(topic)  # waits until the old member's session is over, as its heartbeats are held too
+    assert new.held == {partition}
+    assert await new.client.commit({partition: Committed(90, "new")}, new.generation, 5.0) == {partition: None}
+    line.release()
+    # The heartbeat behind the commit on the same connection has been answered, so the commit has been, too.
+    await until(lambda: old.count("lost"), what="the old member's loss")
+    assert await new.client.committed([partition], 5.0) == {partition: Committed(90, "new")}
+
+
+@pytest.mark.real
+async def test_commits_and_questions_have_deadlines(kafka: AiokafkaCluster, local_kafka: LocalKafka) -> None:
+    """While the broker hangs nothing waits longer than asked; afterwards the same client goes on."""
+    topic = unique("topic")
+    await kafka.create_topic(topic)
+    partition = TopicPartition(topic, 0)
+    member = Member(kafka.client(unique("group"), session_timeout=30))
+    await member.join(topic)
+    local_kafka.pause()
+    try:
+        result = await member.client.commit({partition: Committed(1, "")}, member.generation, 0.1)
+        assert result == {partition: CommitFault.RETRIABLE}
+        with pytest.raises(TimeoutError, match="committed offsets of group"):
+            await member.client.committed([partition], 0.1)
+        with pytest.raises(TimeoutError, match=f"end offsets of {partition}"):
+            await member.client.end_offsets([partition], 0.1)
+        with pytest.raises(TimeoutError, match=f"first offsets of {partition}"):
+            await member.client.beginning_offsets([partition], 0.1)
+        with pytest.raises(TimeoutError, match="by time"):
+            await member.client.offsets_for_times({partition: 0}, 0.1)
+        with pytest.raises(TimeoutError, match=f"partitions of {topic}"):
+            await member.client.partitions([topic], 0.1)
+    finally:
+        local_kafka.resume()
+    assert await member.client.commit({partition: Committed(2, "")}, member.generation, 10.0) == {partition: None}
+    assert await member.client.committed([partition], 10.0) == {partition: Committed(2, "")}
+    assert await member.client.partitions([topic], 10.0) == {partition}
+
+
+@pytest.mark.real
+async def test_a_request_larger_than_a_batch_is_too_large_and_not_retried_for_ever(kafka: AiokafkaCluster) -> None:
+    """The broker answers one batch over 1 MB with an unknown error: the committer is told to make texts smaller."""
+    topic = unique("topic")
+    await kafka.create_topic(topic, 100)
+    member = Member(kafka.client(unique("group")))
+    await member.join(topic)
+    offsets = dict.fromkeys(member.held, Committed(5, "\u8000" * 4096))
+    result = await member.client.commit(offsets, member.generation, 10.0)
+    assert result == dict.fromkeys(offsets, CommitFault.METADATA_TOO_LARGE)
+    assert await member.client.committed(member.held, 10.0) == {}
+    half = dict.fromkeys(member.held, Committed(5, "\u8000" * 2048))
+    assert await member.client.commit(half, member.generation, 10.0) == dict.fromkeys(half, None)
+    assert await member.client.committed(member.held, 10.0) == half
+
+
+class Answers:
+    """A coordinator that answers what it is told to, in turn; the last one again and again."""
+
+    coordinator_id: int | None = 1
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers)
+        self.dead = 0
+
+    async def ensure_coordinator_known(self) -> None:
+        """Known."""
+
+    def coordinator_dead(self) -> None:
+        """Counted."""
+        self.dead += 1
+
+    async def send(self, _node: int, _request: object, *, group: int) -> object:
+        """The next answer."""
+        assert group == ConnectionGroup.COORDINATION
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+def offsets_answered(*answers: object) -> tuple[GroupOffsets, Answers, list[Generation]]:
+    """The offsets of a group whose coordinator gives these answers, and whom it fenced."""
+    fake, fenced = Answers(*answers), list[Generation]()
+    coordinator, connections = cast("Coordinator", fake), cast("Connections", fake)
+    offsets = GroupOffsets("group", coordinator, connections, retry_backoff=0.001, on_fenced=fenced.append)
+    return offsets, fake, fenced
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        (Code.NONE, None),
+        (Code.ILLEGAL_GENERATION, CommitFault.FENCED),
+        (Code.UNKNOWN_MEMBER_ID, CommitFault.FENCED),
+        (Code.FENCED_INSTANCE_ID, CommitFault.FENCED),
+        (Code.STALE_MEMBER_EPOCH, CommitFault.FENCED),
+        (Code.REBALANCE_IN_PROGRESS, CommitFault.RETRIABLE),
+        (Code.COORDINATOR_LOAD_IN_PROGRESS, CommitFault.RETRIABLE),
+        (Code.COORDINATOR_NOT_AVAILABLE, CommitFault.RETRIABLE),
+        (Code.NOT_COORDINATOR, CommitFault.RETRIABLE),
+        (Code.UNKNOWN_SERVER_ERROR, CommitFault.RETRIABLE),
+        (Code.OFFSET_METADATA_TOO_LARGE, CommitFault.METADATA_TOO_LARGE),
+        (Code.INVALID_COMMIT_OFFSET_SIZE, CommitFault.METADATA_TOO_LARGE),
+        (Code.TOPIC_AUTHORIZATION_FAILED, CommitFault.REFUSED),
+        (Code.GROUP_AUTHORIZATION_FAILED, CommitFault.REFUSED),
+        (Code.UNKNOWN_TOPIC_OR_PARTITION, CommitFault.REFUSED),
+        (9999, CommitFault.RETRIABLE),
+    ],
+)
+async def test_each_error_code_has_its_fault(code: int, fault: CommitFault | None) -> None:
+    """Each partition has the result of its own code; one that is not answered for is not acknowledged."""
+    answer = OffsetCommitResponse_v3(throttle_time_ms=0, topics=[("topic", [(0, code)])])
+    offsets, coordinator, fenced = offsets_answered(answer)
+    results = await offsets.commit({ONE: Committed(1, ""), TWO: Committed(2, "")}, GENERATION, 1.0)
+    assert results == {ONE: fault, TWO: CommitFault.RETRIABLE}
+    assert fenced == ([GENERATION] if fault is CommitFault.FENCED else [])
+    assert coordinator.dead == (code in {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE})
+
+
+async def test_a_loading_coordinator_is_not_an_empty_group() -> None:
+    """Its answer has an error code and no partitions; taken for "nothing committed" the log would be read anew."""
+    loading = OffsetFetchResponse_v3(throttle_time_ms=0, topics=[], error_code=int(Code.COORDINATOR_LOAD_IN_PROGRESS))
+    moved = OffsetFetchResponse_v3(throttle_time_ms=0, topics=[], error_code=int(Code.NOT_COORDINATOR))
+    partly = OffsetFetchResponse_v3(throttle_time_ms=0, topics=[("topic", [(0, 5, "text", 0)])], error_code=0)
+    whole = OffsetFetchResponse_v3(
+        throttle_time_ms=0, topics=[("topic", [(0, 5, "text", 0), (1, -1, "", 0)])], error_code=0
+    )
+    offsets, coordinator, _ = offsets_answered(loading, moved, partly, whole)
+    assert await offsets.committed([ONE, TWO], 1.0) == {ONE: Committed(5, "text")}
+    assert coordinator.dead == 1
+    offsets, _, _ = offsets_answered(loading)
+    with pytest.raises(TimeoutError, match="committed offsets of group 'group'"):
+        await offsets.committed([ONE], 0.05)
+
+
+async def test_a_group_that_may_not_be_read_is_not_authorized() -> None:
+    """Permission does not come by waiting."""
+    refused = OffsetFetchResponse_v3(throttle_time_ms=0, topics=[], error_code=int(Code.GROUP_AUTHORIZATION_FAILED))
+    offsets, _, _ = offsets_answered(refused)
+    with pytest.raises(NotAuthorized, match="group"):
+        await offsets.committed([ONE], 1.0)

@@ -1,0 +1,296 @@
+"""Each private access to aiokafka, held against the installed version: exists, is called as it can be, does what we
+rely on. A failure here names what a new aiokafka has changed; the file to mend is in ``aioparallel/clients/aiokafka``.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+import inspect
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import cast
+
+import aiokafka.errors as kafka
+import pytest
+import pytest_asyncio
+from aiokafka.abc import ConsumerRebalanceListener
+from aiokafka.client import ConnectionGroup
+from aiokafka.conn import collect_hosts, create_conn
+from aiokafka.consumer.fetcher import FetchError, FetchResult
+from aiokafka.protocol.commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse_v3,
+    OffsetFetchRequest,
+    OffsetFetchResponse_v3,
+)
+from aiokafka.protocol.group import LeaveGroupRequest
+from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.structs import OffsetAndTimestamp
+from typing_extensions import get_protocol_members
+
+from aioparallel.clients.aiokafka import internals, quiet
+from aioparallel.clients.aiokafka.internals import RawRecord
+from aioparallel.clients.aiokafka.membership import Membership
+from aioparallel.clients.aiokafka.offsets import Code
+from aioparallel.errors import ClientError, FetchFailed, NotAuthorized
+from aioparallel.records import Record
+from aioparallel.testing.embedded import EmbeddedBroker
+
+from .aiokafka_cluster import AiokafkaCluster, serving
+from .aiokafka_member import Member, consumer_of, coordinator_of, fetcher_of, unique, until
+from .cluster import Produced
+
+
+@pytest_asyncio.fixture
+async def cluster(embedded_broker: EmbeddedBroker) -> AsyncIterator[AiokafkaCluster]:
+    """The embedded broker."""
+    async with serving(embedded_broker) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture
+async def member(cluster: AiokafkaCluster) -> Member:
+    """A member with one partition of 10 records, not read yet."""
+    topic = unique("topic")
+    await cluster.create_topic(topic)
+    await cluster.produce(topic, [Produced(b"value", b"key", (("name", b"text"),), 1_000 + i) for i in range(10)])
+    joined = Member(cluster.client(unique("group")))
+    await joined.join(topic)
+    return joined
+
+
+async def with_data(member: Member) -> internals.FetchedData:
+    """aiokafka's buffer of the one partition, filled."""
+    member.read_from(0)
+    (partition,) = member.held
+    buffers = fetcher_of(member.client)._records
+    await until(lambda: partition in buffers, what="a fetch response")
+    data = buffers[partition]
+    assert isinstance(data, FetchResult)
+    return cast("internals.FetchedData", data)
+
+
+def missing(live: object, described: type) -> list[str]:
+    """What the protocol names and the object does not offer as described."""
+    names = sorted(get_protocol_members(described))
+    wrong = [name for name in names if not hasattr(live, name)]
+    for name in names:
+        ours = inspect.getattr_static(described, name, None)
+        if name not in wrong and inspect.isfunction(ours) and not takes(getattr(live, name), ours):
+            wrong.append(f"{name}{inspect.signature(getattr(live, name))}")
+    return wrong
+
+
+def takes(theirs: Callable[..., object], ours: Callable[..., object]) -> bool:
+    """Whether theirs can be called as ours is declared."""
+    declared = set(inspect.signature(ours).parameters) - {"self"}
+    parameters = inspect.signature(theirs).parameters.values()
+    needed = {p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}
+    return needed <= declared <= {p.name for p in parameters}
+
+
+async def test_every_declared_member_exists(member: Member) -> None:
+    """What ``internals.py`` declares is there on live objects, with the parameters it is called with."""
+    data = await with_data(member)
+    (partition,) = member.held
+    consumer, fetcher = consumer_of(member.client), fetcher_of(member.client)
+    subscription = consumer._subscription.subscription
+    assert subscription is not None
+    assert subscription.assignment is not None
+    raw: list[RawRecord] = []
+
+    def build(_tp: object, record: RawRecord) -> Record:
+        raw.append(record)
+        return Record("topic", 0, record.offset)
+
+    records = data._partition_records
+    records._consumer_record = build
+    next(records._records_iterator)
+    live = {
+        internals.Assignment: subscription.assignment,
+        internals.ClusterView: consumer._client.cluster,
+        internals.Connection: next(iter(consumer._client._conns.values())),
+        internals.Connections: consumer._client,
+        internals.Consumer: consumer,
+        internals.Coordinator: coordinator_of(member.client),
+        internals.FetchFault: FetchError(error=ValueError(), backoff=0.0),
+        internals.FetchedData: data,
+        internals.Fetcher: fetcher,
+        internals.OffsetAtTime: OffsetAndTimestamp(1, 2),
+        internals.OffsetCommitAnswer: OffsetCommitResponse_v3(throttle_time_ms=0, topics=[]),
+        internals.OffsetFetchAnswer: OffsetFetchResponse_v3(throttle_time_ms=0, topics=[], error_code=0),
+        internals.PartitionRecords: records,
+        internals.PartitionState: subscription.assignment.state_value(partition),
+        internals.RawRecord: raw[0],
+        internals.Subscription: subscription,
+        internals.SubscriptionState: consumer._subscription,
+    }
+    declared = {getattr(internals, name) for name in internals.__all__} - {internals.TopicPattern}
+    assert declared == set(live)
+    assert {kind.__name__: missing(thing, kind) for kind, thing in live.items()} == {k.__name__: [] for k in live}
+
+
+def test_what_is_imported_and_called_takes_our_arguments() -> None:
+    """The requests, and the function that connects, take what they are given."""
+    inspect.signature(OffsetCommitRequest).bind("group", 1, "member", -1, [("topic", [(0, 1, "text")])])
+    assert OffsetCommitRequest.DEFAULT_GENERATION_ID == OffsetCommitRequest.DEFAULT_RETENTION_TIME == -1
+    inspect.signature(OffsetFetchRequest).bind("group", [("topic", [0])])
+    inspect.signature(LeaveGroupRequest).bind("group", "member")
+    options = {"client_id", "security_protocol", "ssl_context", "sasl_mechanism", "sasl_plain_username"}
+    assert options <= set(inspect.signature(create_conn).parameters)
+    assert ConnectionGroup.DEFAULT != ConnectionGroup.COORDINATION
+    assert [host[:2] for host in collect_hosts("a:1,b:2", randomize=False)] == [("a", 1), ("b", 2)]
+
+
+def test_a_metadata_request_can_be_told_to_create_nothing() -> None:
+    """The attribute that the metadata connection sets is the one the request is built from, from version 4 on."""
+    request = MetadataRequest(["topic"])
+    request._allow_auto_topic_creation = False
+    built = request.prepare({MetadataRequest.API_KEY: (0, 5)})
+    assert built.API_VERSION >= 4
+    assert built.allow_auto_topic_creation is False
+
+
+def test_error_codes_are_those_of_the_protocol() -> None:
+    """Where aiokafka knows a code by a class, it is the one we mean."""
+    names = {
+        Code.ILLEGAL_GENERATION: kafka.IllegalGenerationError,
+        Code.UNKNOWN_MEMBER_ID: kafka.UnknownMemberIdError,
+        Code.REBALANCE_IN_PROGRESS: kafka.RebalanceInProgressError,
+        Code.OFFSET_METADATA_TOO_LARGE: kafka.OffsetMetadataTooLargeError,
+        Code.INVALID_COMMIT_OFFSET_SIZE: kafka.InvalidCommitOffsetSizeError,
+        Code.COORDINATOR_LOAD_IN_PROGRESS: kafka.GroupLoadInProgressError,
+        Code.COORDINATOR_NOT_AVAILABLE: kafka.GroupCoordinatorNotAvailableError,
+        Code.NOT_COORDINATOR: kafka.NotCoordinatorForGroupError,
+        Code.TOPIC_AUTHORIZATION_FAILED: kafka.TopicAuthorizationFailedError,
+        Code.GROUP_AUTHORIZATION_FAILED: kafka.GroupAuthorizationFailedError,
+        Code.UNKNOWN_TOPIC_OR_PARTITION: kafka.UnknownTopicOrPartitionError,
+    }
+    assert {code: kafka.for_code(code) for code in names} == names
+    assert kafka.GroupLoadInProgressError.retriable
+    assert not kafka.GroupAuthorizationFailedError.retriable
+
+
+def test_the_lines_to_be_quiet_about_are_lines_that_aiokafka_logs() -> None:
+    """Each message of the filter's table is a string in the module of one of its loggers."""
+    modules = ["aiokafka.client", "aiokafka.cluster", "aiokafka.conn"]
+    modules += ["aiokafka.consumer.fetcher", "aiokafka.consumer.group_coordinator"]
+    sources = [inspect.getsource(importlib.import_module(name)) for name in modules]
+    strings = {
+        node.value for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)
+    }
+    assert set(quiet.NORMAL) <= strings
+    loggers = {importlib.import_module(name).log.name for name in modules}
+    assert set(quiet.LOGGERS) == loggers
+
+
+def test_a_membership_is_a_listener_to_aiokafka() -> None:
+    """aiokafka's check for its own abstract class lets ours pass, and it has the two methods that are called."""
+    assert issubclass(Membership, ConsumerRebalanceListener)
+    assert {"on_partitions_assigned", "on_partitions_revoked"} == ConsumerRebalanceListener.__abstractmethods__
+
+
+async def test_records_are_built_by_the_function_on_the_instance(member: Member) -> None:
+    """aiokafka's iterator looks ``_consumer_record`` up for each record, after it has begun."""
+    records = (await with_data(member))._partition_records
+    assert "_consumer_record" not in vars(records)
+    assert next(records._records_iterator).offset == 0
+    marker = Record("other", 7, 7)
+    records._consumer_record = lambda _tp, _raw: marker
+    assert next(records._records_iterator) is marker
+    assert records.next_fetch_offset == 2
+
+
+async def test_an_idle_client_is_not_taken_for_a_stalled_one(member: Member) -> None:
+    """With a fetch that never ends aiokafka sees no idle time, however long ago the last one ended."""
+    subscriptions = consumer_of(member.client)._subscription
+    assert hasattr(subscriptions, "_last_fetch_ended")
+    subscriptions._last_fetch_ended = time.monotonic() - 1e9
+    assert subscriptions.fetcher_idle_time == 0
+
+
+async def test_a_cancelled_fetch_leaves_no_waiter_behind(member: Member) -> None:
+    """aiokafka keeps its fetch waiters in a set; ours goes out of it however it ends."""
+    fetcher = fetcher_of(member.client)
+    waiters: set[object] = fetcher._fetch_waiters  # type: ignore[attr-defined]
+    for _ in range(3):
+        fetch = asyncio.create_task(member.client.fetch({}))
+        await until(lambda: waiters, what="a waiter")
+        fetch.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await fetch
+        await until(lambda: not waiters, what="the waiter's end")
+    fetch = asyncio.create_task(member.client.fetch({}))
+    await until(lambda: waiters, what="a waiter")
+    member.client.wake()
+    assert await fetch == []
+    await until(lambda: not waiters, what="the waiter's end")
+
+
+async def test_a_coordination_error_reaches_the_waiting_fetch(member: Member) -> None:
+    """What aiokafka pushes to its user comes out of a waiting fetch at once, and only once."""
+    coordinator = coordinator_of(member.client)
+    fetch = asyncio.create_task(member.client.fetch({}))
+    await until(lambda: fetcher_of(member.client)._fetch_waiters, what="a waiter")  # type: ignore[attr-defined]
+    pushed = asyncio.ensure_future(
+        coordinator._push_error_to_user(kafka.GroupAuthorizationFailedError("the-group"))  # type: ignore[attr-defined]
+    )
+    with pytest.raises(NotAuthorized, match="the-group"):
+        async with asyncio.timeout(5):
+            await fetch
+    await pushed  # the coordinator goes on: the error counts as consumed
+    member.client.wake()
+    assert await member.client.fetch({}) == []
+
+
+async def test_a_crashed_background_task_reaches_the_waiting_fetch(member: Member) -> None:
+    """When the task that fetches ends with an error, a waiting fetch raises it instead of waiting for ever."""
+    fetcher = fetcher_of(member.client)
+    fetch = asyncio.create_task(member.client.fetch({}))
+    await until(lambda: fetcher._fetch_waiters, what="a waiter")  # type: ignore[attr-defined]
+    fetcher._get_actions_per_node = None  # type: ignore[attr-defined]
+    fetcher._notify(fetcher._wait_consume_future)
+    with pytest.raises(ClientError, match="during data retrieval"):
+        async with asyncio.timeout(5):
+            await fetch
+
+
+async def test_a_walk_keeps_what_came_before_unreadable_data(member: Member) -> None:
+    """Where decoding fails in the middle, the records before it are delivered, and the error names the offset."""
+    records = (await with_data(member))._partition_records
+
+    def build(_tp: object, raw: RawRecord) -> Record:
+        if raw.offset == 4:
+            raise kafka.CorruptRecordException("bad")
+        return Record("topic", 0, raw.offset)
+
+    records._consumer_record = build
+    (partition,) = member.held
+    taken = await member.client.fetch({partition: 100})
+    assert [record.offset for record in taken[0].records] == [0, 1, 2, 3]
+    assert taken[0].next_offset == 4
+    with pytest.raises(FetchFailed, match=f"{partition}: cannot read at offset 4"):
+        await member.client.fetch({partition: 100})
+    # Nothing was skipped: what follows is read again from there.
+    taken = await member.client.fetch({partition: 100})
+    assert [record.offset for record in taken[0].records] == [4, 5, 6, 7, 8, 9]
+
+
+async def test_a_record_larger_than_a_fetch_is_not_stepped_over(member: Member) -> None:
+    """aiokafka moves its position past such a record; the client moves it back and says which one it is."""
+    await with_data(member)
+    (partition,) = member.held
+    fetcher = fetcher_of(member.client)
+    subscription = consumer_of(member.client)._subscription.subscription
+    assert subscription is not None
+    assert subscription.assignment is not None
+    state = subscription.assignment.state_value(partition)
+    assert state is not None
+    del fetcher._records[partition]
+    fetcher._set_error(partition, kafka.RecordTooLargeError("large"))  # type: ignore[attr-defined]
+    state.consumed_to(state.position + 1)  # type: ignore[attr-defined]
+    with pytest.raises(FetchFailed, match="offset 0: the record is larger"):
+        await member.client.fetch({partition: 100})
+    assert len((await member.read(10))[partition]) == 10

@@ -1,0 +1,180 @@
+"""Starting and stopping: bounded whatever the broker does, and nothing left open. Warnings are errors here."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from aioparallel.clients import AiokafkaClient
+from aioparallel.errors import BrokerUnreachable, ConsumerStateError
+from aioparallel.testing.embedded import EmbeddedBroker
+from aioparallel.testing.local_kafka import LocalKafka
+
+from .aiokafka_cluster import AiokafkaCluster, serving
+from .aiokafka_member import Member, unique, until
+
+
+@pytest_asyncio.fixture
+async def kafka(local_kafka: LocalKafka) -> AsyncIterator[AiokafkaCluster]:
+    """Apache Kafka."""
+    async with serving(local_kafka) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture
+async def silent() -> AsyncIterator[str]:
+    """An address that takes connections and never says anything."""
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    yield "{}:{}".format(*server.sockets[0].getsockname())
+    server.close()
+    await server.wait_closed()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_open() -> None:
+    """After each test what it has dropped is collected, so that a warning about it comes up in it."""
+    gc.collect()
+
+
+def others() -> set[asyncio.Task[object]]:
+    """The tasks besides this one."""
+    return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+
+
+async def test_a_broker_that_says_nothing_is_unreachable(silent: str) -> None:
+    """A connection alone is no answer; the time is kept and no task remains."""
+    client, before, began = AiokafkaClient(silent, "group"), others(), time.monotonic()
+    with pytest.raises(BrokerUnreachable, match=rf"no Kafka broker answered at {silent} within 0.5 s"):
+        await client.start(0.5)
+    assert time.monotonic() - began < 1.5
+    await until(lambda: others() <= before, what="the end of all tasks")
+    await client.stop(1.0)
+
+
+async def test_the_reason_is_in_the_message() -> None:
+    """A refused connection says so."""
+    with pytest.raises(BrokerUnreachable, match=r"127.0.0.1:1: .*Connect call failed|refused"):
+        await AiokafkaClient("127.0.0.1:1", "group").start(0.3)
+
+
+async def test_one_answering_server_is_enough(silent: str, embedded_broker: EmbeddedBroker) -> None:
+    """The others in the list are not waited for, whether they hang or refuse."""
+    servers = f"{silent},127.0.0.1:1,{embedded_broker.bootstrap_servers}"
+    client, began = AiokafkaClient(servers, unique("group")), time.monotonic()
+    await client.start(10.0)
+    assert time.monotonic() - began < 3.0
+    await client.stop(5.0)
+
+
+async def test_a_broker_that_starts_a_little_later_is_waited_for() -> None:
+    """Containers start in any order: the client tries until its time is up."""
+    with EmbeddedBroker() as broker:
+        broker.stop_broker()
+        client = AiokafkaClient(broker.bootstrap_servers, unique("group"))
+        starting = asyncio.create_task(client.start(10.0))
+        await until(lambda: len(others()) > 1, what="the first attempt")
+        broker.start_broker()
+        await starting
+        await client.stop(5.0)
+
+
+async def test_a_cancelled_start_leaves_nothing_behind(silent: str) -> None:
+    """The caller's cancellation comes out, and the half-started consumer is closed."""
+    client, before = AiokafkaClient(silent, "group"), others()
+    starting = asyncio.create_task(client.start(30.0))
+    await until(lambda: len(others() - before) > 1, what="the first attempt")
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await until(lambda: others() <= before, what="the end of all tasks")
+    await client.stop(1.0)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("how", ["pause", "kill"])
+async def test_stop_keeps_its_time_without_a_broker(how: str) -> None:
+    """With a broker that hangs or is gone it ends in time, raises nothing, and leaves no task and no connection."""
+    with LocalKafka() as broker:
+        topic = unique("topic")
+        await broker.create_topic(topic, 3)
+        before = others()
+        member = Member(AiokafkaClient(broker.bootstrap_servers, unique("group")))
+        await member.join(topic)
+        member.read_from(0)
+        fetch = asyncio.create_task(member.client.fetch(dict.fromkeys(member.held, 1)))
+        await until(lambda: member.client._waiter, what="the waiting fetch")
+        getattr(broker, how)()
+        began = time.monotonic()
+        await member.client.stop(2.0)
+        assert time.monotonic() - began < 2.5
+        assert await fetch == []
+        assert others() == before
+        if how == "pause":
+            broker.resume()
+
+
+@pytest.mark.real
+async def test_a_cancelled_stop_still_closes_everything(kafka: AiokafkaCluster, local_kafka: LocalKafka) -> None:
+    """The cancellation comes out at once; what was open is cut off."""
+    topic = unique("topic")
+    await kafka.create_topic(topic)
+    member = Member(kafka.client(unique("group")))
+    before = others()
+    await member.join(topic)
+    local_kafka.pause()
+    try:
+        stopping = asyncio.create_task(member.client.stop(30.0))
+        await asyncio.sleep(0)
+        stopping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        await until(lambda: others() <= before, what="the end of all tasks")
+    finally:
+        local_kafka.resume()
+
+
+async def test_calls_out_of_order_say_so(embedded_broker: EmbeddedBroker) -> None:
+    """Before start and after stop there is no connection to ask; stop may be called at any time."""
+    client = AiokafkaClient(embedded_broker.bootstrap_servers, unique("group"))
+    await client.stop(1.0)
+    for _ in range(2):
+        with pytest.raises(ConsumerStateError, match=r"start\(\) it first"):
+            await client.fetch({})
+        with pytest.raises(ConsumerStateError):
+            client.subscribe({"topic"}, Member(client))
+        assert client.end_offset_seen(("topic", 0)) is None  # type: ignore[arg-type]
+        if client._membership is None:
+            await client.start(5.0)
+            with pytest.raises(ConsumerStateError, match="started already"):
+                await client.start(5.0)
+            await client.stop(5.0)
+    await client.stop(1.0)
+
+
+@pytest.mark.real
+async def test_a_first_start_logs_nothing_that_frightens(
+    kafka: AiokafkaCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A new group on a new topic, with a rebalance: nothing at WARNING or above, from anybody."""
+    caplog.set_level(logging.INFO)
+    topic, group = unique("topic"), unique("group")
+    await kafka.create_topic(topic, 2)
+    one, two = Member(kafka.client(group)), Member(kafka.client(group))
+    await one.join(topic)
+    await two.join(topic)
+    await until(lambda: len(one.held) == len(two.held) == 1, what="a partition for each")
+    await one.client.stop(5.0)
+    await until(lambda: len(two.held) == 2, what="both for the second")
+    await two.client.stop(5.0)
+    assert [f"{r.levelname} {r.name} {r.getMessage()}" for r in caplog.records if r.levelno >= logging.WARNING] == []

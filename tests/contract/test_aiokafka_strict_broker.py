@@ -1,0 +1,239 @@
+"""An Apache Kafka set otherwise: it asks for logins and permissions, creates topics by itself, keeps short texts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Protocol, cast
+
+import pytest
+import pytest_asyncio
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from aioparallel.clients import AiokafkaClient
+from aioparallel.engine.client import CommitFault, Committed
+from aioparallel.errors import ClientError, NotAuthorized
+from aioparallel.records import TopicPartition
+from aioparallel.testing.local_kafka import LocalKafka
+
+from .aiokafka_member import Member, consumer_of, unique, until
+
+pytestmark = pytest.mark.real
+
+PROPERTIES = {
+    "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.plaintext.plain.sasl.jaas.config": (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="admin" password="admin-secret" user_admin="admin-secret" user_alice="alice-secret";'
+    ),
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:admin;User:ANONYMOUS",
+    "auto.create.topics.enable": "true",
+    "offset.metadata.max.bytes": "10",
+}
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[LocalKafka]:
+    """The broker."""
+    with LocalKafka(server_properties=PROPERTIES) as broker:
+        yield broker
+
+
+def login(user: str, password: str | None = None) -> dict[str, object]:
+    """The client options of a user."""
+    return {
+        "metadata_max_age_ms": 200,
+        "sasl_plain_password": password or f"{user}-secret",
+        "sasl_plain_username": user,
+        "security_protocol": "SASL_PLAINTEXT",
+    }
+
+
+class Admin(Protocol):
+    """The part of AIOKafkaAdminClient used here."""
+
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
+    async def create_topics(self, new_topics: list[object]) -> object: ...
+    async def delete_topics(self, topics: list[str]) -> object: ...
+    async def list_topics(self) -> list[str]: ...
+
+
+@pytest_asyncio.fixture
+async def admin(strict: LocalKafka) -> AsyncIterator[Admin]:
+    """An admin client of the user who may do everything."""
+    client = cast("Admin", AIOKafkaAdminClient(bootstrap_servers=strict.bootstrap_servers, **login("admin")))
+    await client.start()
+    yield client
+    await client.close()
+
+
+@pytest_asyncio.fixture
+async def members(strict: LocalKafka) -> AsyncIterator[list[Member]]:
+    """Two members that are stopped at the end: of admin, and of alice."""
+    made = [member(strict, "admin"), member(strict, "alice")]
+    yield made
+    await asyncio.gather(*(one.client.stop(5.0) for one in made))
+
+
+def member(strict: LocalKafka, user: str, **options: float) -> Member:
+    """A member of a group of its own, not started."""
+    return Member(
+        AiokafkaClient(
+            strict.bootstrap_servers,
+            unique("group"),
+            session_timeout=options.get("session_timeout", 5.0),
+            heartbeat_interval=0.3,
+            client_options=login(user),
+        )
+    )
+
+
+def allow(strict: LocalKafka, kind: ResourceType, name: str, operation: AclOperation) -> None:
+    """Give alice a permission."""
+    config = {
+        "bootstrap.servers": strict.bootstrap_servers,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "admin",
+        "sasl.password": "admin-secret",
+    }
+    pattern, permission = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+    binding = AclBinding(kind, name, pattern, "User:alice", "*", operation, permission)
+    admin = AdminClient(config)
+    created: Mapping[object, asyncio.Future[None]] = admin.create_acls([binding])
+    for result in created.values():
+        result.result()
+
+
+async def test_a_wrong_password_is_not_authorized_at_once(strict: LocalKafka, caplog: pytest.LogCaptureFixture) -> None:
+    """Waiting does not mend it; the password is in no message."""
+    caplog.set_level(logging.DEBUG)
+    client, began = (
+        AiokafkaClient(strict.bootstrap_servers, "group", client_options=login("alice", "wrong-secret")),
+        time.monotonic(),
+    )
+    with pytest.raises(NotAuthorized, match=strict.bootstrap_servers) as failure:
+        await client.start(20.0)
+    assert time.monotonic() - began < 5.0
+    assert "wrong-secret" not in str(failure.value) + caplog.text
+
+
+async def test_a_topic_one_may_not_see_does_not_exist(members: list[Member], admin: Admin) -> None:
+    """For the user it is not in the result; it is neither created nor an error."""
+    topic = unique("topic")
+    await admin.create_topics([NewTopic(topic, 2, 1)])
+    boss, alice = members
+    await asyncio.gather(boss.client.start(5.0), alice.client.start(5.0))
+    await until_seen(boss, topic)
+    assert await alice.client.partitions([topic], 5.0) == set()
+
+
+async def until_seen(one: Member, topic: str) -> None:
+    """Wait until the topic is known to the broker's metadata."""
+    async with asyncio.timeout(10):
+        while not await one.client.partitions([topic], 5.0):
+            await asyncio.sleep(0.02)
+
+
+async def test_a_group_that_is_refused_comes_out_of_fetch(
+    strict: LocalKafka, members: list[Member], admin: Admin
+) -> None:
+    """The join fails in the background; the waiting fetch says which group it is about."""
+    topic = unique("topic")
+    await admin.create_topics([NewTopic(topic, 1, 1)])
+    allow(strict, ResourceType.TOPIC, topic, AclOperation.ALL)
+    alice = members[1]
+    await alice.client.start(5.0)
+    alice.client.subscribe({topic}, alice)
+    with pytest.raises(NotAuthorized, match="group 'group-"):
+        async with asyncio.timeout(10):
+            await alice.client.fetch({})
+    with pytest.raises(NotAuthorized, match="group 'group-"):
+        await alice.client.committed([TopicPartition(topic, 0)], 5.0)
+    refused = {TopicPartition(topic, 0): Committed(1, "")}
+    assert await alice.client.commit(refused, alice.generation, 5.0) == dict.fromkeys(refused, CommitFault.REFUSED)
+
+
+async def test_a_topic_that_may_not_be_read_comes_out_of_fetch(
+    strict: LocalKafka, members: list[Member], admin: Admin
+) -> None:
+    """Describing it is enough to get it assigned; reading is refused by name. Committing is, too."""
+    topic, alice = unique("topic"), members[1]
+    await admin.create_topics([NewTopic(topic, 1, 1)])
+    allow(strict, ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
+    allow(strict, ResourceType.GROUP, alice.client._settings.group_id, AclOperation.ALL)
+    await alice.join(topic)
+    alice.read_from(0)
+    with pytest.raises(NotAuthorized, match=f"topic '{topic}'"):
+        async with asyncio.timeout(10):
+            await alice.client.fetch(dict.fromkeys(alice.held, 1))
+    offsets = dict.fromkeys(alice.held, Committed(1, ""))
+    assert await alice.client.commit(offsets, alice.generation, 5.0) == dict.fromkeys(offsets, CommitFault.REFUSED)
+
+
+async def test_nothing_creates_a_topic(members: list[Member], admin: Admin) -> None:
+    """Not asking for its partitions, not subscribing to it; and one that is deleted under a member stays deleted."""
+    topic, missing, boss = unique("topic"), unique("missing"), members[0]
+    await admin.create_topics([NewTopic(topic, 1, 1)])
+    await boss.client.start(5.0)
+    await until_seen(boss, topic)
+    assert await boss.client.partitions([missing], 5.0) == set()
+    assert await boss.client.partitions(re.compile("missing.*"), 5.0) == set()
+    boss.client.subscribe({topic, missing}, boss)
+    await until(lambda: boss.held, what="the assignment")
+    boss.read_from(0)
+    fetch = asyncio.create_task(boss.client.fetch(dict.fromkeys(boss.held, 1)))
+    await admin.delete_topics([topic])
+    await until(lambda: boss.count("assigned") > 1 and not boss.held, what="the loss of the deleted topic")
+    for _ in range(3):
+        await consumer_of(boss.client)._client.force_metadata_update()  # type: ignore[misc]
+    assert {topic, missing}.isdisjoint(await admin.list_topics())
+    boss.client.wake()
+    assert await fetch == []
+
+
+async def test_the_limit_of_this_broker_is_told_for_each_partition(members: list[Member], admin: Admin) -> None:
+    """Texts up to ``offset.metadata.max.bytes`` pass in the same request in which longer ones do not."""
+    topic, boss = unique("topic"), members[0]
+    await admin.create_topics([NewTopic(topic, 2, 1)])
+    await boss.client.start(5.0)
+    await until_seen(boss, topic)
+    boss.client.subscribe({topic}, boss)
+    await until(lambda: len(boss.held) == 2, what="the assignment")
+    fits, does_not = sorted(boss.held)
+    offsets = {fits: Committed(1, "\u8000" * 10), does_not: Committed(1, "x" * 11)}
+    results = await boss.client.commit(offsets, boss.generation, 5.0)
+    assert results == {fits: None, does_not: CommitFault.METADATA_TOO_LARGE}
+    assert await boss.client.committed(boss.held, 5.0) == {fits: Committed(1, "\u8000" * 10)}
+
+
+async def test_a_session_timeout_the_broker_refuses_is_explained(strict: LocalKafka, admin: Admin) -> None:
+    """The message names our option and the broker's limits."""
+    topic = unique("topic")
+    await admin.create_topics([NewTopic(topic, 1, 1)])
+    short = member(strict, "admin", session_timeout=0.5)
+    await short.client.start(5.0)
+    try:
+        await until_seen(short, topic)
+        short.client.subscribe({topic}, short)
+        with pytest.raises(ClientError, match=r"refuses session_timeout: keep it between its group\.min"):
+            async with asyncio.timeout(10):
+                await short.client.fetch({})
+    finally:
+        await short.client.stop(5.0)

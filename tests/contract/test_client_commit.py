@@ -1,0 +1,101 @@
+"""Committing: what is stored, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aioparallel.engine.client import CommitFault, Committed, Generation
+from aioparallel.records import TopicPartition
+
+from .cluster import Cluster
+from .member import Member
+
+DENSE_TEXT = "".join(chr(0x0800 + number * 7919 % 0x8000) for number in range(4096))
+"""4,096 characters all over U+0800..U+87FF, as dense offset maps use them."""
+
+
+async def test_commits_come_back(cluster: Cluster, topic: str, member: Member) -> None:
+    """committed() tells offset and text of the last commit, and misses partitions without one."""
+    await cluster.create_topic(topic, 3)
+    first, second, third = (TopicPartition(topic, number) for number in range(3))
+    await member.join([topic])
+    deadline = cluster.timing.deadline
+    assert await member.client.committed([first, second, third], deadline) == {}
+    for commit in ({first: Committed(5, "map"), second: Committed(0, "")}, {first: Committed(3, "back")}):
+        assert await member.client.commit(commit, member.generation, deadline) == dict.fromkeys(commit)
+    assert await member.client.committed([first, second, third], deadline) == {
+        first: Committed(3, "back"),
+        second: Committed(0, ""),
+    }
+
+
+async def test_text_of_every_kind_comes_back_unchanged(cluster: Cluster, topic: str, member: Member) -> None:
+    """4,096 characters of U+0800..U+87FF are stored as they are, through three bytes each."""
+    await cluster.create_topic(topic)
+    partition = TopicPartition(topic, 0)
+    await member.join([topic])
+    for text in (DENSE_TEXT, "a" * 4096, "\u00e9\u0000~"):
+        commit = {partition: Committed(1, text)}
+        assert await member.client.commit(commit, member.generation, cluster.timing.deadline) == {partition: None}
+        assert await member.client.committed([partition], cluster.timing.deadline) == commit
+
+
+@pytest.mark.needs("metadata limit")
+async def test_text_too_long_is_refused_for_its_partition(cluster: Cluster, topic: str, member: Member) -> None:
+    """Text above the limit (4,096 UTF-16 characters) is METADATA_TOO_LARGE for that partition, and the others
+    of the same request are stored."""
+    await cluster.create_topic(topic, 3)
+    ascii_, astral, fine = (TopicPartition(topic, number) for number in range(3))
+    await member.join([topic])
+    commit = {
+        ascii_: Committed(1, "a" * 4097),
+        astral: Committed(2, "\U0001f600" * 2049),
+        fine: Committed(3, "\U0001f600" * 2048),
+    }
+    assert await member.client.commit(commit, member.generation, cluster.timing.deadline) == {
+        ascii_: CommitFault.METADATA_TOO_LARGE,
+        astral: CommitFault.METADATA_TOO_LARGE,
+        fine: None,
+    }
+    assert await member.client.committed(commit, cluster.timing.deadline) == {fine: commit[fine]}
+
+
+async def test_an_old_generation_is_fenced(cluster: Cluster, topic: str, member: Member) -> None:
+    """A commit under another generation, or of an unknown member, is FENCED and changes nothing; the current
+    one still commits afterwards."""
+    await cluster.create_topic(topic)
+    partition = TopicPartition(topic, 0)
+    await member.join([topic])
+    deadline = cluster.timing.deadline
+    now = member.generation
+    good = {partition: Committed(7, "good")}
+    assert await member.client.commit(good, now, deadline) == {partition: None}
+    for wrong in (
+        Generation(now.id - 1, now.member_id),
+        Generation(now.id + 1, now.member_id),
+        Generation(now.id, "?"),
+    ):
+        assert await member.client.commit({partition: Committed(1, "bad")}, wrong, deadline) == {
+            partition: CommitFault.FENCED
+        }
+        assert await member.client.committed([partition], deadline) == good
+    good = {partition: Committed(8, "better")}
+    assert await member.client.commit(good, now, deadline) == {partition: None}
+    assert await member.client.committed([partition], deadline) == good
+
+
+async def test_commits_do_not_disturb_fetching(cluster: Cluster, topic: str, member: Member) -> None:
+    """A fetch that waits goes on waiting while commits come and go."""
+    await cluster.create_topic(topic)
+    partition = TopicPartition(topic, 0)
+    await member.join([topic])
+    member.seek_all()
+    waiting = asyncio.create_task(member.fetch())
+    for offset in range(5):
+        commit = {partition: Committed(offset, "")}
+        assert await member.client.commit(commit, member.generation, cluster.timing.deadline) == {partition: None}
+    assert not waiting.done()
+    member.client.wake()
+    assert await waiting == 0

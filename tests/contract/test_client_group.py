@@ -1,0 +1,281 @@
+"""Membership: assignments, rebalances, lost sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+from aioparallel.engine.client import CommitFault, Committed
+from aioparallel.records import TopicPartition
+
+from .cluster import Cluster, Produced
+from .member import Event, Member, until, values
+
+both_protocols = pytest.mark.parametrize(
+    "cooperative",
+    [pytest.param(False, id="eager"), pytest.param(True, id="cooperative", marks=pytest.mark.needs("cooperative"))],
+)
+
+
+def partitions(topic: str, count: int) -> set[TopicPartition]:
+    """The partitions of a topic."""
+    return {TopicPartition(topic, number) for number in range(count)}
+
+
+async def test_a_member_is_assigned_everything(cluster: Cluster, topic: str, member: Member) -> None:
+    """A lone member gets all partitions in one call, with a generation to commit under."""
+    await cluster.create_topic(topic, 4)
+    await member.join([topic])
+    assert member.events == [Event("assigned", frozenset(partitions(topic, 4)))]
+    assert member.generation.id >= 0
+    assert member.generation.member_id
+
+
+@pytest.mark.needs("pattern")
+async def test_a_pattern_takes_in_new_topics(cluster: Cluster, topic: str, member: Member) -> None:
+    """A pattern means topics whose whole name matches, also those created later; what was held can be committed
+    in revoked() meanwhile."""
+    results: list[object] = []
+
+    async def commit(gone: frozenset[TopicPartition]) -> None:
+        offsets = dict.fromkeys(gone, Committed(1, "on the way out"))
+        results.extend((await member.client.commit(offsets, member.generation, member.deadline)).values())
+
+    member.on_revoked = commit
+    await cluster.create_topic(f"{topic}-a")
+    await cluster.create_topic(f"not-{topic}-a")
+    await member.join(re.compile(re.escape(topic) + "-.*"))
+    await member.holds(partitions(f"{topic}-a", 1))
+    await cluster.create_topic(f"{topic}-b", 2)
+    await member.holds(partitions(f"{topic}-a", 1) | partitions(f"{topic}-b", 2))
+    assert set(results) == {None}
+
+
+@pytest.mark.needs("added partitions")
+async def test_added_partitions_are_assigned(cluster: Cluster, topic: str, member: Member) -> None:
+    """When a topic grows, the new partitions are assigned too, and can be read. What was revoked on the way
+    stands nowhere until it is sought again."""
+    await cluster.create_topic(topic, 1)
+    old, new = TopicPartition(topic, 0), TopicPartition(topic, 2)
+    await member.join([topic])
+    member.seek_all()
+    await cluster.add_partitions(topic, 3)
+    await member.holds(partitions(topic, 3))
+    was_revoked = old in frozenset().union(*member.heard("revoked"))
+    for partition in (old, new):
+        await cluster.produce(topic, [Produced(b"new")], partition=partition.partition)
+    member.client.seek(new, 0)
+    await member.read(1, {old: 1, new: 1} if was_revoked else {new: 1})
+    assert values(member.records[new]) == [b"new"]
+    assert old not in member.records
+    member.client.seek(old, 0)
+    await member.read(2)
+
+
+@pytest.mark.needs("several members")
+@both_protocols
+async def test_two_members_share(cluster: Cluster, topic: str, group_id: str, cooperative: bool) -> None:
+    """When a second member joins, the first gives partitions away and can commit them in revoked(); each is
+    held by one of them, and the second sees the commit. Cooperatively the first keeps what stays."""
+    await cluster.create_topic(topic, 4)
+    every = partitions(topic, 4)
+    first, second = (
+        Member(cluster.client(group_id, cooperative=cooperative), cluster.timing.deadline) for _ in range(2)
+    )
+    results: list[object] = []
+
+    async def commit(gone: frozenset[TopicPartition]) -> None:
+        offsets = {partition: Committed(partition.partition, "handed over") for partition in gone}
+        answer = await first.client.commit(offsets, first.generation, cluster.timing.deadline)
+        results.extend(answer.values())
+
+    first.on_revoked = commit
+    await first.join([topic])
+    await first.holds(every)
+    await second.join([topic])
+    await until(
+        lambda: len(first.held) == len(second.held) == 2 and first.held | second.held == every,
+        cluster.timing.deadline,
+        "two partitions each",
+    )
+    assert set(results) == {None}
+    [gone] = first.heard("revoked")
+    assert gone == (second.held if cooperative else every)
+    assert first.heard("lost") == second.heard("lost") == []
+    assert first.generation.id == second.generation.id
+    assert await second.client.committed(second.held, cluster.timing.deadline) == {
+        partition: Committed(partition.partition, "handed over") for partition in second.held
+    }
+
+
+@pytest.mark.needs("cooperative", "several members")
+async def test_kept_partitions_are_read_through_a_rebalance(cluster: Cluster, topic: str, group_id: str) -> None:
+    """Cooperatively what a member keeps goes on being fetched from where it was, without another seek, and is
+    committed under the newest generation."""
+    await cluster.create_topic(topic, 2)
+    first, second = (Member(cluster.client(group_id, cooperative=True), cluster.timing.deadline) for _ in range(2))
+    await first.join([topic])
+    for number in range(2):
+        await cluster.produce(topic, [Produced(b"before")], partition=number)
+    first.seek_all()
+    await first.read(2)
+    before = first.generation
+    await second.join([topic])
+    await until(lambda: len(second.held) == 1, cluster.timing.deadline, "one partition each")
+    [kept] = first.held
+    await cluster.produce(topic, [Produced(b"after")], partition=kept.partition)
+    await first.read(3)
+    assert values(first.records[kept]) == [b"before", b"after"]
+    assert first.generation.id > before.id
+    commit = {kept: Committed(2, "")}
+    deadline = cluster.timing.deadline
+    assert await first.client.commit(commit, before, deadline) == {kept: CommitFault.FENCED}
+    assert await first.client.commit(commit, first.generation, deadline) == {kept: None}
+
+
+@pytest.mark.needs("several members")
+@both_protocols
+async def test_leaving_gives_all_to_the_other(cluster: Cluster, topic: str, group_id: str, cooperative: bool) -> None:
+    """stop() leaves the group: the other member gets everything long before a session could expire."""
+    await cluster.create_topic(topic, 4)
+    first, second = (
+        Member(
+            cluster.client(group_id, cooperative=cooperative, session_timeout=cluster.timing.deadline * 1.4),
+            cluster.timing.deadline,
+        )
+        for _ in range(2)
+    )
+    await first.join([topic])
+    await second.join([topic])
+    await until(lambda: len(second.held) == 2, cluster.timing.deadline, "two partitions each")
+    await first.client.stop(cluster.timing.deadline)
+    await second.holds(partitions(topic, 4))
+    assert second.heard("lost") == []
+
+
+@pytest.mark.needs("eviction")
+@both_protocols
+async def test_a_lost_session_is_told_as_lost(cluster: Cluster, topic: str, group_id: str, cooperative: bool) -> None:
+    """When the coordinator has forgotten the member, its commits are FENCED, lost() names what it held (and
+    revoked() is not called), and it joins again under a new generation."""
+    await cluster.create_topic(topic, 2)
+    partition = TopicPartition(topic, 0)
+    member = Member(cluster.client(group_id, cooperative=cooperative), cluster.timing.deadline)
+    await member.join([topic])
+    await member.holds(partitions(topic, 2))
+    before = member.generation
+    await cluster.evict(group_id, before.member_id)
+    stale = {partition: Committed(1, "stale")}
+    answer = await member.client.commit(stale, before, cluster.timing.deadline)
+    assert answer == {partition: CommitFault.FENCED}
+    await until(lambda: len(member.heard("assigned")) == 2, cluster.timing.deadline, "the next assignment")
+    assert member.events[1:] == [
+        Event("lost", frozenset(partitions(topic, 2))),
+        Event("assigned", frozenset(partitions(topic, 2))),
+    ]
+    assert member.generation != before
+    assert await member.client.commit(stale, before, cluster.timing.deadline) == {partition: CommitFault.FENCED}
+    assert await member.client.committed([partition], cluster.timing.deadline) == {}
+
+
+@pytest.mark.needs("eviction")
+async def test_nothing_is_fetched_again_before_seek(
+    cluster: Cluster, topic: str, group_id: str, member: Member
+) -> None:
+    """A partition that was lost and assigned again stands nowhere until it is sought again."""
+    await cluster.create_topic(topic, 2)
+    left, right = (TopicPartition(topic, number) for number in range(2))
+    await member.join([topic])
+    member.seek_all()
+    await cluster.produce(topic, [Produced(b"0")], partition=0)
+    await member.read(1)
+    await cluster.evict(group_id, member.generation.member_id)
+    await until(lambda: len(member.heard("assigned")) == 2, cluster.timing.deadline, "the next assignment")
+    for number in range(2):
+        await cluster.produce(topic, [Produced(b"1")], partition=number)
+    member.client.seek(right, 0)
+    await member.read(2)
+    assert values(member.records[right]) == [b"1"]
+    assert values(member.records[left]) == [b"0"]
+    member.client.seek(left, 1)
+    await member.read(3)
+    assert values(member.records[left]) == [b"0", b"1"]
+
+
+@pytest.mark.needs("several members")
+async def test_who_gives_away_too_slowly_is_fenced(cluster: Cluster, topic: str, group_id: str) -> None:
+    """revoked() may take until the rebalance timeout, with heartbeats running; a member that takes longer is
+    thrown out: the other gets everything, and what the slow one commits then is FENCED and changes nothing."""
+    await cluster.create_topic(topic, 2)
+    every = partitions(topic, 2)
+    slow, quick = (Member(cluster.client(group_id), cluster.timing.deadline) for _ in range(2))
+    results: list[CommitFault | None] = []
+
+    async def wait_too_long(gone: frozenset[TopicPartition]) -> None:
+        await quick.holds(every)
+        new = dict.fromkeys(every, Committed(9, "new owner"))
+        await quick.client.commit(new, quick.generation, cluster.timing.deadline)
+        old = dict.fromkeys(gone, Committed(1, "old owner"))
+        answer = await slow.client.commit(old, slow.generation, cluster.timing.deadline)
+        results.extend(answer.values())
+
+    slow.on_revoked = wait_too_long
+    await slow.join([topic])
+    await slow.holds(every)
+    await quick.subscribe([topic])
+    await until(lambda: results, cluster.timing.deadline, "the late commit")
+    assert set(results) == {CommitFault.FENCED}
+    assert await quick.client.committed(every, cluster.timing.deadline) == dict.fromkeys(
+        every, Committed(9, "new owner")
+    )
+    await until(lambda: len(slow.held) == len(quick.held) == 1, cluster.timing.deadline, "one partition each")
+    assert slow.heard("lost") == []
+
+
+@pytest.mark.needs("several members")
+async def test_heartbeats_run_during_revoked(cluster: Cluster, topic: str, group_id: str) -> None:
+    """revoked() may take longer than the session timeout without the member being thrown out."""
+    await cluster.create_topic(topic, 2)
+    session = cluster.timing.session_timeout
+    first, second = (
+        Member(cluster.client(group_id, rebalance_timeout=session * 4), cluster.timing.deadline) for _ in range(2)
+    )
+    results: list[object] = []
+
+    async def drain(gone: frozenset[TopicPartition]) -> None:
+        # What this waits for is time itself: more of it than a session without heartbeats lasts.
+        await asyncio.sleep(session * 1.3)
+        offsets = dict.fromkeys(gone, Committed(1, ""))
+        answer = await first.client.commit(offsets, first.generation, cluster.timing.deadline)
+        results.extend(answer.values())
+
+    first.on_revoked = drain
+    await first.join([topic])
+    await second.join([topic])
+    assert set(results) == {None}
+    assert first.heard("lost") == []
+
+
+@pytest.mark.needs("several members")
+@both_protocols
+async def test_members_come_and_go(cluster: Cluster, topic: str, group_id: str, cooperative: bool) -> None:
+    """However members come and go, in the end each partition is held once, and what the listeners heard adds
+    up (the members check it: nothing twice, nothing foreign, never two calls at a time)."""
+    await cluster.create_topic(topic, 6)
+    every = partitions(topic, 6)
+    members: list[Member] = []
+    for _ in range(3):
+        members.append(Member(cluster.client(group_id, cooperative=cooperative), cluster.timing.deadline))
+        await members[-1].subscribe([topic])
+    await members[0].client.stop(cluster.timing.deadline)
+    staying = members[1:]
+    await until(
+        lambda: (
+            [len(member.held) for member in staying] == [3, 3]
+            and set().union(*(member.held for member in staying)) == every
+        ),
+        cluster.timing.deadline,
+        "three partitions each",
+    )

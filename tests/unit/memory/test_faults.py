@@ -1,0 +1,80 @@
+"""Faults: what happens to which request."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from aioparallel.errors import ConfigurationError
+from aioparallel.testing.memory import ErrorCode, Fault, Faults, Request
+
+LATE = Fault(request_delay=5.0)
+LOST = Fault(is_response_lost=True)
+REFUSED = Fault(error=ErrorCode.NOT_COORDINATOR)
+
+
+def test_nothing_happens_by_itself() -> None:
+    """Without faults every request is answered at once."""
+    faults = Faults()
+    assert all(faults.decide(request).is_harmless for request in Request)
+
+
+def test_a_script_is_played_once_in_order() -> None:
+    """The next requests of the kind meet the scripted faults, one each; other kinds do not."""
+    faults = Faults()
+    faults.script(Request.COMMIT, LATE, Fault(), LOST)
+    assert faults.decide(Request.HEARTBEAT).is_harmless
+    assert [faults.decide(Request.COMMIT) for _ in range(4)] == [LATE, Fault(), LOST, Fault()]
+
+
+def test_script_then_chance_then_standing() -> None:
+    """A script goes before chance, chance before what always happens, that before latency; heal() ends all."""
+    faults = Faults()
+    faults.latency(Request.FETCH, 0.1, 0.2)
+    assert 0.1 <= faults.decide(Request.FETCH).request_delay <= 0.2
+    faults.always(Request.FETCH, REFUSED)
+    assert faults.decide(Request.FETCH) == REFUSED
+    faults.sometimes(Request.FETCH, 1.0, LOST)
+    assert faults.decide(Request.FETCH) == LOST
+    faults.script(Request.FETCH, LATE)
+    assert faults.decide(Request.FETCH) == LATE
+    faults.heal()
+    assert faults.decide(Request.FETCH).is_harmless
+
+
+def test_healing_one_kind_leaves_the_others() -> None:
+    """heal(kind) forgets that kind only."""
+    faults = Faults()
+    faults.always(Request.FETCH, LATE)
+    faults.always(Request.COMMIT, LATE)
+    faults.heal(Request.FETCH)
+    assert faults.decide(Request.FETCH).is_harmless
+    assert faults.decide(Request.COMMIT) == LATE
+
+
+def test_chance_repeats_with_its_seed() -> None:
+    """The same seed gives the same faults; about as many as the probability says."""
+
+    def drawn(seed: int) -> list[bool]:
+        faults = Faults(random.Random(seed))
+        faults.sometimes(Request.COMMIT, 0.3, LOST)
+        return [faults.decide(Request.COMMIT).is_harmless for _ in range(1000)]
+
+    assert drawn(1) == drawn(1) != drawn(2)
+    assert 600 < sum(drawn(1)) < 800
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan")])
+def test_wrong_delays_are_refused(seconds: float) -> None:
+    """A delay below 0, or no number, is a ConfigurationError that names it."""
+    with pytest.raises(ConfigurationError, match="response_delay"):
+        Fault(response_delay=seconds)
+
+
+def test_wrong_odds_are_refused() -> None:
+    """Probabilities outside 0 to 1 and intervals that end before they begin are ConfigurationErrors."""
+    with pytest.raises(ConfigurationError, match="probability"):
+        Faults().sometimes(Request.FETCH, 1.5, LOST)
+    with pytest.raises(ConfigurationError, match="latency"):
+        Faults().latency(Request.FETCH, 2.0, 1.0)
