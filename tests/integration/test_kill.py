@@ -136,3 +136,37 @@ async def test_five_kills_lose_nothing_and_repeat_little(
     assert all(count <= CONCURRENCY + 15_000 for count in repeated)
     finally_complete = await complete_by_commit(servers, f"{topic}-group")
     assert all(finally_complete(place) for place in places)
+
+
+@pytest.mark.real
+@pytest.mark.timeout(90)
+async def test_sigterm_drains_commits_and_ends_well(
+    local_kafka: LocalKafka, kafka_topic: Callable[..., Awaitable[str]], tmp_path: Path
+) -> None:
+    """SIGTERM under run_sync: what is in flight ends, all that ended is committed, exit code 0, no traceback."""
+    servers = local_kafka.bootstrap_servers
+    topic = await kafka_topic(partitions=PARTITIONS)
+    await produce(servers, topic)
+    path = tmp_path / "handled.log"
+    path.touch()
+    log = Log(path)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.integration.killed_child", servers, topic, f"{topic}-group", str(path), "100"],
+        stderr=subprocess.PIPE,
+    )
+    started: list[Place] = []
+    try:
+        async with asyncio.timeout(60):
+            while len(log.ended) < 500:
+                await asyncio.sleep(0.01)
+                started += log.read()
+            child.terminate()
+            _, errors = await asyncio.to_thread(child.communicate)
+    finally:
+        child.kill()
+        child.wait()
+    started += log.read()
+    assert (child.returncode, errors) == (0, b"")
+    assert set(started) == log.ended
+    complete = await complete_by_commit(servers, f"{topic}-group")
+    assert all(complete(place) for place in log.ended)
