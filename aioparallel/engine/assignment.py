@@ -64,7 +64,7 @@ class Assignment:
         self._tasks: set[asyncio.Task[None]] = set()
         self.sessions: dict[TopicPartition, Session] = {}
         self.committer: Committer  # set by the engine: each needs the other
-        self.assigned_once = False
+        self.has_assignment = False  # between a join and the next revoked or lost
         self.offset_resets = 0
         self.unreadable_maps = 0
 
@@ -76,19 +76,21 @@ class Assignment:
             session.generation = generation
             session.fenced = False
         new = [self._new_session(partition, generation) for partition in sorted(partitions)]
-        self.assigned_once = True
+        self.has_assignment = True
         if new:
             self._spawn(self._open(new))
         self._on_change()
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Settle: drain, commit, drop. Bounded by drain_timeout and commit_timeout."""
+        self.has_assignment = False
         sessions = [self.sessions[p] for p in partitions if p in self.sessions]
         await self.settle(sessions, self._options.drain_timeout)
         self._on_change()
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         """Gone already: cancel what runs, drop without a commit."""
+        self.has_assignment = False
         sessions = [self.sessions[p] for p in partitions if p in self.sessions]
         if sessions:
             logger.warning(
@@ -261,5 +263,5 @@ class Assignment:
         self._on_change()
 
     def settled_down(self) -> bool:
-        """Whether there was an assignment, and no session is on its way in or out."""
-        return self.assigned_once and all(s.state is SessionState.OPEN for s in self.sessions.values())
+        """Whether there is an assignment, and no session of it is on its way in or out."""
+        return self.has_assignment and all(s.state is SessionState.OPEN for s in self.sessions.values())

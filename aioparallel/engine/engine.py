@@ -190,7 +190,9 @@ class Engine:
             failed_attempts=scheduler.failed_attempts,
             ready_lanes=scheduler.ready,
             lanes=sum(len(session.lanes) for session in scheduler.sessions),
-            lag=None if None in lags else sum(lag for lag in lags if lag is not None),
+            lag=None
+            if None in lags or not self._assignment.has_assignment
+            else sum(lag for lag in lags if lag is not None),
             intake="stopped" if self._end.done() else self._fetcher.state,
             longest_lane=_longest_lane(scheduler.sessions),
             commits=self._committer.commits,

@@ -66,7 +66,7 @@ class Stats:
     ready_lanes: int
     lanes: int
     lag: int | None
-    """Sum over partitions; None while one of them is unknown."""
+    """Sum over partitions; None while one of them is unknown, or nothing is assigned yet."""
     intake: str
     """What the fetcher does: "fetching", "enough ready", "full: max_buffered reached", "full:
     max_buffered_bytes reached", "paused", "stopped" or "nothing assigned". Full while few lanes are ready

@@ -105,6 +105,20 @@ async def test_lost_session_drops_without_commit_and_reads_again(broker: InMemor
     assert Counter(record.offset for record in seen.started)[0] == 2
 
 
+async def test_until_end_goes_on_after_a_lost_session(broker: InMemoryBroker) -> None:
+    """Between a lost session and the next assignment nothing is held, which is not the same as being at the end."""
+    produce(broker, [str(i).encode() for i in range(200)])
+    seen = Seen(0.01)
+    consumer = consumer_of(broker, until="end", max_concurrency=5)
+    async with asyncio.timeout(20), consumer:
+        running = asyncio.create_task(consumer.run(seen))
+        await until(lambda: len(seen.ended) >= 20)
+        broker.expire_session(GROUP, member_id(broker), asyncio.get_running_loop().time())
+        await running
+    assert set(seen.offsets) == set(range(200))
+    assert committed(broker) == 200
+
+
 async def test_key_waits_for_the_handler_of_the_lost_session(broker: InMemoryBroker) -> None:
     """A handler that ignores its cancellation keeps its key closed after the partition came back (I3)."""
     produce(broker, [b"a", b"b"])

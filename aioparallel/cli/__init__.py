@@ -1,0 +1,22 @@
+"""The ``aioparallel`` command. Needs the extra ``cli``; its demo needs the extra ``demo``."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """The entry point of the command; imports nothing that an installation without extras lacks."""
+    missing = [name for name in ("typer", "rich") if find_spec(name) is None]
+    if missing:
+        sys.exit(
+            f"aioparallel: the command line needs {' and '.join(missing)}, not installed here.\n"
+            "    pip install 'aioparallel[cli]'     the command line\n"
+            "    pip install 'aioparallel[demo]'    the command line and all that `aioparallel demo` needs"
+        )
+    from aioparallel.cli.app import app  # noqa: PLC0415
+
+    app()
