@@ -206,7 +206,7 @@ def _check_start(options: Options) -> None:
             raise ConfigurationError("start_at", start, "must have a time zone, e.g. datetime.now(timezone.utc)")
     elif isinstance(start, Mapping):
         for place, offset in start.items():
-            if not (isinstance(place, tuple) and len(place) == 2 and isinstance(offset, int) and offset >= 0):
+            if not _is_partition(place) or not isinstance(offset, int) or offset < 0:
                 raise ConfigurationError(
                     "start_at",
                     {place: offset},
@@ -214,6 +214,10 @@ def _check_start(options: Options) -> None:
                 )
     else:
         raise ConfigurationError("start_at", start, "must be an aware datetime or a mapping of offsets")
+
+
+def _is_partition(place: object) -> bool:
+    return isinstance(place, tuple) and len(place) == 2 and isinstance(place[0], str) and isinstance(place[1], int)
 
 
 def _check_order_by(options: Options) -> None:

@@ -23,9 +23,7 @@ Place = tuple[int, int]
 async def produce(servers: str, topic: str) -> list[Place]:
     rng = random.Random(5)
     async with AIOKafkaProducer(bootstrap_servers=servers, linger_ms=10, max_batch_size=1 << 18) as producer:
-        sends = [
-            await producer.send(topic, b"x" * 100, key=b"%d" % rng.randrange(KEYS)) for _ in range(RECORDS)
-        ]
+        sends = [await producer.send(topic, b"x" * 100, key=b"%d" % rng.randrange(KEYS)) for _ in range(RECORDS)]
         done = [await send for send in sends]
     return [(metadata.partition, metadata.offset) for metadata in done]
 
@@ -43,7 +41,9 @@ async def complete_by_commit(servers: str, group: str) -> Callable[[Place], bool
 
     def complete(place: Place) -> bool:
         one = maps.get(place[0])
-        return one is not None and place[1] <= max(one.base_offset - 1, one.highest_succeeded) and place not in incompletes
+        return (
+            one is not None and place[1] <= max(one.base_offset - 1, one.highest_succeeded) and place not in incompletes
+        )
 
     return complete
 

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable
+from typing import Literal, Unpack
 
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.options import OptionFields
 from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 
+Isolation = Literal["read_uncommitted", "read_committed"]
 GROUP = "g"
 T0 = TopicPartition("t", 0)
 
 
 def consumer_of(
-    broker: InMemoryBroker, topics: str | list[str] = "t", *, cooperative: bool = False, **options: object
+    broker: InMemoryBroker,
+    topics: str | list[str] | re.Pattern[str] = "t",
+    *,
+    isolation_level: Isolation = "read_uncommitted",
+    cooperative: bool = False,
+    **options: Unpack[OptionFields],
 ) -> ParallelConsumer:
-    """A consumer of group "g" on the broker in memory, with quick heartbeats."""
-    client = InMemoryClient(broker, GROUP, cooperative=cooperative, session_timeout=2, heartbeat_interval=0.02)
+    """A consumer of group "g" on the broker in memory, with quick heartbeats, commits and retries."""
+    client = InMemoryClient(
+        broker,
+        GROUP,
+        isolation_level=isolation_level,
+        cooperative=cooperative,
+        session_timeout=2,
+        heartbeat_interval=0.02,
+    )
     fields: OptionFields = {"commit_interval": 0.02, "retry_delay": 0.02, "drain_timeout": 1}
-    return ParallelConsumer(topics, group_id=GROUP, client=client, **{**fields, **options})  # type: ignore[typeddict-item]
+    fields.update(options)
+    return ParallelConsumer(topics, group_id=GROUP, client=client, **fields)
 
 
 def produce(broker: InMemoryBroker, keys: Iterable[bytes | None], partition: int = 0, topic: str = "t") -> None:

@@ -6,22 +6,35 @@ import asyncio
 import logging
 import random
 from collections import Counter, defaultdict
+from typing import Unpack
 
 import pytest
 
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.errors import OffsetOutOfRange
+from aioparallel.options import OptionFields
 from aioparallel.records import Record, TopicPartition
-from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryClient, Request
-from tests.unit.engine.memory import GROUP, T0, Seen, committed, consumer_of, produce, until
+from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
+from tests.unit.engine.memory import GROUP, T0, Isolation, Seen, committed, consumer_of, produce, until
 
 
 class Member:
     """A consumer running in the background, and its handler's log."""
 
-    def __init__(self, broker: InMemoryBroker, topic: str, handler: Seen, **options: object) -> None:
+    def __init__(
+        self,
+        broker: InMemoryBroker,
+        topic: str,
+        handler: Seen,
+        *,
+        isolation_level: Isolation = "read_uncommitted",
+        cooperative: bool = False,
+        **options: Unpack[OptionFields],
+    ) -> None:
         self.seen = handler
-        self.consumer: ParallelConsumer = consumer_of(broker, topic, **options)  # type: ignore[arg-type]
+        self.consumer: ParallelConsumer = consumer_of(
+            broker, topic, isolation_level=isolation_level, cooperative=cooperative, **options
+        )
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Member:
@@ -309,10 +322,7 @@ async def test_gaps_and_aborted_transactions_leave_no_lag(broker: InMemoryBroker
         broker.append("t", b"x", key=b"a", partition=0, transaction=transaction)
     broker.end_transaction(transaction, commit=False)
     seen = Seen()
-    member = Member(broker, "t", seen)
-    member.consumer._client = InMemoryClient(
-        broker, GROUP, isolation_level="read_committed", session_timeout=2, heartbeat_interval=0.02
-    )
+    member = Member(broker, "t", seen, isolation_level="read_committed")
     async with asyncio.timeout(10), member:
         await until(lambda: committed(broker) == 14)
         await until(lambda: member.consumer.stats().lag == 0)

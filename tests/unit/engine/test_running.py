@@ -18,6 +18,7 @@ from aioparallel.errors import (
     NotAuthorized,
     TopicNotFound,
 )
+from aioparallel.options import OptionFields
 from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.memory import Fault, InMemoryBroker, Request
 from tests.unit.engine.memory import GROUP, T0, Seen, committed, consumer_of, produce, until
@@ -140,7 +141,7 @@ async def test_a_handler_that_ignores_cancellation_does_not_hold_the_close(broke
     async with asyncio.timeout(10):
         async with consumer:
             running = asyncio.create_task(consumer.run(handle))
-            await until(lambda: consumer.stats().in_flight == 1 if running and consumer._engine else False)
+            await until(lambda: consumer._engine is not None and consumer.stats().in_flight == 1)
             consumer.stop()
             since = loop.time()
             await running
@@ -244,7 +245,7 @@ async def test_topics_by_pattern(broker: InMemoryBroker) -> None:
     produce(broker, [b"a"], topic="t1")
     produce(broker, [b"a"], topic="other-t1")
     seen = Seen()
-    consumer = consumer_of(broker, re.compile(r"t\d"))  # type: ignore[arg-type]
+    consumer = consumer_of(broker, re.compile(r"t\d"))
     async with asyncio.timeout(10), consumer:
         running = asyncio.create_task(consumer.run(seen))
         await until(lambda: seen.ended)
@@ -267,14 +268,13 @@ async def test_topics_by_pattern(broker: InMemoryBroker) -> None:
         ({"start_at": {TopicPartition("t", 9): 3}, "auto_offset_reset": "latest"}, []),
     ],
 )
-async def test_where_a_new_group_starts(
-    broker: InMemoryBroker, options: dict[str, object], expected: list[int]
-) -> None:
+async def test_where_a_new_group_starts(broker: InMemoryBroker, options: OptionFields, expected: list[int]) -> None:
     """auto_offset_reset and start_at decide for a group that has committed nothing."""
     for i in range(5):
         broker.append("t", b"v", key=b"k", timestamp=i * 1000)
     seen = Seen()
-    await run_to_end(consumer_of(broker, until="end", **options), seen)
+    options["until"] = "end"
+    await run_to_end(consumer_of(broker, **options), seen)
     assert seen.offsets == expected
     assert committed(broker) == 5
 
