@@ -11,7 +11,7 @@ import enum
 import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, cast
 
 from aioparallel.errors import ConfigurationError
 from aioparallel.records import Record, TopicPartition
@@ -205,7 +205,7 @@ def _check_start(options: Options) -> None:
         if start.tzinfo is None:
             raise ConfigurationError("start_at", start, "must have a time zone, e.g. datetime.now(timezone.utc)")
     elif isinstance(start, Mapping):
-        for place, offset in start.items():
+        for place, offset in cast("Mapping[object, object]", start).items():
             if not _is_partition(place) or not isinstance(offset, int) or offset < 0:
                 raise ConfigurationError(
                     "start_at",

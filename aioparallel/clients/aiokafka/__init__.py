@@ -1,0 +1,24 @@
+"""The aiokafka client, and every private access to aiokafka that it needs (aiokafka 0.14).
+
+aiokafka's public calls are not enough: ``getmany`` polls, may not yield and cannot take a quota for each
+partition; ``commit`` retries for ever and takes whatever generation is current when it is sent; ``committed``
+hides the text stored beside the offset. What is used instead is declared in ``internals.py``, one protocol for
+each class of aiokafka; ``tests/contract/test_aiokafka_private.py`` fails when aiokafka changes any of it.
+
+::
+
+    client.py      AiokafkaClient, the interface: each call with its deadline
+    settings.py    options in, a configured consumer out
+    fetching.py    one walk over the fetched data, with a quota for each partition
+    membership.py  aiokafka's callbacks turned into assigned, revoked and lost
+    offsets.py     commits with a generation, committed offsets with their texts
+    metadata.py    topics and log ends, without creating topics
+    connecting.py  finding a broker that answers, and closing whatever there is
+    faults.py      aiokafka's errors in our words
+    quiet.py       log lines that mean nothing to the user
+    internals.py   what of aiokafka is used
+"""
+
+from aioparallel.clients.aiokafka.client import AiokafkaClient
+
+__all__ = ["AiokafkaClient"]

@@ -1,0 +1,306 @@
+"""AiokafkaClient: the engine's client interface on one AIOKafkaConsumer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+import aiokafka.errors as kafka
+from aiokafka.client import ConnectionGroup
+from aiokafka.protocol.group import LeaveGroupRequest
+
+from aioparallel.clients.aiokafka.connecting import close, find_broker
+from aioparallel.clients.aiokafka.faults import deadline, is_passing, translated
+from aioparallel.clients.aiokafka.fetching import FetchWalk
+from aioparallel.clients.aiokafka.internals import Consumer, Coordinator, Fetcher
+from aioparallel.clients.aiokafka.membership import Membership
+from aioparallel.clients.aiokafka.metadata import (
+    LogEnds,
+    WholeName,
+    keep_all_topics,
+    tame_metadata,
+    topic_partitions,
+)
+from aioparallel.clients.aiokafka.offsets import GroupOffsets
+from aioparallel.clients.aiokafka.quiet import calm
+from aioparallel.clients.aiokafka.settings import ConsumerSettings
+from aioparallel.engine.client import CommitFault, Committed, Fetched, Generation, RebalanceListener
+from aioparallel.errors import BrokerUnreachable, ClientError, ConsumerStateError
+from aioparallel.records import TopicPartition
+
+__all__ = ["AiokafkaClient"]
+
+logger = logging.getLogger(__name__)
+
+
+class _Running(NamedTuple):
+    """What exists between start and stop."""
+
+    consumer: Consumer
+    fetcher: Fetcher
+    coordinator: Coordinator
+    walk: FetchWalk
+    offsets: GroupOffsets
+    ends: LogEnds
+
+
+class AiokafkaClient:
+    """One member of one group, through aiokafka. See :class:`~aioparallel.engine.client.Client` for each call.
+
+    ``bootstrap_servers``: ``host:port``, several separated by commas.
+    ``session_timeout``, ``heartbeat_interval``, ``rebalance_timeout``: seconds; how long the coordinator waits for
+    heartbeats before it gives the partitions to others, how often they are sent, and how long each member may
+    take to give its partitions away in a rebalance.
+    ``client_options``: options of ``aiokafka.AIOKafkaConsumer`` by their names there: TLS, SASL,
+    ``isolation_level``, ``group_instance_id``, fetch sizes ... Raises ConfigurationError for unknown ones and
+    for those that have an option of ours.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        group_id: str,
+        *,
+        session_timeout: float = 30.0,
+        heartbeat_interval: float = 3.0,
+        rebalance_timeout: float = 60.0,
+        client_options: Mapping[str, object] | None = None,
+    ) -> None:
+        self._settings = ConsumerSettings(
+            bootstrap_servers,
+            group_id,
+            session_timeout=session_timeout,
+            heartbeat_interval=heartbeat_interval,
+            rebalance_timeout=rebalance_timeout,
+            client_options=client_options or {},
+        )
+        self._running: _Running | None = None
+        self._membership: Membership | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._woken = False
+        # An exception out of the listener, for fetch to raise.
+        self._failure: Exception | None = None
+
+    def __repr__(self) -> str:
+        state = "running" if self._running else "not running"
+        return f"<AiokafkaClient {self._settings.bootstrap_servers} group {self._settings.group_id!r} {state}>"
+
+    async def start(self, timeout: float) -> None:
+        """Connect. Raises BrokerUnreachable or NotAuthorized within ``timeout`` seconds."""
+        if self._running is not None:
+            raise ConsumerStateError("the client is started already; use a new one")
+        calm()
+        settings = self._settings
+        consumer = settings.build()
+        tame_metadata(consumer._client)
+        loop = asyncio.get_running_loop()
+        closing = min(1.0, timeout / 10)
+        ends = loop.time() + timeout - closing
+        try:
+            server = await find_broker(
+                settings.bootstrap_servers, settings.connection_options(), timeout - closing, settings.retry_backoff
+            )
+            # The one that answers is the one to begin with; after that the cluster tells its brokers itself.
+            consumer._client._bootstrap_servers = server
+            async with deadline(max(0.0, ends - loop.time()), f"connecting to {server}"):
+                await consumer.start()
+        except TimeoutError as error:
+            await close(consumer, closing)
+            raise BrokerUnreachable(settings.bootstrap_servers, timeout, str(error)) from error
+        except BaseException:
+            await close(consumer, closing)
+            raise
+        self._running = self._furnish(consumer)
+
+    def _furnish(self, consumer: Consumer) -> _Running:
+        fetcher, coordinator, subscriptions = consumer._fetcher, consumer._coordinator, consumer._subscription
+        if fetcher is None or coordinator is None:
+            raise RuntimeError("aiokafka has started without a fetcher or a coordinator")
+        if self._settings.prefetch_backoff is not None:
+            fetcher._prefetch_backoff = self._settings.prefetch_backoff
+        # As if a fetch were always going on: else aiokafka leaves the group once none of its own calls was used for
+        # max_poll_interval_ms, which cannot be set beyond 24.8 days.
+        subscriptions._fetch_count += 1
+        # Nobody tells a waiting fetch when the task behind it ends.
+        fetcher._fetch_task.add_done_callback(lambda _task: self.wake())
+        offsets = GroupOffsets(
+            self._settings.group_id,
+            coordinator,
+            consumer._client,
+            retry_backoff=self._settings.retry_backoff,
+            on_fenced=self._fenced,
+        )
+        walk = FetchWalk(fetcher, subscriptions)
+        return _Running(consumer, fetcher, coordinator, walk, offsets, LogEnds(fetcher))
+
+    async def stop(self, timeout: float) -> None:
+        """Leave the group and close all connections; at most ``timeout`` seconds, raises nothing of its own."""
+        running, self._running = self._running, None
+        if self._membership is not None:
+            self._membership.close()
+        self.wake()
+        if running is None:
+            return
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + timeout
+        try:
+            await self._leave_while_joining(running, timeout / 5)
+        finally:
+            await close(running.consumer, max(0.0, ends - loop.time()))
+
+    async def _leave_while_joining(self, running: _Running, timeout: float) -> None:
+        """Leave the group while the answer to our join is outstanding.
+
+        It is outstanding until every other member has given its partitions away, up to the rebalance timeout, and
+        until then the coordinator reads nothing more from that connection. Without leaving, the group would count on
+        this member and wait for its session to expire. So the request goes over another connection; it ends the join.
+        """
+        coordinator = running.coordinator
+        node, member_id = coordinator.coordinator_id, coordinator.member_id
+        if not running.consumer._subscription.reassignment_in_progress or node is None or not member_id:
+            return
+        if coordinator._group_instance_id is not None:
+            return  # a static member comes back under its name
+        request = LeaveGroupRequest(self._settings.group_id, member_id)
+        with contextlib.suppress(kafka.KafkaError, TimeoutError):
+            async with asyncio.timeout(timeout):
+                await running.consumer._client.send(node, request, group=ConnectionGroup.DEFAULT)
+
+    async def partitions(self, topics: Collection[str] | re.Pattern[str], timeout: float) -> set[TopicPartition]:
+        """All partitions of these topics, as the cluster knows them now. Creates nothing."""
+        return await topic_partitions(self._run().consumer, topics, timeout, self._settings.retry_backoff)
+
+    def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
+        """Join the group for these topics; returns at once, the listener hears the rest.
+
+        A pattern takes in a new topic at the next update of the metadata (``metadata_max_age_ms``, 5 minutes).
+        """
+        running = self._run()
+        if self._membership is not None:
+            raise ConsumerStateError("the client has subscribed already; use a new one")
+        self._membership = membership = Membership(
+            listener,
+            running.coordinator,
+            group_id=self._settings.group_id,
+            park=running.walk.park,
+            on_failure=self._fail,
+        )
+        subscriptions, connections = running.consumer._subscription, running.consumer._client
+        if isinstance(topics, re.Pattern):
+            subscriptions.subscribe_pattern(WholeName(topics), listener=membership)
+            connections.set_topics(())
+            keep_all_topics(connections)
+        else:
+            subscriptions.subscribe(set(topics), listener=membership)
+            connections.set_topics(set(topics))
+
+    async def fetch(self, quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
+        """Take at most ``quotas[p]`` records from each partition ``p``, in one walk over what is there.
+
+        Waits for data or for :meth:`wake`. Gives the loop a turn first: where there is always data, nothing else
+        here would. Raises OffsetOutOfRange, NotAuthorized, FetchFailed, ClientError, and what the listener raised.
+        """
+        running = self._run()
+        await asyncio.sleep(0)
+        while self._running is running:
+            self._raise_failures(running)
+            # No await between here and the return: what is taken is returned.
+            taken = running.walk.take(quotas)
+            if taken or self._woken:
+                self._woken = False
+                return taken
+            await self._data_or_wake(running.fetcher)
+        return []
+
+    async def _data_or_wake(self, fetcher: Fetcher) -> None:
+        self._waiter = waiter = fetcher._create_fetch_waiter()
+        # An error set on the waiter by aiokafka waits in check_errors() as well; it is raised from there.
+        with contextlib.suppress(kafka.KafkaError):
+            try:
+                await waiter
+            finally:
+                self._waiter = None
+
+    def _raise_failures(self, running: _Running) -> None:
+        """Raise what went wrong in the background, once each."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        fetching = running.fetcher._fetch_task
+        try:
+            running.coordinator.check_errors()
+            if fetching.done():
+                fetching.result()
+        except kafka.KafkaError as error:
+            if not is_passing(error):
+                raise translated(error, f"taking part in group {self._settings.group_id!r}") from error
+            logger.info(
+                "A passing failure in group %s: %r", self._settings.group_id, error, extra={"action": "group_failure"}
+            )
+        if fetching.done():
+            raise ClientError("aiokafka has stopped fetching by itself; start a new client")
+
+    def wake(self) -> None:
+        """Let the waiting :meth:`fetch` return now; without one, the next returns without waiting."""
+        self._woken = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
+    ) -> Mapping[TopicPartition, CommitFault | None]:
+        """One OffsetCommit request, one attempt, fenced with ``generation``; a result for each partition."""
+        if self._running is None:
+            return dict.fromkeys(offsets, CommitFault.RETRIABLE)
+        return await self._running.offsets.commit(offsets, generation, timeout)
+
+    async def committed(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> Mapping[TopicPartition, Committed]:
+        """The group's committed offsets and texts; partitions without one are not in the result."""
+        return await self._run().offsets.committed(partitions, timeout)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Fetch this assigned partition from ``offset`` on. Ignored when it is not assigned any more."""
+        if self._running is not None:
+            self._running.walk.seek(partition, offset)
+
+    async def beginning_offsets(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> Mapping[TopicPartition, int]:
+        """The first offset each log holds."""
+        return await self._run().ends.beginning(partitions, timeout)
+
+    async def end_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
+        """The offset the next record will get (under read_committed: the end of what is decided)."""
+        return await self._run().ends.end(partitions, timeout)
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], timeout: float
+    ) -> Mapping[TopicPartition, int | None]:
+        """The first offset at or after each time (milliseconds since the epoch); None where there is none."""
+        return await self._run().ends.at(times, timeout)
+
+    def end_offset_seen(self, partition: TopicPartition) -> int | None:
+        """The end offset that the last fetch response told, without asking the broker; None before one."""
+        if self._running is None:
+            return None
+        read_committed = self._running.consumer._isolation_level == "read_committed"
+        return self._running.walk.end_offset_seen(partition, read_committed=read_committed)
+
+    def _run(self) -> _Running:
+        if self._running is None:
+            raise ConsumerStateError("the client is not running; start() it first, and not after stop()")
+        return self._running
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        self.wake()
+
+    def _fenced(self, generation: Generation) -> None:
+        if self._membership is not None:
+            self._membership.fenced(generation)

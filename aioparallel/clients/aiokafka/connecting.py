@@ -1,0 +1,134 @@
+"""Finding a broker that answers, and closing whatever there is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final, cast
+
+import aiokafka.errors as kafka
+from aiokafka.conn import collect_hosts, create_conn
+
+from aioparallel.clients.aiokafka.faults import AUTHENTICATION
+from aioparallel.clients.aiokafka.internals import Connection, Consumer
+from aioparallel.errors import NotAuthorized
+
+__all__ = ["close", "find_broker"]
+
+logger = logging.getLogger(__name__)
+
+_GRACE: Final = 0.7
+"""Part of the time for closing that goes to a clean end; the rest is for cutting off what is left."""
+
+
+async def find_broker(
+    bootstrap_servers: str, options: Mapping[str, object], timeout: float, retry_backoff: float
+) -> str:
+    """``host:port`` of the first of the bootstrap servers that takes a connection, TLS and SASL included.
+
+    aiokafka asks one after the other, with up to 40 s for each, and does not say why they failed; so all are asked
+    at once here, again and again until the time is up: a broker that starts beside us is worth waiting for. A wrong
+    password is not.
+
+    Raises TimeoutError with the last reason after ``timeout`` seconds, NotAuthorized at once.
+    """
+    ends = asyncio.get_running_loop().time() + timeout
+    reason = "no answer"
+    while (left := ends - asyncio.get_running_loop().time()) > 0:
+        knocks = {
+            asyncio.create_task(_knock(host, port, options, left)): f"{host}:{port}"
+            for host, port, _ in collect_hosts(bootstrap_servers)
+        }
+        try:
+            for answered in asyncio.as_completed(list(knocks)):
+                server, failure = await answered
+                if failure is None:
+                    return server
+                if isinstance(failure, AUTHENTICATION):
+                    raise NotAuthorized(f"the broker at {server} ({failure})") from failure
+                reason = f"{server}: {_reason(failure)}"
+        finally:
+            await _cancelled(knocks)
+        logger.info(
+            "No Kafka broker answers yet at %s (%s); trying on",
+            bootstrap_servers,
+            reason,
+            extra={"action": "broker_unreachable", "bootstrap_servers": bootstrap_servers},
+        )
+        await asyncio.sleep(min(max(retry_backoff, 0.1), max(0.0, ends - asyncio.get_running_loop().time())))
+    raise TimeoutError(reason)
+
+
+async def _knock(host: str, port: int, options: Mapping[str, object], timeout: float) -> tuple[str, Exception | None]:
+    """Connect and close again; what went wrong is returned, not raised."""
+    server = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        async with asyncio.timeout(timeout):
+            connection = cast("Connection", await create_conn(host, port, **options))
+            closed = connection.close()
+            if closed is not None:
+                await closed
+    except (OSError, TimeoutError, kafka.KafkaError) as error:
+        return server, error
+    return server, None
+
+
+async def _cancelled(tasks: Iterable[asyncio.Task[object]]) -> None:
+    pending = [task for task in tasks if not task.done()]
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+
+
+def _reason(failure: Exception) -> str:
+    return "no answer" if isinstance(failure, TimeoutError) and not str(failure) else str(failure) or repr(failure)
+
+
+async def close(consumer: Consumer, timeout: float) -> None:
+    """Leave the group and close all connections, within ``timeout`` seconds; never raises but when cancelled.
+
+    aiokafka's own ``stop`` waits for whatever is going on (a join, a broker that does not answer), and can end with a
+    CancelledError that nobody sent. So it runs as a task; what it has not closed in time is cut off.
+    """
+    stopping = asyncio.create_task(consumer.stop())
+    cut_off: list[asyncio.Future[object]] = []
+    try:
+        await asyncio.wait([stopping], timeout=timeout * _GRACE)
+    finally:
+        # Here also when our caller is cancelled: then nothing may be awaited, but nothing stays open either.
+        cut_off = _cut_off(consumer, stopping)
+    if cut_off:
+        logger.debug("Cutting off what aiokafka has not closed", extra={"action": "cut_off", "count": len(cut_off)})
+        await asyncio.wait(cut_off, timeout=timeout * (1 - _GRACE))
+
+
+def _cut_off(consumer: Consumer, stopping: asyncio.Task[None]) -> list[asyncio.Future[object]]:
+    """Cancel each of the consumer's tasks and close each connection that is left; returns what then ends."""
+    tasks: list[asyncio.Task[object] | None] = [cast("asyncio.Task[object]", stopping)]
+    if (coordinator := consumer._coordinator) is not None:
+        tasks += [coordinator._coordination_task, coordinator._heartbeat_task, coordinator._commit_refresh_task]
+    if (fetcher := consumer._fetcher) is not None:
+        tasks += [fetcher._fetch_task, *fetcher._pending_tasks]
+    tasks.append(consumer._client._sync_task)
+    left: list[asyncio.Future[object]] = []
+    for task in tasks:
+        if task is None:
+            continue
+        task.add_done_callback(_retrieve)
+        if not task.done():
+            task.cancel()
+            left.append(task)
+    for connection in list(consumer._client._conns.values()):
+        if (writer := connection._writer) is not None:
+            closed = connection.close()
+            writer.transport.abort()
+            if closed is not None and not closed.done():
+                left.append(cast("asyncio.Future[object]", closed))
+    return left
+
+
+def _retrieve(task: asyncio.Future[object]) -> None:
+    """Take note of a task's error, so that asyncio does not report it as never retrieved."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.debug("A task of aiokafka ended with an error while closing: %r", error, extra={"action": "close"})

@@ -1,0 +1,84 @@
+"""aiokafka's errors in our words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+import aiokafka.errors as kafka
+
+from aioparallel.errors import AioparallelError, ClientError, NotAuthorized
+
+__all__ = ["AUTHENTICATION", "deadline", "is_passing", "translated"]
+
+AUTHENTICATION: Final[tuple[type[Exception], ...]] = (
+    kafka.AuthenticationFailedError,
+    kafka.AuthenticationMethodNotSupported,
+    kafka.IllegalSaslStateError,
+    kafka.SaslAuthenticationFailed,
+    kafka.UnsupportedSaslMechanismError,
+)
+"""The broker does not know this user, or not this way of proving it."""
+
+_ADVICE: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (
+        kafka.InvalidSessionTimeoutError,
+        "the broker refuses session_timeout: keep it between its group.min.session.timeout.ms and "
+        "group.max.session.timeout.ms",
+    ),
+    (
+        kafka.InconsistentGroupProtocolError,
+        "the group's members use another partition assignor: set partition_assignment_strategy in client_options to "
+        "theirs, or use another group_id",
+    ),
+    (kafka.InvalidGroupIdError, "the broker refuses the group_id"),
+)
+
+
+def translated(error: Exception, doing: str) -> AioparallelError:
+    """The same failure as one of ours; ``doing`` says what was going on, for the message."""
+    if isinstance(error, AioparallelError):
+        return error
+    if (what := _refused(error)) is not None:
+        return NotAuthorized(f"{what} ({doing})")
+    for kind, advice in _ADVICE:
+        if isinstance(error, kind):
+            return ClientError(f"{doing}: {advice} ({error})")
+    return ClientError(f"{doing}: {error!r}; see the log before this for the broker's answer")
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether waiting may mend it."""
+    return bool(getattr(error, "retriable", False))
+
+
+@contextlib.asynccontextmanager
+async def deadline(seconds: float, doing: str) -> AsyncIterator[None]:
+    """Bound a block, and let it raise only what the interface names.
+
+    Raises TimeoutError after ``seconds``, saying what was going on, and aiokafka's errors as ours.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except (TimeoutError, kafka.KafkaTimeoutError):
+        raise TimeoutError(f"{doing}: no answer within {seconds:g} s; is the cluster reachable?") from None
+    except kafka.KafkaError as error:
+        raise translated(error, doing) from error
+
+
+def _refused(error: Exception) -> str | None:
+    """What the cluster refuses this user, if it does."""
+    if isinstance(error, kafka.GroupAuthorizationFailedError):
+        return f"group {_named(error)}"
+    if isinstance(error, kafka.TopicAuthorizationFailedError):
+        return f"topic {_named(error)}"
+    if isinstance(error, kafka.ClusterAuthorizationFailedError):
+        return "the cluster"
+    return f"this cluster: {error}" if isinstance(error, AUTHENTICATION) else None
+
+
+def _named(error: Exception) -> str:
+    return ", ".join(repr(arg) for arg in error.args) or "?"

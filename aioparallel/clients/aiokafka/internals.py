@@ -1,0 +1,239 @@
+"""What this package uses of aiokafka's objects: typed, since aiokafka carries no type information.
+
+Each protocol names the aiokafka class it describes. Nothing here is implemented; the objects are aiokafka's own.
+Keys are aiokafka's ``TopicPartition``, a named tuple: it equals and hashes like ours, so ours can be passed and
+looked up.
+"""
+
+# ruff: noqa: D102 - what each of them does is aiokafka's to say
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSet
+from typing import ClassVar, Protocol
+
+from aioparallel.records import Record, TopicPartition
+
+__all__ = [
+    "Assignment",
+    "ClusterView",
+    "Connection",
+    "Connections",
+    "Consumer",
+    "Coordinator",
+    "FetchFault",
+    "FetchedData",
+    "Fetcher",
+    "OffsetAtTime",
+    "OffsetCommitAnswer",
+    "OffsetFetchAnswer",
+    "PartitionRecords",
+    "PartitionState",
+    "RawRecord",
+    "Subscription",
+    "SubscriptionState",
+    "TopicPattern",
+]
+
+
+class RawRecord(Protocol):
+    """``aiokafka.record.default_records.DefaultRecord`` (and the legacy one): a record as it is decoded."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> list[tuple[str, bytes | None]]: ...
+
+
+class PartitionRecords(Protocol):
+    """``aiokafka.consumer.fetcher.PartitionRecords``: the data of one partition out of one fetch response."""
+
+    next_fetch_offset: int
+    _records_iterator: Iterator[Record]
+    """Yields what ``_consumer_record`` makes: our records, once ours is in its place."""
+    _consumer_record: Callable[[object, RawRecord], Record]
+
+
+class FetchedData(Protocol):
+    """``aiokafka.consumer.fetcher.FetchResult``: the same, bound to the assignment it was fetched for."""
+
+    _partition_records: PartitionRecords
+
+    def check_assignment(self, tp: object) -> bool: ...
+    def _update_position(self) -> None: ...
+
+
+class FetchFault(Protocol):
+    """``aiokafka.consumer.fetcher.FetchError``: an error in the place of data."""
+
+    _error: Exception
+
+
+class PartitionState(Protocol):
+    """``aiokafka.consumer.subscription_state.TopicPartitionState``."""
+
+    highwater: int | None
+    lso: int | None
+
+    @property
+    def paused(self) -> bool: ...
+    @property
+    def position(self) -> int: ...
+    def seek(self, position: int) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+class Assignment(Protocol):
+    """``aiokafka.consumer.subscription_state.Assignment``: replaced by a new one at each rebalance."""
+
+    @property
+    def tps(self) -> Collection[TopicPartition]: ...
+    @property
+    def active(self) -> bool: ...
+    def state_value(self, tp: TopicPartition) -> PartitionState | None: ...
+
+
+class Subscription(Protocol):
+    """``aiokafka.consumer.subscription_state.Subscription``."""
+
+    @property
+    def assignment(self) -> Assignment | None: ...
+
+
+class TopicPattern(Protocol):
+    """What aiokafka needs of a pattern: ``match`` decides about a topic."""
+
+    def match(self, topic: str) -> object: ...
+
+
+class SubscriptionState(Protocol):
+    """``aiokafka.consumer.subscription_state.SubscriptionState``."""
+
+    _fetch_count: int
+
+    @property
+    def subscription(self) -> Subscription | None: ...
+    @property
+    def reassignment_in_progress(self) -> bool: ...
+    @property
+    def fetcher_idle_time(self) -> float: ...
+    def subscribe(self, topics: set[str], listener: object) -> None: ...
+    def subscribe_pattern(self, pattern: TopicPattern, listener: object) -> None: ...
+
+
+class OffsetAtTime(Protocol):
+    """``aiokafka.structs.OffsetAndTimestamp``."""
+
+    offset: int
+
+
+class Fetcher(Protocol):
+    """``aiokafka.consumer.fetcher.Fetcher``."""
+
+    _records: OrderedDict[TopicPartition, FetchedData | FetchFault]
+    _prefetch_backoff: float
+    _wait_consume_future: asyncio.Future[None] | None
+    _fetch_task: asyncio.Task[None]
+    _pending_tasks: MutableSet[asyncio.Task[bool]]
+
+    def _notify(self, future: asyncio.Future[None] | None) -> None: ...
+    def _create_fetch_waiter(self) -> asyncio.Future[None]: ...
+    async def beginning_offsets(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> Mapping[TopicPartition, int]: ...
+    async def end_offsets(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> Mapping[TopicPartition, int]: ...
+    async def get_offsets_by_times(
+        self, timestamps: Mapping[TopicPartition, int], timeout_ms: float
+    ) -> Mapping[TopicPartition, OffsetAtTime | None]: ...
+
+
+class Coordinator(Protocol):
+    """``aiokafka.consumer.group_coordinator.GroupCoordinator``."""
+
+    generation: int
+    member_id: str
+    coordinator_id: int | None
+    reset_generation: Callable[[], None]
+    _group_instance_id: str | None
+    _coordination_task: asyncio.Task[None]
+    _heartbeat_task: asyncio.Task[None] | None
+    _commit_refresh_task: asyncio.Task[None] | None
+
+    def check_errors(self) -> None: ...
+    def coordinator_dead(self) -> None: ...
+    async def ensure_coordinator_known(self) -> None: ...
+
+
+class ClusterView(Protocol):
+    """``aiokafka.cluster.ClusterMetadata``."""
+
+    def topics(self, exclude_internal_topics: bool) -> set[str]: ...
+    def partitions_for_topic(self, topic: str) -> set[int] | None: ...
+
+
+class Connection(Protocol):
+    """``aiokafka.conn.AIOKafkaConnection``. ``_writer`` is None once it is closed."""
+
+    _writer: asyncio.StreamWriter | None
+
+    def send(self, request: object) -> object: ...
+    def close(self) -> asyncio.Future[None] | None: ...
+
+
+class Connections(Protocol):
+    """``aiokafka.client.AIOKafkaClient``: the connections to all brokers, and the metadata."""
+
+    cluster: ClusterView
+    _bootstrap_servers: str
+    _conns: MutableMapping[object, Connection]
+    _sync_task: asyncio.Task[None] | None
+    _get_conn: Callable[..., object]
+    _metadata_update: Callable[[object, object], object]
+    add_topic: Callable[[str], object]
+
+    async def send(self, node_id: int, request: object, *, group: int = ...) -> object: ...
+    async def fetch_all_metadata(self) -> ClusterView: ...
+    def set_topics(self, topics: Iterable[str]) -> object: ...
+    def force_metadata_update(self) -> object: ...
+
+
+class Consumer(Protocol):
+    """``aiokafka.AIOKafkaConsumer``."""
+
+    _client: Connections
+    _subscription: SubscriptionState
+    _fetcher: Fetcher | None
+    _coordinator: Coordinator | None
+    _isolation_level: str
+    _exclude_internal_topics: bool
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class OffsetCommitAnswer(Protocol):
+    """``aiokafka.protocol.commit.OffsetCommitResponse_v3``: topic, then partition and error code."""
+
+    topics: list[tuple[str, list[tuple[int, int]]]]
+
+
+class OffsetFetchAnswer(Protocol):
+    """``aiokafka.protocol.commit.OffsetFetchResponse_v3``: partition, offset, metadata, error code.
+
+    Version 1 has no error code of its own, only one for each partition.
+    """
+
+    API_VERSION: ClassVar[int]
+    error_code: int
+    topics: list[tuple[str, list[tuple[int, int, str, int]]]]

@@ -1,0 +1,138 @@
+"""Topics and log ends, without creating topics."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, cast
+
+import aiokafka.errors as kafka
+from aiokafka.protocol.metadata import MetadataRequest
+
+from aioparallel.clients.aiokafka.faults import deadline
+from aioparallel.clients.aiokafka.internals import ClusterView, Connection, Connections, Consumer, Fetcher
+from aioparallel.records import TopicPartition
+
+__all__ = ["LogEnds", "WholeName", "keep_all_topics", "tame_metadata", "topic_partitions"]
+
+_METADATA_PAUSE: Final = 0.1
+"""Seconds between two metadata requests. aiokafka repeats them without a pause while a partition has no leader."""
+
+
+class WholeName:
+    """A pattern for aiokafka, which asks ``match``: here the whole name of the topic must match."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern = pattern
+
+    def __repr__(self) -> str:
+        return repr(self._pattern)
+
+    def match(self, topic: str) -> object:
+        """A match, or None."""
+        return self._pattern.fullmatch(topic)
+
+
+class ConnectionForMetadata:
+    """A connection as aiokafka's metadata update sees it: its requests ask the broker to create nothing.
+
+    aiokafka lets a broker create the topics it asks for. So a subscribed topic that is deleted would come back at the
+    next update, empty, with the broker's default number of partitions.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def send(self, request: object) -> object:
+        """Send it; returns the awaitable of the real connection."""
+        if isinstance(request, MetadataRequest):
+            request._allow_auto_topic_creation = False
+        return self._connection.send(request)
+
+
+def tame_metadata(connections: Connections) -> None:
+    """Make the metadata updates of one consumer create nothing, and keep a pause between them."""
+    get_connection = cast("Callable[..., asyncio.Future[Connection | None]]", connections._get_conn)
+    update = cast("Callable[[object, object], asyncio.Future[bool]]", connections._metadata_update)
+    loop = asyncio.get_running_loop()
+    last = loop.time() - _METADATA_PAUSE
+
+    async def get_conn(node_id: object, **options: object) -> object:
+        connection = await get_connection(node_id, **options)
+        # Only a metadata update asks without naming a group of connections, and only it uses what it is given.
+        return connection if connection is None or options else ConnectionForMetadata(connection)
+
+    async def metadata_update(cluster: object, topics: object) -> bool:
+        nonlocal last
+        pause = last + _METADATA_PAUSE - loop.time()
+        last = max(loop.time(), last + _METADATA_PAUSE)
+        if pause > 0:
+            await asyncio.sleep(pause)
+        return await update(cluster, topics)
+
+    connections._get_conn = get_conn
+    connections._metadata_update = metadata_update
+
+
+def keep_all_topics(connections: Connections) -> None:
+    """For a subscription by pattern: go on asking for all topics.
+
+    aiokafka's ``add_topic``, called for a partition it does not know, would begin a list with this one topic; the
+    pattern would then match nothing else, and the group would rebalance.
+    """
+    connections.add_topic = lambda _topic: connections.force_metadata_update()
+
+
+async def topic_partitions(
+    consumer: Consumer, topics: Collection[str] | re.Pattern[str], timeout: float, retry_backoff: float
+) -> set[TopicPartition]:
+    """All partitions of these topics, or of those whose whole name matches. Asks for all topics: creates none."""
+    async with deadline(timeout, f"asking for the partitions of {_named(topics)}"):
+        cluster = await _all_topics(consumer, retry_backoff)
+    known = cluster.topics(consumer._exclude_internal_topics)
+    names = filter(topics.fullmatch, known) if isinstance(topics, re.Pattern) else set(topics)
+    return {TopicPartition(name, number) for name in names for number in cluster.partitions_for_topic(name) or ()}
+
+
+async def _all_topics(consumer: Consumer, retry_backoff: float) -> ClusterView:
+    while True:
+        try:
+            return await consumer._client.fetch_all_metadata()
+        except kafka.KafkaError:
+            # aiokafka says "over all known brokers" and not why; whatever it was, the deadline ends it.
+            await asyncio.sleep(retry_backoff)
+
+
+class LogEnds:
+    """Where logs begin and end, asked from the brokers. aiokafka tries on for the time it is given."""
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
+
+    async def beginning(self, partitions: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
+        """The first offset each log holds."""
+        async with deadline(timeout, f"asking for the first offsets of {_listed(partitions)}"):
+            found = await self._fetcher.beginning_offsets(list(partitions), timeout * 1000)
+        return {TopicPartition(*tp): offset for tp, offset in found.items()}
+
+    async def end(self, partitions: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
+        """The offset the next record gets; under read_committed the end of what is decided."""
+        async with deadline(timeout, f"asking for the end offsets of {_listed(partitions)}"):
+            found = await self._fetcher.end_offsets(list(partitions), timeout * 1000)
+        return {TopicPartition(*tp): offset for tp, offset in found.items()}
+
+    async def at(self, times: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int | None]:
+        """The first offset at or after each time (milliseconds since the epoch), or None."""
+        async with deadline(timeout, f"asking for offsets by time of {_listed(times)}"):
+            found = await self._fetcher.get_offsets_by_times(dict(times), timeout * 1000)
+        return {TopicPartition(*tp): None if at is None else at.offset for tp, at in found.items()}
+
+
+def _named(topics: Collection[str] | re.Pattern[str]) -> str:
+    return f"topics like {topics.pattern!r}" if isinstance(topics, re.Pattern) else ", ".join(sorted(topics))
+
+
+def _listed(partitions: Collection[TopicPartition]) -> str:
+    first = ", ".join(str(TopicPartition(*tp)) for tp in sorted(partitions)[:5])
+    return first if len(partitions) <= 5 else f"{first} and {len(partitions) - 5} more"
