@@ -32,8 +32,8 @@ __all__ = ["ParallelConsumer"]
 
 # Seconds for leaving the group and closing connections.
 _LEAVE_TIMEOUT = 5.0
-# Container objects made before a young collection, under run_sync().
-_GC_THRESHOLD = 5_000
+# Under run_sync(). Measured at 500 partitions: young collections up to 3.4 ms, older ones up to 7.4 ms.
+_GC_THRESHOLDS = (1_000, 5, 1_000)
 
 
 class ParallelConsumer:
@@ -176,12 +176,12 @@ class ParallelConsumer:
 
         SIGINT and SIGTERM stop it with a drain; a second one no longer waits for handlers.
 
-        The process is the consumer's own, so its garbage collector is set up for many short-lived records: what is
-        loaded already is left out of collections (``gc.freeze``), and they come at most every 5,000 new objects.
-        Otherwise a full collection, about one a second, holds the event loop for tens of milliseconds.
+        The process is the consumer's own, so its garbage collector is set up for it: what is loaded already is left
+        out of collections (``gc.freeze``), and they are frequent and small (thresholds 1,000, 5, 1,000). Otherwise
+        a full collection, about one a second, holds the event loop for tens of milliseconds.
         """
         gc.freeze()
-        gc.set_threshold(max(gc.get_threshold()[0], _GC_THRESHOLD), *gc.get_threshold()[1:])
+        gc.set_threshold(*_GC_THRESHOLDS)
 
         async def main() -> None:
             loop = asyncio.get_running_loop()

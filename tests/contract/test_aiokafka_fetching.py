@@ -42,6 +42,7 @@ async def embedded(embedded_broker: EmbeddedBroker) -> AsyncIterator[AiokafkaClu
 
 
 @pytest.mark.real
+@pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_a_walk_over_500_partitions_is_short(kafka: AiokafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """No walk holds the loop long, however large the quotas; every record comes, in order, within few walks."""
     partitions, each = 500, 50
@@ -96,7 +97,8 @@ async def test_a_walk_that_ends_early_goes_on_where_it_ended(
     buffers = fetcher_of(member.client)._records
     await until(lambda: len(buffers) == 4, what="data of all partitions")
     quotas = dict.fromkeys(member.held, 10)
-    rounds = [[f.partition for f in await member.client.fetch(quotas)] for _ in range(8)]
+    async with asyncio.timeout(10):
+        rounds = [[f.partition for f in await member.client.fetch(quotas)] for _ in range(8)]
     assert all(len(taken) == 1 for taken in rounds)
     assert Counter(taken[0] for taken in rounds) == dict.fromkeys(member.held, 2)
     assert {taken[0] for taken in rounds[:4]} == member.held
@@ -119,8 +121,9 @@ async def test_a_fetch_lets_others_run_where_there_is_always_data(embedded: Aiok
             await asyncio.sleep(0)
 
     running = asyncio.create_task(other())
-    for _ in range(20):
-        assert await member.client.fetch(dict.fromkeys(member.held, 1))
+    async with asyncio.timeout(10):
+        for _ in range(20):
+            assert await member.client.fetch(dict.fromkeys(member.held, 1))
     assert len(turns) >= 19
     await running
 
@@ -150,7 +153,9 @@ async def test_nothing_runs_while_nothing_comes(embedded: AiokafkaCluster) -> No
     await embedded.produce(topic, [Produced(b"other")], two.partition)
     await until(lambda: looks == 2, what="a look at data without a quota")
     await embedded.produce(topic, [Produced(b"wanted")], one.partition)
-    assert [record.value for fetched in await fetch for record in fetched.records] == [b"wanted"]
+    async with asyncio.timeout(10):
+        taken = await fetch
+    assert [record.value for fetched in taken for record in fetched.records] == [b"wanted"]
 
 
 async def test_metadata_is_not_asked_for_without_a_pause(embedded: AiokafkaCluster) -> None:

@@ -182,7 +182,7 @@ async def test_a_loading_coordinator_is_not_an_empty_group() -> None:
     """Its answer has an error code and no partitions; taken for "nothing committed" the log would be read anew."""
     loading = OffsetFetchResponse_v3(throttle_time_ms=0, topics=[], error_code=int(Code.COORDINATOR_LOAD_IN_PROGRESS))
     moved = OffsetFetchResponse_v3(throttle_time_ms=0, topics=[], error_code=int(Code.NOT_COORDINATOR))
-    partly = OffsetFetchResponse_v3(throttle_time_ms=0, topics=[("topic", [(0, 5, "text", 0)])], error_code=0)
+    partly = OffsetFetchResponse_v3(throttle_time_ms=0, topics=[("topic", [(1, -1, "", 0)])], error_code=0)
     whole = OffsetFetchResponse_v3(
         throttle_time_ms=0, topics=[("topic", [(0, 5, "text", 0), (1, -1, "", 0)])], error_code=0
     )

@@ -47,7 +47,9 @@ async def find_broker(
                     return server
                 if isinstance(failure, AUTHENTICATION):
                     raise NotAuthorized(f"the broker at {server} ({failure})") from failure
-                reason = f"{server}: {_reason(failure)}"
+                if not isinstance(failure, TimeoutError) or reason == "no answer":
+                    # The last try has little time left: that it got no answer says less than what was said before.
+                    reason = f"{server}: {_reason(failure)}"
         finally:
             await _cancelled(knocks)
         logger.info(

@@ -39,6 +39,9 @@ _NEVER_MS: Final = 2**31 - 1
 """24.8 days: the longest poll interval that fits the protocol. What really holds it off is in ``client.py``."""
 
 FETCH_MAX_WAIT_MS: Final = 20
+FETCH_MAX_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of one response. aiokafka reads a response in one go: with 500 partitions and its own 50 MiB the loop was held
+for 30 ms by a response of 20 MB, with this for 8 to 10 ms."""
 PREFETCH_BACKOFF: Final = 0.005
 """How long a fetch waits at the broker for data (milliseconds), and how long one partition with unread data holds
 back the fetches of others (seconds). One fetch a broker is in flight, so a partition that is left unread makes the
@@ -77,6 +80,7 @@ class ConsumerSettings:
         self.prefetch_backoff = None if "fetch_max_wait_ms" in client_options else PREFETCH_BACKOFF
         self._options: dict[str, object] = {
             "client_id": "aioparallel",
+            "fetch_max_bytes": FETCH_MAX_BYTES,
             "fetch_max_wait_ms": FETCH_MAX_WAIT_MS,
             **client_options,
             "auto_offset_reset": "none",
