@@ -56,11 +56,6 @@ class Membership:
         """Call the listener no more."""
         self._closed = True
 
-    @property
-    def revoking(self) -> bool:
-        """Whether the listener's ``revoked`` is running."""
-        return self._revoking
-
     def on_partitions_assigned(self, assigned: Collection[tuple[str, int]]) -> None:
         """aiokafka's callback. No heartbeats are sent while it runs."""
         partitions = frozenset(TopicPartition(*tp) for tp in assigned)
