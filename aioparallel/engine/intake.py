@@ -83,11 +83,17 @@ class Intake:
         if by_count <= 0:
             return Plan({}, self._step, "full: max_buffered reached")
         room = min(options.max_buffered, max(1, self._records_in(options.max_buffered_bytes)))
-        quotas = self._quotas(takers, max(1, room // len(takers)), min(by_count, max(1, by_bytes)))
+        quotas, withheld = self._quotas(takers, max(1, room // len(takers)), min(by_count, max(1, by_bytes)))
+        if withheld:
+            # The others have quotas still, but a partition full of hot keys may not read on: that is being full.
+            return Plan(quotas, self._step, "full: max_buffered reached")
         return Plan(quotas, self._step, "fetching" if quotas else "enough ready")
 
-    def _quotas(self, takers: Sequence[Session], share: int, free: int) -> dict[TopicPartition, int]:
-        """Share ``free`` records out. Every partition below its share first keeps its reserve."""
+    def _quotas(self, takers: Sequence[Session], share: int, free: int) -> tuple[dict[TopicPartition, int], bool]:
+        """Share ``free`` records out; whether somebody would have borrowed and could not.
+
+        Every partition below its share first keeps its reserve.
+        """
         few = max(1, self._ready_wanted // len(takers))
         all_want = self._scheduler.ready < self._ready_wanted
         worth = max(1, share // _WORTH_PART)
@@ -110,11 +116,12 @@ class Intake:
         if lent >= worth:
             quotas.update(dict.fromkeys(borrowers, lent))
             free -= lent * len(borrowers)
+        fair = free if sum(missing for _, missing in below) <= free else max(1, free // len(below))
         for partition, missing in below:
-            if quota := min(missing, free):
+            if quota := min(missing, fair, free):
                 quotas[partition] = quota
                 free -= quota
-        return quotas
+        return quotas, bool(borrowers) and lent < worth
 
     def _records_in(self, size: int) -> int:
         return int(size // max(self._mean_size, 1.0))

@@ -174,8 +174,12 @@ class Scheduler:
             return
         lane.head = following = record._next
         if following is None:
+            # Nothing of the lane points back at the record: a cycle for each record would live until a full
+            # garbage collection, which are rare.
+            lane.tail = None
             del session.lanes[lane.key]
         else:
+            record._next = None  # or whoever keeps a record would keep all that came after it
             session.ready.append(lane)
             self._became_ready(session, 1)
 
@@ -263,10 +267,13 @@ class Scheduler:
             return
         self.stop(session)
         session.state = SessionState.DROPPED
+        for lane in session.lanes.values():
+            lane.head = lane.tail = None
         for record in self.in_flight:
             lane = record._lane
             if lane.session is session and lane.key is not None:
                 self._orphans[session.partition, lane.key] = lane
+                record._next = None
         self.dropped += session.buffered + session.parked
         session.buffered = session.buffered_bytes = session.parked = 0
         session.lanes.clear()

@@ -62,6 +62,16 @@ def test_a_trickle_may_fetch_while_a_hot_partition_has_enough() -> None:
     assert list(plan.quotas) == [sessions[1].partition]
 
 
+def test_a_hot_partition_that_may_not_read_on_is_full() -> None:
+    """The others still have their reserve to fetch into, but the state says what holds the hot partition back."""
+    scheduler, sessions = Scheduler(), sessions_of(8)
+    feed(scheduler, sessions[0], 9_500, keys=1)
+    plan = Intake(Options(max_buffered=10_000), scheduler).plan(sessions)
+    assert sessions[0].partition not in plan.quotas
+    assert set(plan.quotas.values()) == {500 // 7}
+    assert plan.state == "full: max_buffered reached"
+
+
 def test_full_says_so() -> None:
     """At max_buffered, or max_buffered_bytes, nothing is fetched and the state names the bound."""
     scheduler, sessions = Scheduler(), sessions_of(1)

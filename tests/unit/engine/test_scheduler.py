@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -170,6 +172,26 @@ def test_bytes_count_key_value_and_headers() -> None:
     assert scheduler.buffered_bytes == 2 + 3 + 3 + 1
     scheduler.take()
     assert scheduler.buffered_bytes == 0
+
+
+@pytest.mark.parametrize("ending", ["succeed", "drop"])
+def test_an_ended_record_is_freed_at_once(ending: str) -> None:
+    """Nothing refers back to a record that has ended, nor to those that came after one that somebody keeps."""
+    scheduler, session = Scheduler(), make_session()
+    kept, *others = feed(scheduler, session, b"a", b"a", b"a")
+    last = sys.getrefcount(others[-1])
+    if ending == "drop":
+        scheduler.drop(session)
+    else:
+        while (record := scheduler.take()) is not None:
+            scheduler.succeed(record)
+            del record
+    if ending == "succeed":
+        assert kept._next is None
+    now = sys.getrefcount(others[-1])
+    assert now < last
+    assert kept._lane.head is None
+    assert kept._lane.tail is None
 
 
 KEYS = st.sampled_from([b"a", b"b", b"c", None])
