@@ -75,19 +75,22 @@ class Intake:
         takers = [s for s in sessions if s.state is SessionState.OPEN and s.ledger.position < s.target]
         if not takers:
             return Plan({}, 0, "nothing assigned")
+        waiting = sum(_waiting(session) for session in sessions)
         size = sum(session.buffered_bytes for session in sessions)
+        by_count = options.max_buffered - waiting
         by_bytes = self._records_in(options.max_buffered_bytes - size)
-        by_count = options.max_buffered - sum(_waiting(session) for session in sessions)
+        # Never more starts than records wait: few large ones may be all that the bytes allow.
+        step = max(1, min(self._step, waiting // 2))
         if size and by_bytes <= 0:
-            return Plan({}, self._step, "full: max_buffered_bytes reached")
+            return Plan({}, step, "full: max_buffered_bytes reached")
         if by_count <= 0:
-            return Plan({}, self._step, "full: max_buffered reached")
+            return Plan({}, step, "full: max_buffered reached")
         room = min(options.max_buffered, max(1, self._records_in(options.max_buffered_bytes)))
         quotas, withheld = self._quotas(takers, max(1, room // len(takers)), min(by_count, max(1, by_bytes)))
         if withheld:
             # The others have quotas still, but a partition full of hot keys may not read on: that is being full.
-            return Plan(quotas, self._step, "full: max_buffered reached")
-        return Plan(quotas, self._step, "fetching" if quotas else "enough ready")
+            return Plan(quotas, step, "full: max_buffered reached")
+        return Plan(quotas, step, "fetching" if quotas else "enough ready")
 
     def _quotas(self, takers: Sequence[Session], share: int, free: int) -> tuple[dict[TopicPartition, int], bool]:
         """Share ``free`` records out; whether somebody would have borrowed and could not.

@@ -81,6 +81,14 @@ def test_full_says_so() -> None:
     assert (plan.quotas, plan.state) == ({}, "full: max_buffered_bytes reached")
 
 
+def test_the_next_plan_never_waits_for_more_starts_than_records_wait() -> None:
+    """Full by bytes with a few large records: their starts are enough to plan anew."""
+    scheduler, sessions = Scheduler(), sessions_of(1)
+    feed(scheduler, sessions[0], 6, keys=6, size=1_000)
+    plan = Intake(Options(max_buffered_bytes=6_000), scheduler).plan(sessions)
+    assert (plan.state, plan.starts_until_next) == ("full: max_buffered_bytes reached", 3)
+
+
 def test_bytes_limit_the_records() -> None:
     """Once the mean size is known, no more records are asked for than bytes are free."""
     scheduler, sessions = Scheduler(), sessions_of(4)
