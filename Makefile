@@ -41,6 +41,15 @@ lint: $(VENV)/.dev  ## ruff, strict types, import direction
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+load-memory: $(VENV)/.dev  ## 2,000,000 records behind a slow handler: memory is flat (3 minutes)
+	$(BIN)/python -m pytest tests/load/test_memory.py $(ARGS)
+
+load-hot: $(VENV)/.dev  ## a hot key and a hot partition (2 minutes, wants a quiet machine)
+	$(BIN)/python -m pytest tests/load/test_hot_key.py tests/load/test_hot_partition.py $(ARGS)
+
+load-partitions: $(VENV)/.dev  ## 500 partitions, also with full maps: no long holds of the loop (1 minute)
+	$(BIN)/python -m pytest tests/load/test_partitions.py $(ARGS)
+
 format: $(VENV)/.dev  ## let ruff put the code into form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

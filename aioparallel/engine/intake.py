@@ -45,6 +45,14 @@ class Plan(NamedTuple):
     """Why intake is as it is, in words for people: see :attr:`Stats.intake`."""
 
 
+class _Shared(NamedTuple):
+    quotas: dict[TopicPartition, int]
+    # A partition full of hot keys may not read on. The others have quotas still, but that is being full.
+    withheld: bool
+    # Everybody got what was wanted.
+    all_served: bool
+
+
 class Intake:
     """Plans fetches for the sessions of one process."""
 
@@ -79,24 +87,24 @@ class Intake:
         size = sum(session.buffered_bytes for session in sessions)
         by_count = options.max_buffered - waiting
         by_bytes = self._records_in(options.max_buffered_bytes - size)
-        # Never more starts than records wait: few large ones may be all that the bytes allow.
-        step = max(1, min(self._step, waiting // 2))
+        # Without room for all, plan anew after so many starts: never more than wait, for few large records may be
+        # all that the bytes allow.
+        soon = max(1, min(self._step, waiting // 2))
         if size and by_bytes <= 0:
-            return Plan({}, step, "full: max_buffered_bytes reached")
+            return Plan({}, soon, "full: max_buffered_bytes reached")
         if by_count <= 0:
-            return Plan({}, step, "full: max_buffered reached")
+            return Plan({}, soon, "full: max_buffered reached")
         room = min(options.max_buffered, max(1, self._records_in(options.max_buffered_bytes)))
-        quotas, withheld = self._quotas(takers, max(1, room // len(takers)), min(by_count, max(1, by_bytes)))
-        if withheld:
-            # The others have quotas still, but a partition full of hot keys may not read on: that is being full.
-            return Plan(quotas, step, "full: max_buffered reached")
-        return Plan(quotas, step, "fetching" if quotas else "enough ready")
+        shared = self._share_out(takers, max(1, room // len(takers)), min(by_count, max(1, by_bytes)))
+        step = self._step if shared.all_served else soon
+        if shared.withheld:
+            state = f"full: max_buffered{'_bytes' if by_bytes < by_count else ''} reached"
+        else:
+            state = "fetching" if shared.quotas else "enough ready"
+        return Plan(shared.quotas, step, state)
 
-    def _quotas(self, takers: Sequence[Session], share: int, free: int) -> tuple[dict[TopicPartition, int], bool]:
-        """Share ``free`` records out; whether somebody would have borrowed and could not.
-
-        Every partition below its share first keeps its reserve.
-        """
+    def _share_out(self, takers: Sequence[Session], share: int, free: int) -> _Shared:
+        """Share ``free`` records out. Every partition below its share first keeps its reserve."""
         few = max(1, self._ready_wanted // len(takers))
         all_want = self._scheduler.ready < self._ready_wanted
         worth = max(1, share // _WORTH_PART)
@@ -119,12 +127,14 @@ class Intake:
         if lent >= worth:
             quotas.update(dict.fromkeys(borrowers, lent))
             free -= lent * len(borrowers)
-        fair = free if sum(missing for _, missing in below) <= free else max(1, free // len(below))
+        all_served = sum(missing for _, missing in below) <= free
+        fair = free if all_served else max(1, free // len(below))
         for partition, missing in below:
             if quota := min(missing, fair, free):
                 quotas[partition] = quota
                 free -= quota
-        return quotas, bool(borrowers) and lent < worth
+        withheld = bool(borrowers) and lent < worth
+        return _Shared(quotas, withheld, all_served and not withheld)
 
     def _records_in(self, size: int) -> int:
         return int(size // max(self._mean_size, 1.0))

@@ -1,4 +1,4 @@
-"""Memory is bounded by the options, whatever the backlog. Takes about three minutes: ``make load-memory``."""
+"""Memory is bounded by the options, whatever the backlog. Takes about two minutes: ``make load-memory``."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ STEP = 0.5
 # What a client holds beside the buffered records: a fetch response of each partition (aiokafka's
 # max_partition_fetch_bytes), and one more response while it is being read and taken apart.
 FETCHED = 2 * PARTITIONS * MIB
-# What a buffered record takes beside its key, value and headers: the record, two bytes objects, its lane, its places in
-# the lane table and in the ledger, and what the allocator keeps free. Bytes; 700 to 900 measured.
-RECORD_OVERHEAD = 1_000
+# What a buffered record takes beside its key, value and headers: the record, two bytes objects, a lane and its places in
+# the lane table and in the ledger. Bytes; 400 by tracemalloc with a key of its own for each record.
+RECORD_OVERHEAD = 500
 # The allocators keep freed pieces between those in use: about so much of all that comes and goes.
 FRAGMENTS = 1.25
-# What a handler in flight takes: worker, task, context, the handler's frames and its timer. Bytes.
+# What a handler in flight takes: worker, task, context, the handler's frames and its timer. Bytes, generous.
 HANDLER_OVERHEAD = 10_000
 
 
