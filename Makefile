@@ -41,7 +41,7 @@ lint: $(VENV)/.dev  ## ruff, strict types, import direction
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-load-memory: $(VENV)/.dev  ## 2,000,000 records behind a slow handler: memory is flat (3 minutes)
+load-memory: $(VENV)/.dev  ## 2,000,000 records behind a slow handler: memory is flat (2 minutes)
 	$(BIN)/python -m pytest tests/load/test_memory.py $(ARGS)
 
 load-hot: $(VENV)/.dev  ## a hot key and a hot partition (2 minutes, wants a quiet machine)

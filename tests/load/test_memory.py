@@ -25,8 +25,8 @@ STEP = 0.5
 # What a client holds beside the buffered records: a fetch response of each partition (aiokafka's
 # max_partition_fetch_bytes), and one more response while it is being read and taken apart.
 FETCHED = 2 * PARTITIONS * MIB
-# What a buffered record takes beside its key, value and headers: the record, two bytes objects, a lane and its places in
-# the lane table and in the ledger. Bytes; 400 by tracemalloc with a key of its own for each record.
+# What a buffered record takes beside its key, value and headers: the record, two bytes objects, a lane and its places
+# in the lane table and in the ledger. Bytes; 400 by tracemalloc with a key of its own for each record.
 RECORD_OVERHEAD = 500
 # The allocators keep freed pieces between those in use: about so much of all that comes and goes.
 FRAGMENTS = 1.25
