@@ -28,7 +28,7 @@ from aioparallel.errors import (
 from aioparallel.options import OptionFields, Options, checked_text, checked_topics
 from aioparallel.records import Record, TopicPartition
 
-__all__ = ["ParallelConsumer"]
+__all__ = ["ParallelConsumer", "loop_factory"]
 
 # Seconds for leaving the group and closing connections.
 _LEAVE_TIMEOUT = 5.0
@@ -189,7 +189,7 @@ class ParallelConsumer:
                 async with self:
                     await self.run(handler)
 
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(main())
 
     def _on_signal(self) -> None:
@@ -281,7 +281,8 @@ def _by_topic(handlers: dict[str, Handler]) -> Callable[[Record], Awaitable[obje
     return handle
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Makes uvloop's event loop; None, for asyncio's own, on Windows, where uvloop does not exist."""
     if sys.platform == "win32":
         return None
     import uvloop  # noqa: PLC0415 - not on Windows

@@ -6,7 +6,6 @@ sampled the offset twice around the encoding, and filed maps under the wrong bas
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -21,7 +20,6 @@ __all__ = ["Sample", "requests", "sample"]
 _REQUEST_BYTES = 512 * 1024
 # What one partition takes in a request beside its text (bytes, generous).
 _PARTITION_BYTES = 64
-_ASCII_END = 0x80
 
 
 class Sample(NamedTuple):
@@ -87,6 +85,3 @@ class MetadataLimit:
             # It was taken once: the broker's setting was lowered meanwhile.
             self._accepted = 0
             self.characters = min(self.characters, length // 2)
-
-
-NO_CEILING = sys.maxsize

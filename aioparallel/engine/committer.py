@@ -12,9 +12,9 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 
 from aioparallel.engine.client import Client, CommitFault, Generation
-from aioparallel.engine.commits import NO_CEILING, MetadataLimit, Sample, requests, sample
+from aioparallel.engine.commits import MetadataLimit, Sample, requests, sample
 from aioparallel.engine.scheduler import Scheduler
-from aioparallel.engine.session import Session, SessionState
+from aioparallel.engine.session import NO_CEILING, Session, SessionState
 from aioparallel.options import Options
 
 __all__ = ["Committer"]

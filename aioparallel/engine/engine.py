@@ -207,7 +207,8 @@ class Engine:
     def _partition_stats(self, session: Session) -> PartitionStats:
         ledger = session.ledger
         end = self._client.end_offset_seen(session.partition)
-        known = session.state is not SessionState.OPENING and end is not None
+        if session.state is SessionState.OPENING:
+            end = None  # of what is not positioned yet, the distance to it means nothing
         incompletes = sum(1 for offset in ledger.incompletes if offset < ledger.position)
         return PartitionStats(
             topic=session.partition.topic,
@@ -220,7 +221,7 @@ class Engine:
             incompletes=incompletes,
             buffered=session.buffered,
             parked=session.parked,
-            lag=max(0, end - ledger.position) + incompletes if known and end is not None else None,
+            lag=max(0, end - ledger.position) + incompletes if end is not None else None,
             map_cut_at=session.cut,
         )
 

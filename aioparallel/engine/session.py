@@ -12,7 +12,10 @@ from aioparallel.engine.lanes import Lane
 from aioparallel.offsets import Ledger
 from aioparallel.records import Record, TopicPartition
 
-__all__ = ["Session", "SessionState"]
+__all__ = ["NO_CEILING", "Session", "SessionState"]
+
+NO_CEILING = sys.maxsize
+"""Every offset may start."""
 
 Ready = Lane | Record
 """What waits for a worker: a lane (its head runs next), or a record without order by itself."""
@@ -89,7 +92,7 @@ class Session:
         self.acknowledged: Committed | None = None
         self.acknowledged_version: Hashable = None
         self.fenced = False
-        self.ceiling = sys.maxsize  # nothing above it starts (when_map_is_full="block")
+        self.ceiling = NO_CEILING  # nothing above it starts (when_map_is_full="block")
         self.held: list[Ready] = []  # ready, but above the ceiling
         self.cut: int | None = None  # highest offset the last map could say, when it could not say all
         self.wrote_dense = False

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -16,10 +16,9 @@ from aioparallel import ParallelConsumer, Record
 from aioparallel.errors import BrokerUnreachable, TopicNotFound
 from aioparallel.offsets import decode_offset_map
 from aioparallel.testing import LocalKafka
+from aioparallel.testing.pytest_plugin import TopicMaker
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(90)]
-
-TopicMaker = Callable[..., Awaitable[str]]
 
 
 async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
@@ -45,14 +44,14 @@ async def committed(servers: str, group: str) -> dict[int, tuple[int, str]]:
     return {tp.partition: (one.offset, one.metadata) for tp, one in found.items()}
 
 
-async def collect(servers: str, topic: str, **options: object) -> list[Record]:
-    """Run to the end offsets as a new group."""
+async def collect(servers: str, topic: str, group: str) -> list[Record]:
+    """Run to the end offsets."""
     records: list[Record] = []
 
     async def handle(record: Record) -> None:
         records.append(record)
 
-    consumer = ParallelConsumer(topic, bootstrap_servers=servers, group_id=f"{topic}-g", until="end", **options)  # type: ignore[arg-type]
+    consumer = ParallelConsumer(topic, bootstrap_servers=servers, group_id=group, until="end")
     async with asyncio.timeout(30), consumer:
         await consumer.run(handle)
     return records
@@ -63,7 +62,7 @@ async def test_compressed_topics_are_read(local_kafka: LocalKafka, kafka_topic: 
     """Batches of every codec arrive whole and in order."""
     topic = await kafka_topic(partitions=2)
     await produce(local_kafka.bootstrap_servers, topic, 500, compression_type=codec)
-    records = await collect(local_kafka.bootstrap_servers, topic)
+    records = await collect(local_kafka.bootstrap_servers, topic, f"{topic}-g")
     assert sorted(record.value or b"" for record in records) == sorted(b"value %d" % i * 5 for i in range(500))
 
 
@@ -127,20 +126,8 @@ async def test_smaller_metadata_limit_is_learnt_and_nothing_lost(tmp_path: objec
         offset, metadata = (await committed(servers, "small-g"))[0]
         known = decode_offset_map(offset, metadata)
         assert (offset, 0 < len(metadata) <= 200) == (min(stuck), True)
-        again = {record.offset for record in await collect_group(servers, topic, "small-g")}
+        again = {record.offset for record in await collect(servers, topic, "small-g")}
     assert again == set(known.incompletes) | set(range(known.highest_succeeded + 1, 20_000))
-
-
-async def collect_group(servers: str, topic: str, group: str) -> list[Record]:
-    records: list[Record] = []
-
-    async def handle(record: Record) -> None:
-        records.append(record)
-
-    consumer = ParallelConsumer(topic, bootstrap_servers=servers, group_id=group, until="end")
-    async with asyncio.timeout(30), consumer:
-        await consumer.run(handle)
-    return records
 
 
 async def test_missing_topic_and_dead_broker_are_one_clear_error(

@@ -6,7 +6,7 @@ import asyncio
 import random
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from aioparallel.offsets import decode_offset_map
 from aioparallel.testing import DeliveryChecker, LocalKafka, OrderChecker
+from aioparallel.testing.pytest_plugin import TopicMaker
 
 RECORDS, PARTITIONS, KEYS, KILLS, CONCURRENCY = 50_000, 8, 1_000, 5, 400
 Place = tuple[int, int]
@@ -88,7 +89,7 @@ class Log:
 @pytest.mark.real
 @pytest.mark.timeout(180)
 async def test_five_kills_lose_nothing_and_repeat_little(
-    local_kafka: LocalKafka, kafka_topic: Callable[..., Awaitable[str]], tmp_path: Path
+    local_kafka: LocalKafka, kafka_topic: TopicMaker, tmp_path: Path
 ) -> None:
     """50,000 records, 8 partitions, 1,000 keys, 20-60 ms, five times SIGKILL: none lost, no key out of order.
 
@@ -143,7 +144,7 @@ async def test_five_kills_lose_nothing_and_repeat_little(
 @pytest.mark.real
 @pytest.mark.timeout(90)
 async def test_sigterm_drains_commits_and_ends_well(
-    local_kafka: LocalKafka, kafka_topic: Callable[..., Awaitable[str]], tmp_path: Path
+    local_kafka: LocalKafka, kafka_topic: TopicMaker, tmp_path: Path
 ) -> None:
     """SIGTERM under run_sync: what is in flight ends, all that ended is committed, exit code 0, no traceback."""
     servers = local_kafka.bootstrap_servers

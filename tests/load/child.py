@@ -45,7 +45,7 @@ def main() -> None:
     holds = LoopHolds()
     with contextlib.ExitStack() as stack:
         if job.watch_loop:
-            stack.enter_context(mock.patch("aioparallel.consumer._loop_factory", return_value=asyncio.new_event_loop))
+            stack.enter_context(mock.patch("aioparallel.consumer.loop_factory", return_value=asyncio.new_event_loop))
             stack.enter_context(holds.watching())
         consumer.run_sync(probe.handle)
     _tell("report", {**probe.report(), "stats": _shown(consumer), "holds": holds.report(), "cpu": time.process_time()})

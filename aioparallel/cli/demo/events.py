@@ -55,15 +55,11 @@ class Event(NamedTuple):
         return Place(self.partition, self.offset)
 
 
-class EventLog:
-    """Appends events to a file, one system call each."""
+class Appended:
+    """A file that is only appended to; a context manager that closes it."""
 
     def __init__(self, path: Path) -> None:
         self._file = open_to_append(path)
-
-    def write(self, kind: Kind, run: int, partition: int, offset: int, attempt: int = 1) -> None:
-        """One event, now."""
-        os.write(self._file, LAYOUT.pack(kind, run, partition, attempt, offset, time.monotonic_ns()))
 
     def __enter__(self) -> Self:
         return self
@@ -74,7 +70,15 @@ class EventLog:
         os.close(self._file)
 
 
-class Lines:
+class EventLog(Appended):
+    """Appends events to a file, one system call each."""
+
+    def write(self, kind: Kind, run: int, partition: int, offset: int, attempt: int = 1) -> None:
+        """One event, now."""
+        os.write(self._file, LAYOUT.pack(kind, run, partition, attempt, offset, time.monotonic_ns()))
+
+
+class Lines(Appended):
     """Appends lines to a text file, one system call each.
 
     A line may cross a page, and a SIGKILL may then leave its first part: opening cuts off what follows
@@ -83,19 +87,11 @@ class Lines:
 
     def __init__(self, path: Path) -> None:
         cut_torn_line(path)
-        self._file = open_to_append(path)
+        super().__init__(path)
 
     def write(self, line: bytes) -> None:
         """One line, given without its end."""
         os.write(self._file, line + b"\n")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        os.close(self._file)
 
 
 class Tail:

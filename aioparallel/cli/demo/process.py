@@ -11,11 +11,12 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from aioparallel.consumer import loop_factory
 from aioparallel.errors import AioparallelError
 
 __all__ = ["Child", "announce", "run_until_parent_ends"]
@@ -119,15 +120,6 @@ def run_until_parent_ends(work: Coroutine[object, None, None]) -> None:
     """In the child: run ``work`` on uvloop where there is one, and cancel it when the parent's pipe closes."""
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(until_pipe_closes(work))
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Uvloop's loop, or None, for asyncio's own, where uvloop does not exist (Windows)."""
-    try:
-        import uvloop  # noqa: PLC0415
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 async def until_pipe_closes(work: Coroutine[object, None, None]) -> None:
