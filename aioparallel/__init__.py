@@ -12,17 +12,38 @@
 """
 
 from aioparallel.consumer import ParallelConsumer
+from aioparallel.delivery.results import Result
+from aioparallel.engine.deferral import Deferral
+from aioparallel.engine.health import Health, Problem
 from aioparallel.engine.stats import LongestLane, PartitionStats, Stats
-from aioparallel.options import Options, Ordering
-from aioparallel.records import Record, TopicPartition
+from aioparallel.errors import Reject, RetryLater
+from aioparallel.options import CallNext, Options, Ordering
+from aioparallel.policies import FailurePolicy, Producing, RetryPolicy
+from aioparallel.records import Failure, Origin, Outgoing, Produced, Record, TopicPartition
+from aioparallel.resources import resource
 
 __all__ = [
+    "CallNext",
+    "Deferral",
+    "Failure",
+    "FailurePolicy",
+    "Health",
     "LongestLane",
     "Options",
     "Ordering",
+    "Origin",
+    "Outgoing",
     "ParallelConsumer",
     "PartitionStats",
+    "Problem",
+    "Produced",
+    "Producing",
     "Record",
+    "Reject",
+    "Result",
+    "RetryLater",
+    "RetryPolicy",
     "Stats",
     "TopicPartition",
+    "resource",
 ]

@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
-import inspect
+import contextvars
 import re
-import signal
-import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, TypeVar, Unpack, cast
 
-from aioparallel.clients import AiokafkaClient
+from aioparallel.clients import AiokafkaClient, AiokafkaProducer
+from aioparallel.delivery.results import Result, ResultStream
 from aioparallel.engine.client import Client
 from aioparallel.engine.engine import Engine
+from aioparallel.engine.handlers import Handler
+from aioparallel.engine.health import Health, Problem
+from aioparallel.engine.outlets import Outlet
+from aioparallel.engine.producer import Producer
 from aioparallel.engine.stats import Stats
-from aioparallel.engine.workers import Handler
 from aioparallel.errors import (
     BrokerUnreachable,
     ClientError,
-    ConfigurationError,
     ConsumerStateError,
     TopicNotFound,
 )
+from aioparallel.event_loop import loop_factory, quick_collections, stopping_signals
+from aioparallel.handling import Handlers, handler_stack
+from aioparallel.leaving import Leaving, with_retry_topics
 from aioparallel.options import OptionFields, Options, checked_text, checked_topics
 from aioparallel.records import Record, TopicPartition
+from aioparallel.resources import Resources
 
-__all__ = ["ParallelConsumer", "loop_factory"]
+__all__ = ["ParallelConsumer"]
+
+T = TypeVar("T")
 
 # Seconds for leaving the group and closing connections.
 _LEAVE_TIMEOUT = 5.0
-# Under run_sync(). Measured at 500 partitions: young collections up to 3.4 ms, older ones up to 7.4 ms.
-_GC_THRESHOLDS = (1_000, 5, 1_000)
 
 
 class ParallelConsumer:
@@ -48,8 +51,8 @@ class ParallelConsumer:
     ``topics``: a name, several names, or a compiled pattern that whole names must match.
     ``bootstrap_servers``: ``"host:port"``, several separated by commas, or a list of them.
     ``group_id``: the consumer group that commits.
-    ``client``: another Kafka client in place of aiokafka, e.g. the in-memory one of ``aioparallel.testing``;
-    then ``bootstrap_servers`` and ``group_id`` only name things in messages.
+    ``client``, ``producer``: other Kafka clients in place of aiokafka, e.g. the in-memory ones of
+    ``aioparallel.testing``; then ``bootstrap_servers`` and ``group_id`` only name things in messages.
     Other keywords are the fields of :class:`aioparallel.options.Options`, with their meanings and defaults.
 
     Everything is checked here; raises :class:`~aioparallel.errors.ConfigurationError`.
@@ -63,14 +66,16 @@ class ParallelConsumer:
         bootstrap_servers: str | Sequence[str] = "localhost:9092",
         group_id: str,
         client: Client | None = None,
+        producer: Producer | None = None,
         **options: Unpack[OptionFields],
     ) -> None:
-        self._topics = checked_topics(topics)
         if not isinstance(bootstrap_servers, str) and isinstance(bootstrap_servers, Sequence):
             bootstrap_servers = ",".join(checked_text("bootstrap_servers", one) for one in bootstrap_servers)
         self._servers = checked_text("bootstrap_servers", bootstrap_servers)
         self._group_id = checked_text("group_id", group_id)
         self.options = Options.of(options)
+        self._topics = with_retry_topics(checked_topics(topics), self.options.failures.retry_topics)
+        self._leaving = Leaving(self._chosen_producer(client, producer), self.options, self._group_id)
         self._client = client or AiokafkaClient(
             self._servers,
             self._group_id,
@@ -79,44 +84,65 @@ class ParallelConsumer:
             rebalance_timeout=self.options.rebalance_timeout,
             client_options=self.options.client_options,
         )
+        self._resources = Resources(self.options.resources)
         self._state = "new"
         self._engine: Engine | None = None
+        self._results: ResultStream[Any] | None = None
         self._run_ended: asyncio.Future[None] | None = None
+        self._failure: BaseException | None = None
         self._stop_wanted: bool | None = None  # stop() before run(): whether to drain
         self._paused = False
         self._found: set[TopicPartition] = set()
 
+    def _chosen_producer(self, client: Client | None, producer: Producer | None) -> Producer | None:
+        if producer is not None or client is not None:
+            return producer
+        return AiokafkaProducer(
+            self._servers,
+            delivery_timeout=self.options.producing.delivery_timeout,
+            consumer_options=self.options.client_options,
+            producer_options=self.options.producing.client_options,
+        )
+
     # -- life -------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Connect and look up the topics, within ``connect_timeout`` seconds; nothing is created or read.
+        """Connect and look up the topics, within ``connect_timeout`` seconds, then open the resources. Nothing is
+        created or read.
 
-        Raises BrokerUnreachable, NotAuthorized or TopicNotFound.
+        Raises BrokerUnreachable, NotAuthorized, TopicNotFound, or what opening a resource raises.
         """
         self._expect("new", "opened")
         self._state = "open"
         try:
-            async with asyncio.timeout(self.options.connect_timeout):
-                await self._client.start(self.options.connect_timeout)
-                self._found = await self._client.partitions(self._topics, self.options.connect_timeout)
-            if not isinstance(self._topics, re.Pattern):
-                missing = set(self._topics) - {partition.topic for partition in self._found}
-                if missing:
-                    raise TopicNotFound(missing, self._servers)  # noqa: TRY301 - closed below like any failure
-        except TimeoutError as error:
-            await self._leave()
-            raise BrokerUnreachable(self._servers, self.options.connect_timeout, "no answer") from error
+            await self._connect()
+            await self._resources.open(self.options.connect_timeout)
         except BaseException:
             await self._leave()
             raise
         return self
 
+    async def _connect(self) -> None:
+        try:
+            async with asyncio.timeout(self.options.connect_timeout):
+                await self._client.start(self.options.connect_timeout)
+                self._found = await self._client.partitions(self._topics, self.options.connect_timeout)
+                if not isinstance(self._topics, re.Pattern):
+                    missing = set(self._topics) - {partition.topic for partition in self._found}
+                    if missing:
+                        raise TopicNotFound(missing, self._servers)
+                await self._leaving.check(self._servers)
+        except TimeoutError as error:
+            raise BrokerUnreachable(self._servers, self.options.connect_timeout, "no answer") from error
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Drain within ``drain_timeout``, commit, leave the group."""
+        """Drain within ``drain_timeout``, commit, close the resources, leave the group."""
         self._state = "closing"
         try:
+            if self._results is not None:
+                self._results.close()  # nobody reads any more
             if self._engine is not None:
                 await self._close(self._engine)
         finally:
@@ -136,7 +162,11 @@ class ParallelConsumer:
 
     async def _leave(self) -> None:
         self._state = "closed"
-        await self._client.stop(_LEAVE_TIMEOUT)
+        try:
+            await self._leaving.close()
+            await self._resources.close()
+        finally:
+            await self._client.stop(_LEAVE_TIMEOUT)
 
     def _expect(self, state: str, verb: str) -> None:
         if self._state != state:
@@ -145,18 +175,22 @@ class ParallelConsumer:
 
     # -- running ----------------------------------------------------------------------------------------
 
-    async def run(self, handler: Handler | Mapping[str, Handler]) -> None:
+    async def run(self, handler: Handlers) -> None:
         """Run ``handler`` on every record, or by topic: ``run({"orders": f, "refunds": g})``.
 
-        A handler is an ``async def`` function of a :class:`~aioparallel.records.Record`; what it returns is
-        ignored; when it raises, the record is tried again after ``retry_delay`` seconds, its lane waiting.
+        A handler is an ``async def`` function of a :class:`~aioparallel.records.Record`. It returns None, or what is to
+        be produced: an :class:`~aioparallel.records.Outgoing` or an iterable of them; or it yields them. The record is
+        complete when the brokers have acknowledged all of them. When it raises, the record follows ``failures``.
 
         Returns after :meth:`stop`, or at the end offsets with ``until="end"``, when everything is drained and
         committed. Raises what ended it otherwise. Cancelling it starts nothing more; leaving ``async with``
         then drains and commits.
         """
         self._expect("open", "run")
-        handle = self._checked_handler(handler)
+        await self._run(handler, self._leaving.outlet)
+
+    async def _run(self, handler: Handlers, outlet: Outlet | None) -> None:
+        handle = handler_stack(handler, {found.topic for found in self._found}, self.options)
         self._state = "running"
         loop = asyncio.get_running_loop()
         self._run_ended = loop.create_future()
@@ -164,28 +198,67 @@ class ParallelConsumer:
             targets = await self._targets()
             if self._stop_wanted is not None:
                 return
-            self._engine = Engine(self._client, self._group_id, self.options, handle, targets)
+            self._engine = contextvars.copy_context().run(self._new_engine, handle, targets, outlet)
             if self._paused:
                 self._engine.pause()
             await self._engine.run(self._topics)
+        except BaseException as error:
+            self._failure = error
+            raise
         finally:
             self._run_ended.set_result(None)
 
-    def run_sync(self, handler: Handler | Mapping[str, Handler]) -> None:
+    def _new_engine(
+        self, handler: Handler, targets: Mapping[TopicPartition, int] | None, outlet: Outlet | None
+    ) -> Engine:
+        self._resources.reach()  # within a context of its own, which handlers copy
+        disposal = self._leaving.disposal()
+        return Engine(self._client, self._group_id, self.options, handler, targets, outlet, disposal)
+
+    async def results(self, handler: Callable[[Record[Any, Any]], Awaitable[T]]) -> AsyncGenerator[Result[T], None]:
+        """Run ``handler`` and give what it returns, with its record, as it comes: ``async for record, value in ...``.
+
+        A record is complete when the loop asks for the next result. While ``max_concurrency`` results are unread,
+        handlers that have ended wait: a slow reader slows the reading down. Ends and raises like :meth:`run`; what was
+        not read runs again at the next start. After leaving the loop early, leave the ``async with`` too.
+        """
+        self._expect("open", "run")
+        self._results = stream = ResultStream[T](self.options.max_concurrency)
+        running = asyncio.get_running_loop().create_task(self._run_aside(cast("Handlers", handler), stream))
+        running.add_done_callback(lambda _: stream.end())
+        try:
+            while (result := await stream.next()) is not None:
+                yield result
+            error = await running
+            if error is not None:
+                raise error
+        finally:
+            stream.close()
+            self.stop()
+            if not running.done():
+                await asyncio.wait([running])
+
+    async def _run_aside(self, handler: Handlers, outlet: Outlet) -> BaseException | None:
+        # Returned, not raised: KeyboardInterrupt and SystemExit of a task fall through the whole event loop.
+        try:
+            await self._run(handler, outlet)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            return error
+        return None
+
+    def run_sync(self, handler: Handlers) -> None:
         """Open, run and close in an event loop of its own (uvloop where there is one): for scripts.
 
-        SIGINT and SIGTERM stop it with a drain; a second one no longer waits for handlers.
-
-        The process is the consumer's own, so its garbage collector is set up for it: what is loaded already is left
-        out of collections (``gc.freeze``), and they are frequent and small (thresholds 1,000, 5, 1,000). Otherwise
-        a full collection, about one a second, holds the event loop for tens of milliseconds.
+        SIGINT and SIGTERM stop it with a drain; a second one no longer waits for handlers. The process is the
+        consumer's own, so its garbage collector is set up for it (:func:`aioparallel.event_loop.quick_collections`).
         """
-        gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
+        quick_collections()
 
         async def main() -> None:
             loop = asyncio.get_running_loop()
-            with _signals(loop, self._on_signal):
+            with stopping_signals(loop, self._on_signal):
                 async with self:
                     await self.run(handler)
 
@@ -205,18 +278,6 @@ class ParallelConsumer:
                 f"the brokers at {self._servers} did not tell the end offsets within "
                 f"{self.options.connect_timeout:g} s, which until='end' needs"
             ) from error
-
-    def _checked_handler(self, handler: Handler | Mapping[str, Handler]) -> Handler:
-        if not isinstance(handler, Mapping):
-            _check_callable(handler, "handler")
-            return handler
-        for topic, function in handler.items():
-            _check_callable(function, f"handler for topic {topic!r}")
-        names = {partition.topic for partition in self._found}
-        missing = sorted(names - set(handler))
-        if missing:
-            raise ConfigurationError("handler", sorted(handler), f"has none for topic {', '.join(missing)}")
-        return _by_topic(dict(handler))
 
     # -- while it runs ----------------------------------------------------------------------------------
 
@@ -259,47 +320,20 @@ class ParallelConsumer:
             raise ConsumerStateError("this consumer does not run yet, so it has no statistics")
         return self._engine.stats()
 
+    def health(self) -> Health:
+        """Whether it runs, and what somebody should look at: handlers that ignore their cancellation, records that
+        cannot be put away, partitions with too many parked records, offset maps that do not fit. At any time."""
+        if self._engine is None:
+            return Health(running=False, problems=self._ended_badly())
+        problems = self._engine.problems(self._leaving.undelivered)
+        return Health(running=self._engine.running, problems=(*self._ended_badly(), *problems))
 
-def _check_callable(handler: object, name: str) -> None:
-    call = handler if inspect.isroutine(handler) else getattr(handler, "__call__", None)  # noqa: B004
-    if not callable(handler):
-        raise ConfigurationError(name, handler, "must be an async function of a record")
-    try:
-        inspect.signature(handler).bind(None)
-    except TypeError as error:
-        raise ConfigurationError(name, handler, f"must take one argument, the record ({error})") from None
-    except ValueError:
-        pass  # a callable without a signature, e.g. one written in C
-    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
-        raise ConfigurationError(name, handler, "must be an `async def` function without `yield`")
+    def _ended_badly(self) -> tuple[Problem, ...]:
+        if not isinstance(self._failure, Exception):
+            return ()
+        return (Problem("failed", f"the run ended with {type(self._failure).__name__}: {self._failure}"),)
 
-
-def _by_topic(handlers: dict[str, Handler]) -> Callable[[Record], Awaitable[object]]:
-    def handle(record: Record) -> Awaitable[object]:
-        return handlers[record.topic](record)
-
-    return handle
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Makes uvloop's event loop; None, for asyncio's own, on Windows, where uvloop does not exist."""
-    if sys.platform == "win32":
-        return None
-    import uvloop  # noqa: PLC0415 - not on Windows
-
-    return uvloop.new_event_loop
-
-
-@contextlib.contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
-    caught = [signal.SIGINT, signal.SIGTERM]
-    try:
-        for number in caught:
-            loop.add_signal_handler(number, stop)
-    except (NotImplementedError, RuntimeError, ValueError):
-        caught = []  # Windows, or not the main thread: Ctrl-C then raises KeyboardInterrupt as usual
-    try:
-        yield
-    finally:
-        for number in caught:
-            loop.remove_signal_handler(number)
+    @property
+    def resources(self) -> Mapping[str, object]:
+        """The opened resources by name."""
+        return self._resources.opened

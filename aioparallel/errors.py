@@ -7,13 +7,24 @@
     ├── ConsumerStateError (also RuntimeError) the consumer is used the wrong way round: run twice, closed, ...
     ├── OffsetMapError (also ValueError)       commit metadata that is no readable offset map
     ├── BrokerStartError                       a broker for tests or the demo could not be started
-    └── ClientError                            the Kafka client or the cluster behind it
-        ├── BrokerUnreachable                  no broker answered within the deadline
-        ├── TopicNotFound                      a topic asked for by name does not exist
-        ├── NotAuthorized                      the cluster refuses this user the topic or the group
-        ├── OffsetOutOfRange                   the log does not hold the position any more (or yet)
-        ├── NoCommittedOffset                  nothing committed, and auto_offset_reset="error"
-        └── FetchFailed                        a partition's data cannot be read
+    ├── ClientError                            the Kafka client or the cluster behind it
+    │   ├── BrokerUnreachable                  no broker answered within the deadline
+    │   ├── TopicNotFound                      a topic asked for by name does not exist
+    │   ├── NotAuthorized                      the cluster refuses this user the topic or the group
+    │   ├── OffsetOutOfRange                   the log does not hold the position any more (or yet)
+    │   ├── NoCommittedOffset                  nothing committed, and auto_offset_reset="error"
+    │   ├── FetchFailed                        a partition's data cannot be read
+    │   └── ProduceFailed                      an output could not be written; fails the record it belongs to
+    ├── RecordFailure                          why an attempt failed, or the run because of one record
+    │   ├── HandlerTimeout (also TimeoutError) the handler ran longer than handler_timeout
+    │   ├── HandlerCancelled               the handler ended with a CancelledError of its own
+    │   ├── DeferralTimeout (also TimeoutError) a deferred record was not completed in time
+    │   ├── NoHandler                      handlers are given by topic, and this topic has none
+    │   ├── DeserializationError               a deserialiser did not accept the key or the value
+    │   ├── InvalidOutput (also TypeError)     the handler returned something that cannot be produced
+    │   └── RecordStopped                      a record's patience has ended, and the policy says stop
+    ├── RetryLater                             raised by a handler: try this record again after a delay
+    └── Reject                                 raised by a handler: this record will never succeed
 
 Each message says what happened, with which topic, partition and offset, and what to do about it.
 """
@@ -31,11 +42,22 @@ __all__ = [
     "ClientError",
     "ConfigurationError",
     "ConsumerStateError",
+    "DeferralTimeout",
+    "DeserializationError",
     "FetchFailed",
+    "HandlerCancelled",
+    "HandlerTimeout",
+    "InvalidOutput",
     "NoCommittedOffset",
+    "NoHandler",
     "NotAuthorized",
     "OffsetMapError",
     "OffsetOutOfRange",
+    "ProduceFailed",
+    "RecordFailure",
+    "RecordStopped",
+    "Reject",
+    "RetryLater",
     "TopicNotFound",
 ]
 
@@ -133,3 +155,83 @@ class FetchFailed(ClientError):
         super().__init__(f"{partition}: cannot read at offset {offset}: {reason}")
         self.partition = partition
         self.offset = offset
+
+
+class ProduceFailed(ClientError):
+    """An output could not be written. ``passing``: whether the same output may well be taken later."""
+
+    def __init__(self, topic: str, partition: int | None, reason: str, *, passing: bool) -> None:
+        where = topic if partition is None else f"{topic}-{partition}"
+        super().__init__(f"could not produce to {where}: {reason}")
+        self.topic = topic
+        self.partition = partition
+        self.reason = reason
+        self.passing = passing
+
+
+class RecordFailure(AioparallelError):
+    """What went wrong with one record."""
+
+
+class HandlerTimeout(RecordFailure, TimeoutError):
+    """The handler ran longer than ``handler_timeout`` and was cancelled."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the handler did not end within handler_timeout={seconds:g} s and was cancelled")
+        self.seconds = seconds
+
+
+class HandlerCancelled(RecordFailure):
+    """The handler ended with a CancelledError that is its own: something it awaited was cancelled, or it raised it."""
+
+    def __init__(self) -> None:
+        super().__init__("the handler ended with CancelledError, though nothing had cancelled it from outside")
+
+
+class DeferralTimeout(RecordFailure, TimeoutError):
+    """A deferred record was neither completed, nor failed, nor rejected in time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"deferred, and not completed within {seconds:g} s after the handler had returned")
+        self.seconds = seconds
+
+
+class DeserializationError(RecordFailure):
+    """A deserialiser raised; its own error is the ``__cause__``. ``part`` is ``"key"`` or ``"value"``."""
+
+    def __init__(self, part: str, size: int, error: BaseException) -> None:
+        super().__init__(f"cannot read the {part} ({size} bytes): {type(error).__name__}: {error}")
+        self.part = part
+
+
+class NoHandler(RecordFailure):
+    """Handlers are given by topic, and a topic that has appeared since has none."""
+
+    def __init__(self, topic: str, known: Collection[str]) -> None:
+        super().__init__(f"no handler for topic {topic!r}; there are handlers for {', '.join(sorted(known))}")
+
+
+class InvalidOutput(RecordFailure, TypeError):
+    """A handler returned something that is neither None, nor an Outgoing, nor an iterable of them."""
+
+
+class RecordStopped(RecordFailure):
+    """The patience with one record has ended, and the policy says to stop the consumer."""
+
+
+class RetryLater(AioparallelError):
+    """Raise it in a handler to have the record tried again after ``delay`` seconds: for what is expected, such as a
+    service that asks for patience. Logged at DEBUG. It is an attempt like any other: the policy's limits count it."""
+
+    def __init__(self, delay: float, reason: str = "") -> None:
+        if not delay >= 0:
+            raise ConfigurationError("RetryLater delay", delay, "seconds, 0 or more")
+        super().__init__(reason or f"try again in {delay:g} s")
+        self.delay = delay
+
+
+class Reject(AioparallelError):
+    """Raise it in a handler when the record can never succeed: no more tries, whatever the policy still allows."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)

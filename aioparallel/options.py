@@ -8,22 +8,33 @@ from __future__ import annotations
 import datetime as dt
 import difflib
 import enum
+import inspect
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, fields
-from typing import Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 from aioparallel.errors import ConfigurationError
+from aioparallel.policies import FailurePolicy, Producing
 from aioparallel.records import Record, TopicPartition
 
-__all__ = ["OptionFields", "Options", "Ordering"]
+__all__ = ["CallNext", "Deserializer", "Middleware", "OptionFields", "Options", "OrderBy", "Ordering", "Resource"]
 
-OrderBy = Callable[[Record], Hashable]
+OrderBy = Callable[[Record[Any, Any]], Hashable]
+Deserializer = Callable[[bytes], object]
+CallNext = Callable[[Record[Any, Any]], Awaitable[object]]
+Middleware = Callable[[Record[Any, Any], CallNext], Awaitable[object]]
+Resource = Callable[[], AbstractAsyncContextManager[object]]
 StartAt = dt.datetime | Mapping[TopicPartition, int]
 
 # Time that a settle needs beside the drain: a member may learn of a rebalance one heartbeat late, then the
 # last commit and its acknowledgement must fit (seconds).
 _SETTLE_RESERVE = 1.0
+
+
+# Records that may be parked unless max_parked says otherwise.
+_PARKED = 10_000
 
 
 class Ordering(enum.Enum):
@@ -49,7 +60,14 @@ class OptionFields(TypedDict, total=False):
     commit_after: int
     commit_timeout: float
     drain_timeout: float
-    retry_delay: float
+    max_parked: int | None
+    handler_timeout: float | None
+    failures: FailurePolicy
+    producing: Producing
+    key_deserializer: Deserializer | None
+    value_deserializer: Deserializer | None
+    middleware: Sequence[Middleware]
+    resources: Mapping[str, Resource]
     auto_offset_reset: Literal["earliest", "latest", "error"]
     start_at: StartAt | None
     until: Literal["end"] | None
@@ -76,8 +94,8 @@ class Options:
     max_concurrency: int = 100
     """Handlers running at once, at most. 1 is one record after the other; thousands are fine."""
     max_buffered: int = 10_000
-    """Records read ahead and not yet started, over all partitions, parked ones included. It is the look-ahead
-    past a slow or hot key. Small: lanes run dry; large: memory, and more to fetch again after a crash."""
+    """Records read ahead and not yet started, over all partitions. It is the look-ahead past a slow or hot key.
+    Small: lanes run dry; large: memory, and more to fetch again after a crash."""
     max_buffered_bytes: int = 64 * 1024 * 1024
     """Bytes of keys, values and headers of the buffered records. Intake stops when it is reached; it may be
     passed by what one fetch brings."""
@@ -91,8 +109,27 @@ class Options:
     drain_timeout: float = 20.0
     """Seconds that handlers in flight get to end when a partition is given away or the consumer closes; then
     they are cancelled. 0 cancels at once. Must fit in ``rebalance_timeout``."""
-    retry_delay: float = 1.0
-    """Seconds a record whose handler raised is parked before its next attempt."""
+    max_parked: int | None = None
+    """Records that wait for their next attempt, at most, over all partitions. When half of it is reached, partitions
+    with more than their share start nothing new, only retries, until it is less; the others go on. None: 10,000, or
+    four times ``max_concurrency`` if that is more."""
+    handler_timeout: float | None = None
+    """Seconds after which a handler is cancelled; its record fails with HandlerTimeout. None: never."""
+    failures: FailurePolicy = field(default_factory=FailurePolicy)
+    """What happens to a record that fails. **The default tries it again for ever.**"""
+    producing: Producing = field(default_factory=Producing)
+    """How what handlers return, and dead letters, are produced."""
+    key_deserializer: Deserializer | None = None
+    """A function of the key's bytes; what it returns is ``record.key``. Lanes still go by the bytes. When it raises,
+    the record fails with DeserializationError. Not called for a record without a key."""
+    value_deserializer: Deserializer | None = None
+    """The same for the value."""
+    middleware: Sequence[Middleware] = ()
+    """Async functions of a record and ``call_next``, around each attempt, the first outermost: ``return await
+    call_next(record)``. They see the record deserialised."""
+    resources: Mapping[str, Resource] = field(default_factory=dict)
+    """Functions by name that make async context managers, opened with the consumer in this order and closed with it
+    in the reverse one: ``{"http": lambda: httpx.AsyncClient()}``. Handlers reach them with ``resource("http")``."""
     auto_offset_reset: Literal["earliest", "latest", "error"] = "earliest"
     """Where to start without a committed offset, or when it is outside the log. ``"error"`` ends the run."""
     start_at: StartAt | None = None
@@ -125,6 +162,12 @@ class Options:
         _check_times(self)
         _check_start(self)
         _check_order_by(self)
+        _check_around(self)
+
+    @property
+    def parked_bound(self) -> int:
+        """``max_parked``, or what None stands for."""
+        return self.max_parked or max(_PARKED, 4 * self.max_concurrency)
 
     @classmethod
     def of(cls, given: OptionFields) -> Options:
@@ -158,10 +201,17 @@ def _check_choices(options: Options) -> None:
 
 
 def _check_counts(options: Options) -> None:
-    for name in ("max_concurrency", "max_buffered", "max_buffered_bytes", "commit_after"):
+    given = () if options.max_parked is None else ("max_parked",)
+    for name in ("max_concurrency", "max_buffered", "max_buffered_bytes", "commit_after", *given):
         value = getattr(options, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigurationError(name, value, "must be a whole number of at least 1")
+    if options.max_parked is not None and options.max_parked < 2 * options.max_concurrency:
+        raise ConfigurationError(
+            "max_parked",
+            options.max_parked,
+            f"must be at least twice max_concurrency ({options.max_concurrency}): all in flight may fail at once",
+        )
 
 
 def _check_times(options: Options) -> None:
@@ -172,9 +222,10 @@ def _check_times(options: Options) -> None:
         "session_timeout",
         "heartbeat_interval",
     )
-    for name in (*positive, "rebalance_timeout", "drain_timeout", "retry_delay"):
+    given = () if options.handler_timeout is None else ("handler_timeout",)
+    for name in (*positive, *given, "rebalance_timeout", "drain_timeout"):
         value = getattr(options, name)
-        least_is_open = name not in ("drain_timeout", "retry_delay")
+        least_is_open = name != "drain_timeout"
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e7:
             raise ConfigurationError(name, value, "must be seconds, from 0 to 10,000,000")
         if least_is_open and value == 0:
@@ -227,6 +278,22 @@ def _check_order_by(options: Options) -> None:
         raise ConfigurationError("order_by", options.order_by, "must be a function of the record")
     if options.ordering is not Ordering.KEY:
         raise ConfigurationError("order_by", options.order_by, f"needs ordering=Ordering.KEY, found {options.ordering}")
+
+
+def _check_around(options: Options) -> None:
+    for name, kind in (("failures", FailurePolicy), ("producing", Producing)):
+        if not isinstance(getattr(options, name), kind):
+            raise ConfigurationError(name, getattr(options, name), f"must be a {kind.__name__}")
+    for name in ("key_deserializer", "value_deserializer"):
+        function = getattr(options, name)
+        if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
+            raise ConfigurationError(name, function, "must be a plain function of bytes")
+    if not isinstance(options.middleware, list | tuple) or not all(callable(one) for one in options.middleware):
+        raise ConfigurationError("middleware", options.middleware, "must be async functions of a record and call_next")
+    if not hasattr(options.resources, "items") or not all(callable(one) for one in options.resources.values()):
+        raise ConfigurationError(
+            "resources", options.resources, "must map names to functions that make async context managers"
+        )
 
 
 def checked_topics(topics: object) -> tuple[str, ...] | re.Pattern[str]:

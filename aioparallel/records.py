@@ -1,13 +1,27 @@
-"""What travels: the record a handler sees, and the partition it came from."""
+"""What travels: the record a handler sees, what it may return to be produced, and where records stand."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from aioparallel.engine.deferral import Deferral
+    from aioparallel.engine.history import History
     from aioparallel.engine.lanes import Lane
 
-__all__ = ["Headers", "Record", "TopicPartition"]
+    # Covariant, so that a Record made with a key fits where any Record is wanted.
+    K_co = TypeVar("K_co", default=bytes | None, covariant=True)
+    V_co = TypeVar("V_co", default=bytes | None, covariant=True)
+else:
+    from typing import TypeVar
+
+    K_co = TypeVar("K_co", covariant=True)
+    V_co = TypeVar("V_co", covariant=True)
+
+__all__ = ["Failure", "Headers", "Origin", "Outgoing", "Produced", "Record", "TopicPartition"]
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -22,25 +36,101 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-class Record:
+class Origin(NamedTuple):
+    """Where a record stood first, before it went through retry topics."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    """Milliseconds since the epoch."""
+
+
+class Failure(NamedTuple):
+    """One failed attempt, without the exception object: that would keep the handler's frames alive."""
+
+    at: float
+    """Seconds since the epoch."""
+    type: str
+    """The exception's class with its module, ``"builtins.ValueError"`` being ``"ValueError"``."""
+    message: str
+    """Its text, at most 1,000 characters of it."""
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A record to be produced, as a handler returns it.
+
+    ``topic``: where to. ``key``, ``value``: bytes, or None. ``headers``: pairs of name and bytes.
+    ``partition``: None lets the key decide, as Kafka's own producers do (murmur2); a record without a key goes to
+    any partition. ``timestamp``: milliseconds since the epoch; None is the time of sending.
+
+    Raises TypeError at once for anything else, naming it.
+    """
+
+    topic: str
+    value: bytes | None = None
+    key: bytes | None = None
+    headers: Headers = ()
+    partition: int | None = None
+    timestamp: int | None = None
+
+    def __post_init__(self) -> None:
+        value, key = self.value, self.key
+        # Most are right, and there may be many: a closer look only at those that may be wrong.
+        if (
+            type(self.topic) is not str
+            or not self.topic
+            or (value is not None and type(value) is not bytes)
+            or (key is not None and type(key) is not bytes)
+        ):
+            _check_outgoing(self.topic, value, key)
+
+
+def _check_outgoing(topic: object, value: object, key: object) -> None:
+    if not (isinstance(topic, str) and topic):
+        raise TypeError(f"Outgoing(topic={topic!r}): the topic's name, a text that is not empty")
+    for name, found in (("value", value), ("key", key)):
+        if not isinstance(found, bytes | None):
+            raise TypeError(
+                f"Outgoing to {topic!r}: {name} is a {type(found).__name__}, it must be bytes or None; "
+                "encode it, e.g. json.dumps(...).encode()"
+            )
+
+
+class Produced(NamedTuple):
+    """Where the broker has put an :class:`Outgoing`."""
+
+    topic: str
+    partition: int
+    offset: int
+    """-1 when the broker acknowledged a repeated batch whose offset it no longer knows."""
+    timestamp: int
+    """Milliseconds since the epoch."""
+
+
+class Record(Generic[K_co, V_co]):
     """One Kafka record, as the handler sees it.
 
     ``topic``, ``partition``, ``offset``: where it stands in the log.
-    ``key``, ``value``: raw bytes, or None where the record has none.
+    ``key``, ``value``: raw bytes, or None where the record has none; with ``key_deserializer`` or
+    ``value_deserializer`` what these made of them, and then ``raw_key`` and ``raw_value`` are the bytes.
     ``timestamp``: milliseconds since the epoch, as the log holds it.
     ``headers``: pairs of name and raw bytes, in the log's order.
-    ``attempt``: 1 at the first call of the handler, one more at each retry.
 
-    A record compares by identity; its place in the log, ``(topic, partition, offset)``, names it for good.
-    The underscored slots belong to the scheduler: the lane it waits in, the record behind it there, its
-    size in bytes.
+    For type checkers it is generic: ``Record[str, Order]`` says what the deserialisers give; ``Record`` alone is
+    raw. A record compares by identity; its place in the log, ``(topic, partition, offset)``, names it for good.
+    The underscored slots belong to the engine: the lane it waits in, the record behind it there, its size in
+    bytes, how often it was parked, and for the few that have one, what happened to it so far.
     """
 
     __slots__ = (
+        "_history",
         "_lane",
         "_next",
+        "_parks",
+        "_raw",
         "_size",
-        "attempt",
         "headers",
         "key",
         "offset",
@@ -53,22 +143,24 @@ class Record:
     topic: str
     partition: int
     offset: int
-    key: bytes | None
-    value: bytes | None
+    key: K_co
+    value: V_co
     headers: Headers
     timestamp: int
-    attempt: int
     _lane: Lane
-    _next: Record | None
+    _next: Record[Any, Any] | None
     _size: int
+    _parks: int
+    _history: History | None
+    _raw: tuple[bytes | None, bytes | None]
 
     def __init__(
         self,
         topic: str,
         partition: int,
         offset: int,
-        key: bytes | None = None,
-        value: bytes | None = None,
+        key: K_co = None,  # type: ignore[assignment]
+        value: V_co = None,  # type: ignore[assignment]
         headers: Headers = (),
         timestamp: int = 0,
     ) -> None:
@@ -79,12 +171,56 @@ class Record:
         self.value = value
         self.headers = headers
         self.timestamp = timestamp
-        self.attempt = 1
+        self._parks = 0
+        self._history = None
 
     @property
     def topic_partition(self) -> TopicPartition:
         """The partition this record came from."""
         return TopicPartition(self.topic, self.partition)
+
+    @property
+    def attempt(self) -> int:
+        """1 at the first call of the handler, one more at each retry, those through retry topics included."""
+        history = self._history
+        return 1 + self._parks + (history.attempts_before - history.idle_parks if history else 0)
+
+    @property
+    def first_failure(self) -> Failure | None:
+        """The first failed attempt; None when none has failed."""
+        return self._history.first_failure if self._history else None
+
+    @property
+    def last_failure(self) -> Failure | None:
+        """The failed attempt before this one; None when none has failed."""
+        return self._history.last_failure if self._history else None
+
+    @property
+    def origin(self) -> Origin:
+        """Where the record stood first: its own place, or for one from a retry topic the place before that."""
+        if self._history and self._history.origin:
+            return self._history.origin
+        return Origin(self.topic, self.partition, self.offset, self.timestamp)
+
+    @property
+    def raw_key(self) -> bytes | None:
+        """The key's bytes, whatever a deserialiser made of them."""
+        return self._raw[0] if hasattr(self, "_raw") else self.key  # type: ignore[return-value]
+
+    @property
+    def raw_value(self) -> bytes | None:
+        """The value's bytes, whatever a deserialiser made of them."""
+        return self._raw[1] if hasattr(self, "_raw") else self.value  # type: ignore[return-value]
+
+    def defer(self, timeout: float) -> Deferral:
+        """Let the record go on after the handler has returned, until the handle given back is told how it ended.
+
+        Until then the record counts as in flight and its lane waits. After ``timeout`` seconds from the handler's
+        return without a word it fails with ``DeferralTimeout``. To be called once an attempt, by the handler.
+        """
+        from aioparallel.engine.deferral import defer  # noqa: PLC0415 - records know the engine for types only
+
+        return defer(self, timeout)
 
     def __repr__(self) -> str:
         # No value and no key: they may be large, or secret.

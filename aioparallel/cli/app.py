@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from aioparallel.cli.dlq.commands import dlq
 from aioparallel.errors import AioparallelError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(dlq)
 
 
 def show_version(asked: bool) -> None:

@@ -1,5 +1,6 @@
-"""The Kafka client behind :class:`~aioparallel.engine.client.Client`: aiokafka."""
+"""The Kafka clients behind :class:`~aioparallel.engine.client.Client` and
+:class:`~aioparallel.engine.producer.Producer`: aiokafka."""
 
-from aioparallel.clients.aiokafka import AiokafkaClient
+from aioparallel.clients.aiokafka import AiokafkaClient, AiokafkaProducer
 
-__all__ = ["AiokafkaClient"]
+__all__ = ["AiokafkaClient", "AiokafkaProducer"]

@@ -128,7 +128,7 @@ class Committer:
             self.cut_maps += 1
         if self._options.when_map_is_full == "block":
             ceiling = one.highest if one.cut else NO_CEILING
-            if ceiling != session.ceiling:
+            if ceiling != session.map_ceiling:
                 self._scheduler.set_ceiling(session, ceiling)
                 self._on_unblocked()
 

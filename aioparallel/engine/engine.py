@@ -9,20 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from typing import Any
 
 from aioparallel.engine.assignment import CANCEL_GRACE, Assignment
 from aioparallel.engine.client import Client
 from aioparallel.engine.committer import Committer
 from aioparallel.engine.fetcher import Fetcher
+from aioparallel.engine.handlers import Handler
+from aioparallel.engine.health import Problem
 from aioparallel.engine.intake import Intake
+from aioparallel.engine.observing import problems_of, stats_of
+from aioparallel.engine.outlets import Disposal, Outlet
 from aioparallel.engine.processor import Processor
-from aioparallel.engine.session import Session, SessionState
-from aioparallel.engine.stats import LongestLane, PartitionStats, Stats
-from aioparallel.engine.workers import Handler
+from aioparallel.engine.stats import Stats
 from aioparallel.options import Options
-from aioparallel.records import TopicPartition
+from aioparallel.records import Record, TopicPartition
 
 __all__ = ["Engine"]
 
@@ -33,6 +35,7 @@ class Engine:
     """Runs one handler over what one client is assigned. Made within a running event loop, used once.
 
     ``targets``: with ``until="end"``, the end offset of each partition at the start; else None.
+    ``outlet``, ``disposal``: where what handlers return goes, and records whose patience has ended.
     """
 
     def __init__(
@@ -42,11 +45,20 @@ class Engine:
         options: Options,
         handler: Handler,
         targets: Mapping[TopicPartition, int] | None = None,
+        outlet: Outlet | None = None,
+        disposal: Disposal | None = None,
     ) -> None:
         self._client = client
         self._options = options
         self._targets = targets
-        self._processor = Processor(handler, options, on_fatal=self._fail, on_idle=self._look_for_end)
+        self._processor = Processor(
+            handler,
+            options,
+            outlet=outlet,
+            disposal=disposal,
+            on_fatal=self._fail,
+            on_idle=self._look_for_end,
+        )
         self._assignment = Assignment(
             client,
             group_id,
@@ -167,7 +179,7 @@ class Engine:
     def _look_for_end(self) -> None:
         if self._targets is None or self._end.done() or self._processor.scheduler.in_flight:
             return
-        if self._processor.unfinished or not self._assignment.settled_down():
+        if self._processor.scheduler.unfinished or not self._assignment.settled_down():
             return
         if all(session.ledger.position >= session.target for session in self._assignment.sessions.values()):
             self.stop(drain=True)
@@ -176,63 +188,14 @@ class Engine:
 
     def stats(self) -> Stats:
         """A snapshot of everything; walks the lanes, so a few times a second at most."""
-        scheduler = self._processor.scheduler
-        partitions = tuple(self._partition_stats(session) for _, session in sorted(self._assignment.sessions.items()))
-        lags = [partition.lag for partition in partitions]
-        return Stats(
-            admitted=scheduler.admitted,
-            buffered=scheduler.buffered,
-            buffered_bytes=scheduler.buffered_bytes,
-            parked=scheduler.parked,
-            in_flight=len(scheduler.in_flight),
-            succeeded=scheduler.succeeded,
-            dropped=scheduler.dropped,
-            failed_attempts=scheduler.failed_attempts,
-            ready_lanes=scheduler.ready,
-            lanes=sum(len(session.lanes) for session in scheduler.sessions),
-            lag=None
-            if None in lags or not self._assignment.has_assignment
-            else sum(lag for lag in lags if lag is not None),
-            intake="stopped" if self._end.done() else self._fetcher.state,
-            longest_lane=_longest_lane(scheduler.sessions),
-            commits=self._committer.commits,
-            failed_commits=self._committer.failed_commits,
-            offset_resets=self._assignment.offset_resets,
-            unreadable_maps=self._assignment.unreadable_maps,
-            cut_maps=self._committer.cut_maps,
-            metadata_limit=self._committer.limit.characters,
-            partitions=partitions,
-        )
+        intake = "stopped" if self._end.done() else self._fetcher.state
+        return stats_of(self._client, self._processor, self._assignment, self._committer, intake)
 
-    def _partition_stats(self, session: Session) -> PartitionStats:
-        ledger = session.ledger
-        end = self._client.end_offset_seen(session.partition)
-        if session.state is SessionState.OPENING:
-            end = None  # of what is not positioned yet, the distance to it means nothing
-        incompletes = sum(1 for offset in ledger.incompletes if offset < ledger.position)
-        return PartitionStats(
-            topic=session.partition.topic,
-            partition=session.partition.partition,
-            epoch=session.epoch,
-            state=session.state.value,
-            committed=session.acknowledged.offset if session.acknowledged else None,
-            position=ledger.position,
-            highest_completed=ledger.highest_completed,
-            incompletes=incompletes,
-            buffered=session.buffered,
-            parked=session.parked,
-            lag=max(0, end - ledger.position) + incompletes if end is not None else None,
-            map_cut_at=session.cut,
-        )
+    def problems(self, undelivered: Mapping[Record[Any, Any], str]) -> tuple[Problem, ...]:
+        """What is wrong. ``undelivered``: records that cannot be put away, and why."""
+        return tuple(problems_of(self._processor, tuple(self._assignment.sessions.values()), undelivered))
 
-
-def _longest_lane(sessions: Iterable[Session]) -> LongestLane | None:
-    longest: LongestLane | None = None
-    for session in sessions:
-        for lane in session.lanes.values():
-            if lane.head is None or lane.head._next is None:
-                continue
-            length = sum(1 for _ in lane)
-            if longest is None or length > longest.length:
-                longest = LongestLane(session.partition, lane.key, length, lane.head.offset)
-    return longest
+    @property
+    def running(self) -> bool:
+        """Whether records are read and run."""
+        return not self._end.done()

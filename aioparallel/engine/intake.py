@@ -6,7 +6,8 @@ The buffer is shared out evenly: with one limit for all it would fill with one p
 * A partition with few lanes of its own ready wants more, however much the others have ready: a trickle is not
   delayed by a hot partition.
 * One that is at its share and still has few lanes ready is full of hot keys: it borrows what the others leave, all
-  but a reserve for each of them. This is how it reads past a hot key, up to ``max_buffered``.
+  but a reserve for each of them. This is how it reads past a hot key, up to ``max_buffered``. One that holds records
+  back, because too many are parked or its offset map is full, has enough.
 * Bytes: the records that still fit are estimated from the mean size seen.
 """
 
@@ -83,7 +84,7 @@ class Intake:
         takers = [s for s in sessions if s.state is SessionState.OPEN and s.ledger.position < s.target]
         if not takers:
             return Plan({}, 0, "nothing assigned")
-        waiting = sum(_waiting(session) for session in sessions)
+        waiting = sum(session.buffered for session in sessions)
         size = sum(session.buffered_bytes for session in sessions)
         by_count = options.max_buffered - waiting
         by_bytes = self._records_in(options.max_buffered_bytes - size)
@@ -113,14 +114,14 @@ class Intake:
         reserved = 0
         self._turn = turn = (self._turn + 1) % len(takers)
         for session in (*takers[turn:], *takers[:turn]):
-            missing = share - _waiting(session)
+            missing = share - session.buffered
             has_few = len(session.ready) < few
             if missing > 0:
                 reserved += min(max(1, share // _RESERVE_PART), missing)
             if missing >= worth or (missing > 0 and not session.ready):
                 if all_want or has_few:
                     below.append((session.partition, missing))
-            elif has_few and self._lanes_may_grow:
+            elif has_few and self._lanes_may_grow and not session.held:
                 borrowers.append(session.partition)
         quotas: dict[TopicPartition, int] = {}
         lent = max(0, free - reserved) // len(borrowers) if borrowers else 0
@@ -138,7 +139,3 @@ class Intake:
 
     def _records_in(self, size: int) -> int:
         return int(size // max(self._mean_size, 1.0))
-
-
-def _waiting(session: Session) -> int:
-    return session.buffered + session.parked

@@ -12,12 +12,12 @@ from collections.abc import Coroutine, Generator
 from contextvars import Context
 from typing import Any
 
-__all__ = ["resume"]
+__all__ = ["resume", "run_in"]
 
 
 @types.coroutine
-def resume(coroutine: Coroutine[Any, Any, object], context: Context, yielded: object) -> Generator[Any, Any, None]:
-    """Await the rest of ``coroutine``, whose first step in ``context`` has yielded ``yielded``."""
+def resume(coroutine: Coroutine[Any, Any, object], context: Context, yielded: object) -> Generator[Any, Any, object]:
+    """Await the rest of ``coroutine``, whose first step in ``context`` has yielded ``yielded``; its result."""
     run, send, throw = context.run, coroutine.send, coroutine.throw
     try:
         while True:
@@ -30,5 +30,14 @@ def resume(coroutine: Coroutine[Any, Any, object], context: Context, yielded: ob
                 yielded = run(throw, error)
             else:
                 yielded = run(send, sent)
-    except StopIteration:
-        return
+    except StopIteration as stop:
+        return stop.value
+
+
+async def run_in(context: Context, coroutine: Coroutine[Any, Any, object]) -> object:
+    """Await all of ``coroutine`` inside ``context``."""
+    try:
+        yielded = context.run(coroutine.send, None)
+    except StopIteration as stop:
+        return stop.value
+    return await resume(coroutine, context, yielded)

@@ -1,4 +1,4 @@
-"""Scheduler, workers and retry timer together: all that is needed to run records, from wherever they come.
+"""Scheduler, workers, failures and retry timer together: all that is needed to run records, from wherever they come.
 
 A Kafka partition feeds it through the fetcher; a test, or a task of another engine, through :func:`process`.
 """
@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from aioparallel.engine.failure_log import FailureLog
+from aioparallel.engine.failures import Decision, Failures, NotDue
+from aioparallel.engine.handlers import Handler
+from aioparallel.engine.outlets import Abandoned, Disposal, NoOutlet, Outlet
 from aioparallel.engine.retries import RetryQueue
-from aioparallel.engine.scheduler import Scheduler
+from aioparallel.engine.scheduler import AnyRecord, Outcome, Scheduler
 from aioparallel.engine.session import Session, SessionState
-from aioparallel.engine.workers import Handler, WorkerPool
+from aioparallel.engine.workers import Stuck, WorkerPool
+from aioparallel.errors import RecordStopped
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
 
@@ -28,9 +34,10 @@ class _DrainWait(NamedTuple):
 
 
 class Processor:
-    """Runs admitted records under the options' order and bounds, retrying failed ones for ever.
+    """Runs admitted records under the options' order, bounds and failure policy.
 
-    ``on_fatal(error)`` hears what must end everything; ``on_idle()`` that a worker found nothing to do.
+    ``outlet`` takes what handlers return, ``disposal`` the records whose patience has ended.
+    ``on_fatal(error)`` hears what must end everything; ``on_idle()`` that there may be nothing more to do.
     """
 
     def __init__(
@@ -38,27 +45,40 @@ class Processor:
         handler: Handler,
         options: Options,
         *,
+        outlet: Outlet | None = None,
+        disposal: Disposal | None = None,
         on_fatal: Callable[[BaseException], None],
         on_idle: Callable[[], None],
     ) -> None:
-        self.scheduler = Scheduler(options.ordering, options.order_by)
-        self._retry_delay = options.retry_delay
+        # All that is in flight may fail at once and be parked beyond the bound that is looked at before starts.
+        self.scheduler = Scheduler(options.ordering, options.order_by, options.parked_bound - options.max_concurrency)
+        self.scheduler.on_drained = self._look_at_drains
+        self.scheduler.on_full = self._fullness_changed
+        self._outlet: Outlet = outlet or NoOutlet()
+        self._disposal: Disposal = disposal or NoOutlet()
+        self._on_fatal = on_fatal
+        self._on_idle = on_idle
+        self._failures = Failures(options.failures)
+        self._failure_log = FailureLog()
         self._retries = RetryQueue()
-        self._timer: asyncio.TimerHandle | None = None
+        # uvloop gives a handle without a time for a time that has come, so ours is kept beside it.
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0
         # A rebalance and a close may drain the same sessions at once: each has its own wait.
         self._drains: list[_DrainWait] = []
-        self.scheduler.on_drained = self._look_at_drains
         self._pool = WorkerPool(
             self.scheduler,
             handler,
             options.max_concurrency,
+            on_returned=self._returned,
             on_failed=self._failed,
             on_fatal=on_fatal,
             on_idle=on_idle,
+            timeout=options.handler_timeout,
             task_per_record=options.isolation == "task",
         )
 
-    def admit(self, session: Session, records: Sequence[Record], next_offset: int) -> None:
+    def admit(self, session: Session, records: Sequence[AnyRecord], next_offset: int) -> None:
         """Take what was read of a partition: ``records`` ascending by offset, and the position after them.
 
         Registers them in the session's ledger, drops what the restored offset map says is done, and
@@ -79,10 +99,9 @@ class Processor:
             self._pool.notify()
 
     @property
-    def unfinished(self) -> int:
-        """Records admitted and not ended."""
-        scheduler = self.scheduler
-        return len(scheduler.in_flight) + scheduler.buffered + scheduler.parked
+    def stuck(self) -> list[Stuck]:
+        """Handlers that ignore the cancellation at their deadline."""
+        return self._pool.stuck
 
     async def drain(self, sessions: Sequence[Session], seconds: float, cancel_grace: float) -> None:
         """Start nothing more of these sessions and wait for what is in flight.
@@ -131,31 +150,125 @@ class Processor:
                 extra={"action": "handler_abandoned", "offset": record.offset},
             )
 
+    # -- outcomes ---------------------------------------------------------------------------------------
+
+    async def _returned(self, record: AnyRecord, value: object) -> None:
+        """The handler has returned: let its outputs leave. Within the worker's slot until there is room for them."""
+        outputs = self._outlet.collect(record, value)
+        if outputs is None:
+            self.scheduler.succeed(record)
+            return
+        while (room := self._outlet.room()) is not None:
+            self.notify()  # this worker waits, others need not
+            await room
+        if record._lane.session.state is not SessionState.DROPPED:
+            self.scheduler.produce(record)
+            self._outlet.deliver(record, outputs, self._delivered)
+        else:
+            self.scheduler.put_back(record)  # dropped while it waited; its next owner runs it
+
+    def _delivered(self, record: AnyRecord, error: Exception | None) -> None:
+        if error is None:
+            self.scheduler.end(record, Outcome.SUCCEEDED)
+            self._one_less_producing()
+            return
+        if isinstance(error, Abandoned) or not record._lane.session.current:
+            self.scheduler.put_back(record)
+            self._one_less_producing()
+            return
+        decision = self._decide(record, error)
+        if decision is None or decision.delay is not None:
+            self._park(record, decision)
+        else:
+            self._end(record, error, decision)
+
+    async def _failed(self, record: AnyRecord, error: Exception) -> None:
+        """An attempt has failed. Within the worker's slot until there is room for a dead letter."""
+        decision = self._decide(record, error)
+        if decision is None or decision.delay is not None:
+            self._park(record, decision)
+            return
+        if decision.retry_topic or decision.end == "dead_letter":
+            while (room := self._disposal.room()) is not None:
+                self.notify()
+                await room
+            if not record._lane.session.current:
+                self.scheduler.put_back(record)
+                return
+            self.scheduler.produce(record)
+        self._end(record, error, decision)
+
+    def _decide(self, record: AnyRecord, error: Exception) -> Decision | None:
+        """None when the decision itself failed, which ends the run."""
+        try:
+            decision = self._failures.decide(record, error, time.time())
+        except Exception as broken:
+            broken.add_note(f"while deciding what becomes of {record!r}, which failed with {error!r}")
+            self._on_fatal(broken)
+            return None
+        if not isinstance(error, NotDue):
+            self.scheduler.failed_attempts += 1
+            self._failure_log.decided(record, error, decision, time.monotonic())
+        return decision
+
+    def _end(self, record: AnyRecord, error: Exception, decision: Decision) -> None:
+        """No more attempts here. The record is in flight, or producing if it is to be put away."""
+        if decision.end == "skip":
+            self.scheduler.end(record, Outcome.SKIPPED)
+            self._one_less_producing()
+        elif decision.end == "stop":
+            self._park(record, None)
+            stopped = RecordStopped(
+                f"{record.topic_partition} offset {record.offset} failed for good (attempt {record.attempt - 1}): "
+                f"{error!r}; its offset is not committed. Mend the cause and start again, or tell the failure policy "
+                'where such records go: FailurePolicy(dead_letter="a topic"), or give_up="skip"'
+            )
+            stopped.__cause__ = error
+            self._on_fatal(stopped)
+        else:
+            self._disposal.dispose(record, error, decision.retry_topic, self._disposed)
+
+    def _disposed(self, record: AnyRecord, error: Exception | None) -> None:
+        if error is None:
+            self.scheduler.end(record, Outcome.DEAD_LETTERED)
+        else:
+            self._park(record, None)  # given up because its session is stopped
+        self._one_less_producing()
+
+    def _one_less_producing(self) -> None:
+        if self.scheduler.ready == 1:
+            self.notify()  # with more of them a worker is on its way already: acknowledgements come in batches
+        if not self.scheduler.producing:
+            self._on_idle()
+
     # -- retries ----------------------------------------------------------------------------------------
 
-    def _failed(self, record: Record, error: BaseException) -> None:
-        if not self.scheduler.park(record):
-            return
-        logger.warning(
-            "handler failed for %s offset %d (attempt %d): %r; next attempt in %g s",
-            record.topic_partition,
-            record.offset,
-            record.attempt - 1,
-            error,
-            self._retry_delay,
-            exc_info=error if record.attempt == 2 else None,
-            extra={"action": "handler_failed", "offset": record.offset, "attempt": record.attempt - 1},
-        )
-        self._retries.add(record, asyncio.get_running_loop().time() + self._retry_delay)
-        self._set_timer()
+    def _park(self, record: AnyRecord, decision: Decision | None) -> None:
+        """Park until the decision's time; without one for good, because the run ends."""
+        if self.scheduler.park(record) and decision is not None and decision.delay is not None:
+            self._retries.add(record, asyncio.get_running_loop().time() + decision.delay)
+            self._set_timer()
+
+    def _fullness_changed(self, session: Session) -> None:
+        if session.full:
+            logger.warning(
+                "%s: %d records wait for a retry, more than this partition's share of max_parked: it starts retries "
+                "only until they are fewer; the other partitions go on",
+                session.partition,
+                session.parked,
+                extra={"action": "max_parked", "parked": session.parked},
+            )
+        else:
+            logger.info("%s: starts new records again", session.partition, extra={"action": "max_parked_over"})
+            self.notify()
 
     def _set_timer(self) -> None:
         when = self._retries.next_time
-        if when is None or (self._timer is not None and self._timer.when() <= when):
+        if when is None or (self._timer is not None and self._timer_at <= when):
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(when, self._unpark_due)
+        self._timer, self._timer_at = asyncio.get_running_loop().call_at(when, self._unpark_due), when
 
     def _unpark_due(self) -> None:
         self._timer = None
@@ -167,13 +280,13 @@ class Processor:
 
 
 async def process(
-    records: Iterable[Record], handler: Handler, options: Options | None = None, *, chunk: int = 100
+    records: Iterable[Record[Any, Any]], handler: Handler, options: Options | None = None, *, chunk: int = 100
 ) -> None:
     """Run ``handler`` on every record of an iterable, in the order and within the bounds of ``options``.
 
     Reads ``chunk`` records at a time, only while fewer than ``max_buffered`` wait. Offsets must ascend within
-    each partition. Returns when every record has succeeded; failed ones are retried after ``retry_delay``.
-    Raises what ended it otherwise (KeyboardInterrupt, SystemExit).
+    each partition. Returns when every record has ended; failed ones follow ``options.failures``.
+    Raises what ended it otherwise (KeyboardInterrupt, SystemExit, RecordStopped).
     """
     options = options or Options()
     turn = asyncio.Event()
@@ -190,7 +303,7 @@ async def process(
     source = iter(records)
     exhausted = False
     try:
-        while not fatal and not (exhausted and not processor.unfinished):
+        while not fatal and not (exhausted and not processor.scheduler.unfinished):
             room = options.max_buffered - processor.scheduler.buffered
             if not exhausted and room > 0:
                 exhausted = not _feed(processor, sessions, source, min(chunk, room))
@@ -205,9 +318,11 @@ async def process(
         raise fatal[0]
 
 
-def _feed(processor: Processor, sessions: dict[TopicPartition, Session], source: Iterable[Record], count: int) -> bool:
+def _feed(
+    processor: Processor, sessions: dict[TopicPartition, Session], source: Iterable[Record[Any, Any]], count: int
+) -> bool:
     """Admit up to ``count`` records; False when the source has ended."""
-    taken: dict[TopicPartition, list[Record]] = {}
+    taken: dict[TopicPartition, list[AnyRecord]] = {}
     ended = True
     for record in source:
         taken.setdefault(record.topic_partition, []).append(record)

@@ -1,24 +1,43 @@
 """The scheduler: which record runs next. Plain methods, no clock, no I/O, no event loop.
 
-Counts obey I5 at every step: admitted = buffered + parked + in flight + succeeded + dropped.
+Counts obey I5 at every step: admitted = buffered + parked + in flight + producing + ended + dropped, where ended is
+succeeded + dead-lettered + skipped.
 """
 
 from __future__ import annotations
 
+import enum
 import itertools
 import sys
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
 
 from aioparallel.engine.lanes import Lane
+from aioparallel.engine.parking import Parking
 from aioparallel.engine.session import Session, SessionState
 from aioparallel.options import OrderBy, Ordering
 from aioparallel.records import Record, TopicPartition
 
-__all__ = ["Scheduler"]
+__all__ = ["Outcome", "Scheduler"]
+
+AnyRecord = Record[Any, Any]
+
+
+class Outcome(enum.Enum):
+    """How a record ended."""
+
+    SUCCEEDED = "succeeded"
+    DEAD_LETTERED = "dead-lettered"
+    """In the dead-letter topic, put away by a function, or in a retry topic."""
+    SKIPPED = "skipped"
 
 
 def _nothing() -> None:
+    pass
+
+
+def _ignore(session: Session) -> None:
     pass
 
 
@@ -30,7 +49,9 @@ class Scheduler:
     "is it time to fetch, or to commit?" would be many.
     """
 
-    def __init__(self, ordering: Ordering = Ordering.KEY, order_by: OrderBy | None = None) -> None:
+    def __init__(
+        self, ordering: Ordering = Ordering.KEY, order_by: OrderBy | None = None, max_parked: int = sys.maxsize
+    ) -> None:
         self._ordering = ordering
         self._order_by = order_by
         self._ring: deque[Session] = deque()  # sessions with something ready, in turn
@@ -39,20 +60,25 @@ class Scheduler:
         self.paused = False
 
         self.sessions: set[Session] = set()
-        self.in_flight: set[Record] = set()
+        self.in_flight: set[AnyRecord] = set()
+        self.producing: set[AnyRecord] = set()
         self.ready = 0  # lanes (and records without order) that could start now
         self.admitted = 0
         self.succeeded = 0
+        self.dead_lettered = 0
+        self.skipped = 0
         self.dropped = 0
         self.failed_attempts = 0
+        self.parking = Parking(max_parked, self.sessions, self._fullness_changed)
 
         self.taken_left = sys.maxsize
         self.on_taken: Callable[[], None] = _nothing
         self.succeeded_left = sys.maxsize
         self.on_succeeded: Callable[[], None] = _nothing
-        self.on_drained: Callable[[], None] = _nothing  # the last record in flight of a stopped session ended
+        self.on_drained: Callable[[], None] = _nothing  # the last record of a stopped session that was waited for ended
+        self.on_full: Callable[[Session], None] = _ignore  # a session became full of parked records, or no more
 
-    # Buffered and parked are counted by session alone: the sums are wanted once a fetch, the parts once a record.
+    # Buffered is counted by session alone: the sum is wanted once a fetch, the parts once a record.
 
     @property
     def buffered(self) -> int:
@@ -67,11 +93,16 @@ class Scheduler:
     @property
     def parked(self) -> int:
         """Records that wait for their next attempt."""
-        return sum(session.parked for session in self.sessions)
+        return self.parking.count
+
+    @property
+    def unfinished(self) -> int:
+        """Records admitted and not ended."""
+        return self.buffered + self.parked + len(self.in_flight) + len(self.producing)
 
     # -- in ---------------------------------------------------------------------------------------------
 
-    def admit(self, session: Session, records: Sequence[Record]) -> None:
+    def admit(self, session: Session, records: Sequence[AnyRecord]) -> None:
         """Put records, ascending by offset and registered in the session's ledger, into their lanes."""
         lanes, ready, loose = session.lanes, session.ready, session.loose
         ready_before, size = len(ready), 0
@@ -91,13 +122,15 @@ class Scheduler:
             record._lane = lanes[key] = lane = Lane(session, key, record)
             if not (self._orphans and self._closed_by_orphan(lane)):
                 ready.append(lane)
-        self.sessions.add(session)
+        if session not in self.sessions:
+            self.sessions.add(session)
+            self.parking.join(session)
         self.admitted += len(records)
         session.buffered += len(records)
         session.buffered_bytes += size
         self._became_ready(session, len(ready) - ready_before)
 
-    def _lane_keys(self, records: Sequence[Record]) -> Iterable[Hashable]:
+    def _lane_keys(self, records: Sequence[AnyRecord]) -> Iterable[Hashable]:
         if self._order_by is not None:
             order_by = self._order_by
             return [order_by(record) for record in records]
@@ -121,7 +154,7 @@ class Scheduler:
 
     # -- out --------------------------------------------------------------------------------------------
 
-    def take(self) -> Record | None:
+    def take(self) -> AnyRecord | None:
         """The next record to run, now in flight; None when nothing is ready. Sessions take turns."""
         if self.paused:
             return None
@@ -136,7 +169,7 @@ class Scheduler:
             self.ready -= 1
             record = item if isinstance(item, Record) else item.head
             assert record is not None
-            if record.offset > session.ceiling:
+            if record.offset > session.ceiling and not (record._parks and record.offset <= session.map_ceiling):
                 session.held.append(item)
                 continue
             ring.rotate(-1)
@@ -144,26 +177,26 @@ class Scheduler:
             return record
         return None
 
-    def _start(self, session: Session, record: Record) -> None:
-        if record.attempt == 1:
+    def _start(self, session: Session, record: AnyRecord) -> None:
+        self.in_flight.add(record)
+        if record._parks:
+            self.parking.leave(session)
+        else:
             session.buffered -= 1
             session.buffered_bytes -= record._size
-        else:
-            session.parked -= 1
-        self.in_flight.add(record)
         self.taken_left -= 1
         if not self.taken_left:
             self.on_taken()
 
     # -- outcomes ---------------------------------------------------------------------------------------
 
-    def succeed(self, record: Record) -> None:
+    def succeed(self, record: AnyRecord) -> None:
         """The handler has ended well: complete the offset and open the lane for the next record."""
         lane = record._lane
         session = lane.session
         self.in_flight.remove(record)
         if session.stopped:
-            self._end_stopped(record, session, succeeded=True)
+            self._end_stopped(record, session, Outcome.SUCCEEDED)
             return
         session.ledger.complete(record.offset)
         self.succeeded += 1
@@ -183,57 +216,94 @@ class Scheduler:
             session.ready.append(lane)
             self._became_ready(session, 1)
 
-    def park(self, record: Record) -> bool:
+    def end(self, record: AnyRecord, outcome: Outcome) -> None:
+        """A record in flight or producing has ended in another way, or after its outputs were acknowledged."""
+        session = record._lane.session
+        if session.stopped:
+            self._leave(record)
+            self._end_stopped(record, session, outcome)
+            return
+        # From here on it is a success; the hot path stays in one piece.
+        if record in self.producing:
+            self.producing.remove(record)
+            self.in_flight.add(record)
+        self.succeed(record)
+        if outcome is not Outcome.SUCCEEDED:
+            self.succeeded -= 1
+            self._count(outcome)
+
+    def _leave(self, record: AnyRecord) -> None:
+        if record in self.producing:
+            self.producing.remove(record)
+        else:
+            self.in_flight.remove(record)
+
+    def _count(self, outcome: Outcome) -> None:
+        if outcome is Outcome.SUCCEEDED:
+            self.succeeded += 1
+        elif outcome is Outcome.DEAD_LETTERED:
+            self.dead_lettered += 1
+        else:
+            self.skipped += 1
+
+    def produce(self, record: AnyRecord) -> None:
+        """The handler has ended, its outputs are on their way: no longer in flight, the lane still closed.
+
+        :meth:`end` or :meth:`park` comes next, whatever becomes of the session meanwhile.
+        """
+        self.in_flight.remove(record)
+        self.producing.add(record)
+
+    def park(self, record: AnyRecord) -> bool:
         """The attempt failed: the record keeps its place in its lane and waits for :meth:`unpark`.
 
         False when its session is stopped: then nobody waits for it any more.
         """
-        self.failed_attempts += 1
         session = record._lane.session
-        self.in_flight.remove(record)
+        self._leave(record)
         if session.stopped:
-            self._end_stopped(record, session, succeeded=False)
+            self._end_stopped(record, session, None)
             return False
-        record.attempt += 1
-        session.parked += 1
+        record._parks += 1
+        self.parking.enter(session)
         return True
 
-    def unpark(self, record: Record) -> None:
+    def unpark(self, record: AnyRecord) -> None:
         """The retry time has come. The record counts as parked until it is taken again."""
         self._ready_again(record)
 
-    def put_back(self, record: Record) -> None:
+    def put_back(self, record: AnyRecord) -> None:
         """The start did not count: the record is ready again at once, with the same attempt."""
         session = record._lane.session
-        self.in_flight.remove(record)
+        self._leave(record)
         if session.stopped:
-            self._end_stopped(record, session, succeeded=False)
+            self._end_stopped(record, session, None)
             return
-        if record.attempt == 1:
+        if record._parks:
+            self.parking.enter(session)
+        else:
             session.buffered += 1
             session.buffered_bytes += record._size
-        else:
-            session.parked += 1
         self._ready_again(record)
 
-    def _ready_again(self, record: Record) -> None:
+    def _ready_again(self, record: AnyRecord) -> None:
         lane = record._lane
         if not lane.session.stopped:
             lane.session.ready.append(record if lane.key is None else lane)
             self._became_ready(lane.session, 1)
 
-    def _end_stopped(self, record: Record, session: Session, *, succeeded: bool) -> None:
-        """An outcome in a session that drains (success still counts), or was dropped (nothing counts, I6)."""
+    def _end_stopped(self, record: AnyRecord, session: Session, outcome: Outcome | None) -> None:
+        """An outcome in a session that drains (it still counts), or was dropped (nothing counts, I6)."""
         lane = record._lane
         if session.state is SessionState.DROPPED:
             self.dropped += 1
             self._release_orphan(lane)
             return
-        if succeeded:
-            session.ledger.complete(record.offset)
-            self.succeeded += 1
-        else:
+        if outcome is None:
             self.dropped += 1
+        else:
+            session.ledger.complete(record.offset)
+            self._count(outcome)
         if lane.key is not None:
             lane.head = record._next
         session.draining -= 1
@@ -252,44 +322,56 @@ class Scheduler:
     # -- sessions ---------------------------------------------------------------------------------------
 
     def stop(self, session: Session) -> int:
-        """Start nothing more of this session. Returns how many of its records are in flight."""
+        """Start nothing more of this session. Returns how many of its records are in flight or producing."""
         if not session.stopped:
             session.stopped = True
             self.ready -= len(session.ready)
             session.ready.clear()
             session.held.clear()
-            session.draining = sum(1 for record in self.in_flight if record._lane.session is session)
+            session.draining = sum(1 for record in self._begun() if record._lane.session is session)
         return session.draining
 
     def drop(self, session: Session) -> None:
-        """Forget this session. What still runs of it keeps its lane closed until it ends, and changes nothing."""
+        """Forget this session. What has begun of it keeps its lane closed until it ends, and changes nothing."""
         if session.state is SessionState.DROPPED:
             return
         self.stop(session)
         session.state = SessionState.DROPPED
         for lane in session.lanes.values():
             lane.head = lane.tail = None
-        for record in self.in_flight:
+        for record in self._begun():
             lane = record._lane
             if lane.session is session and lane.key is not None:
                 self._orphans[session.partition, lane.key] = lane
                 record._next = None
         self.dropped += session.buffered + session.parked
-        session.buffered = session.buffered_bytes = session.parked = 0
+        session.buffered = session.buffered_bytes = 0
         session.lanes.clear()
         self.sessions.discard(session)
+        self.parking.forget(session)
         self.on_drained()
+
+    def _begun(self) -> Iterable[AnyRecord]:
+        return itertools.chain(self.in_flight, self.producing)
 
     def set_ceiling(self, session: Session, ceiling: int) -> None:
         """Start nothing above this offset from now on; what was held back below it is ready again."""
-        session.ceiling = ceiling
+        session.map_ceiling = ceiling
+        self._reconsider(session)
+
+    def _fullness_changed(self, session: Session) -> None:
+        self._reconsider(session)
+        self.on_full(session)
+
+    def _reconsider(self, session: Session) -> None:
+        session.ceiling = -1 if session.full else session.map_ceiling
         if session.held and not session.stopped:
             session.ready.extend(session.held)
             self._became_ready(session, len(session.held))
             session.held.clear()
 
 
-def _size(record: Record) -> int:
+def _size(record: AnyRecord) -> int:
     size = 0 if record.value is None else len(record.value)
     if record.key is not None:
         size += len(record.key)

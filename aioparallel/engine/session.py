@@ -38,7 +38,7 @@ class Session:
     """The state of one partition under one epoch.
 
     Written by: the assignment (state, generation, ledger), the scheduler (lanes and counts), the committer
-    (``acknowledged``, ``ceiling``). Everything on one event loop.
+    (``acknowledged``, ``map_ceiling``). Everything on one event loop.
     """
 
     __slots__ = (
@@ -51,12 +51,14 @@ class Session:
         "draining",
         "epoch",
         "fenced",
+        "full",
         "generation",
         "held",
         "in_ring",
         "lanes",
         "ledger",
         "loose",
+        "map_ceiling",
         "parked",
         "partition",
         "ready",
@@ -86,14 +88,16 @@ class Session:
         self.buffered_bytes = 0
         self.parked = 0
         self.stopped = False  # draining or dropped: outcomes take the slow path
-        self.draining = 0  # records in flight that a drain still waits for
+        self.draining = 0  # records in flight or producing that a drain still waits for
+        self.full = False  # too many parked: only retries start
+        self.ceiling = NO_CEILING  # nothing above it starts without a closer look: map_ceiling, or -1 while full
+        self.held: list[Ready] = []  # ready, but not to be started now
 
         # The committer's.
         self.acknowledged: Committed | None = None
         self.acknowledged_version: Hashable = None
         self.fenced = False
-        self.ceiling = NO_CEILING  # nothing above it starts (when_map_is_full="block")
-        self.held: list[Ready] = []  # ready, but above the ceiling
+        self.map_ceiling = NO_CEILING  # nothing above it starts (when_map_is_full="block")
         self.cut: int | None = None  # highest offset the last map could say, when it could not say all
         self.wrote_dense = False
 

@@ -29,6 +29,8 @@ class PartitionStats:
     """Offsets at or above ``committed`` and below ``position`` that are not complete."""
     buffered: int
     parked: int
+    retries_only: bool
+    """Too many of its records are parked (``max_parked``): nothing new starts until they are fewer."""
     lag: int | None
     """Records in the log that are not complete, by the last end offset seen; None before one was."""
     map_cut_at: int | None
@@ -51,7 +53,7 @@ class LongestLane:
 class Stats:
     """A snapshot; counts are records since the start of the run.
 
-    ``admitted == buffered + parked + in_flight + succeeded + dropped`` at every moment.
+    ``admitted == buffered + parked + in_flight + producing + ended + dropped`` at every moment.
     """
 
     admitted: int
@@ -59,7 +61,13 @@ class Stats:
     buffered_bytes: int
     parked: int
     in_flight: int
+    producing: int
+    """The handler has ended, what it returned (or the dead letter) is not acknowledged yet."""
     succeeded: int
+    dead_lettered: int
+    """In the dead-letter topic or a retry topic, or put away by a dead-letter function."""
+    skipped: int
+    """Completed without success, as ``give_up="skip"`` or a retry function said."""
     dropped: int
     """Given up unfinished because their partition was given away; its next owner runs them."""
     failed_attempts: int
@@ -86,3 +94,8 @@ class Stats:
     metadata_limit: int
     """Characters of commit metadata the broker takes, as far as is known."""
     partitions: tuple[PartitionStats, ...]
+
+    @property
+    def ended(self) -> int:
+        """Records with an outcome."""
+        return self.succeeded + self.dead_lettered + self.skipped

@@ -4,9 +4,9 @@ A task per record costs 3.4 microseconds, so there are up to ``max_concurrency``
 demand. Waking is a chain: whoever has work for others wakes one worker, and a worker whose handler suspends
 while more is ready wakes the next. So handlers that never suspend run in one worker, without wake-ups.
 
-Cancelling one handler without its worker: the pool marks a *hit* on the worker, then cancels its task. The
-worker is suspended inside the handler whenever that can run, so the CancelledError lands there. After each
-record the worker takes back what cancellations are left (:meth:`WorkerPool._tidy`); a handler that cancels
+Cancelling one handler without its worker, at its deadline or in a drain: the pool marks a *hit* on the worker, then
+cancels its task. The worker is suspended inside the handler whenever that can run, so the CancelledError lands there.
+After each record the worker takes back what cancellations are left (:meth:`WorkerPool._tidy`); a handler that cancels
 its own task and returns would otherwise kill the next record.
 """
 
@@ -14,46 +14,67 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
+import enum
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from contextvars import copy_context
-from typing import Any
+from collections.abc import AsyncIterable, Callable, Coroutine
+from contextvars import Context, copy_context
+from typing import NamedTuple
 
-from aioparallel.engine.isolation import resume
-from aioparallel.engine.scheduler import Scheduler
-from aioparallel.errors import ConsumerStateError
-from aioparallel.records import Record
+from aioparallel.engine.deadlines import Deadlines
+from aioparallel.engine.handlers import Handler, NotAHandler, collect, coroutine_handler, in_task
+from aioparallel.engine.isolation import resume, run_in
+from aioparallel.engine.scheduler import AnyRecord, Scheduler
+from aioparallel.errors import ConsumerStateError, HandlerCancelled, HandlerTimeout
 
-__all__ = ["Handler", "WorkerPool"]
+__all__ = ["Stuck", "WorkerPool"]
 
 logger = logging.getLogger(__name__)
-
-Handler = Callable[[Record], Awaitable[object]]
 
 # Records that all workers together run before they let the event loop turn.
 _SLICE = 32
 # Seconds after which a worker that was cancelled from outside is replaced.
 _REVIVE_DELAY = 0.02
+# Seconds after its deadline that a cancelled handler has to end before it is called stuck.
+_STUCK_AFTER = 1.0
+# A timer may fire within the clock's resolution before its time; half a millisecond early is on time.
+_EARLY = 0.0005
+
+
+class _Hit(enum.Enum):
+    """Why the pool has cancelled a handler."""
+
+    DEADLINE = enum.auto()
+    DRAIN = enum.auto()
 
 
 class _Worker:
-    """One task; what it runs, and whether the pool has cancelled that."""
+    """One task; what it runs, and whether and when the pool has cancelled that."""
 
-    __slots__ = ("hit", "record", "task")
+    __slots__ = ("hit", "hit_at", "record", "task")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
-        self.record: Record | None = None
-        self.hit = False
+        self.record: AnyRecord | None = None
+        self.hit: _Hit | None = None
+        self.hit_at = 0.0
+
+
+class Stuck(NamedTuple):
+    """A handler that goes on although it was cancelled at its deadline."""
+
+    record: AnyRecord
+    seconds: float
+    """Since it was cancelled."""
 
 
 class WorkerPool:
     """At most ``size`` workers over one scheduler.
 
-    ``on_failed(record, error)`` hears each failed attempt, once the record has left the worker;
-    ``on_fatal(error)`` what must end the run (KeyboardInterrupt, SystemExit, a handler that is none);
-    ``on_idle()`` that a worker found nothing ready.
+    ``on_returned(record, value)`` takes over a record whose handler has returned something, or that has a history;
+    ``on_failed(record, error)`` one whose attempt has failed. Both are awaited within the worker's slot, raise nothing
+    but what the attempt failed with, and leave the record with another state.
+    ``on_fatal(error)`` hears what must end the run (KeyboardInterrupt, SystemExit, a handler that is none);
+    ``on_idle()`` that a worker found nothing ready. ``timeout``: seconds a handler may take.
     """
 
     def __init__(
@@ -62,21 +83,26 @@ class WorkerPool:
         handler: Handler,
         size: int,
         *,
-        on_failed: Callable[[Record, BaseException], None],
+        on_returned: Callable[[AnyRecord, object], Coroutine[None, None, None]],
+        on_failed: Callable[[AnyRecord, Exception], Coroutine[None, None, None]],
         on_fatal: Callable[[BaseException], None],
         on_idle: Callable[[], None],
+        timeout: float | None = None,
         task_per_record: bool = False,
     ) -> None:
         self._scheduler = scheduler
-        self._handler = _in_task(handler) if task_per_record else _coroutine_handler(handler)
+        self._handler = in_task(handler) if task_per_record else coroutine_handler(handler)
         self._size = size
+        self._on_returned = on_returned
         self._on_failed = on_failed
         self._on_fatal = on_fatal
         self._on_idle = on_idle
         self._context = copy_context()
         self._workers: set[_Worker] = set()
         self._idle: list[asyncio.Future[None]] = []
-        self._strays: set[Record] = set()
+        self._strays: set[AnyRecord] = set()
+        self._deadlines: Deadlines[_Worker] | None = Deadlines(timeout) if timeout is not None else None
+        self._timer: asyncio.TimerHandle | None = None
         self._slice = _SLICE
         self._closing = False
 
@@ -93,22 +119,39 @@ class WorkerPool:
             self._workers.add(worker)
             worker.task = asyncio.get_running_loop().create_task(self._work(worker), name="aioparallel-worker")
 
-    def cancel(self, wanted: Callable[[Record], bool]) -> int:
-        """Cancel the handlers of these records (not their workers). Returns how many."""
+    def cancel(self, wanted: Callable[[AnyRecord], bool]) -> int:
+        """Cancel the handlers of these records (not their workers), because of a drain. Returns how many."""
+        now = asyncio.get_running_loop().time()
         hits = 0
         for worker in self._workers:
-            if worker.record is not None and worker.task is not None and not worker.hit and wanted(worker.record):
-                worker.hit = True
-                worker.task.cancel()
+            if worker.record is not None and worker.hit is not _Hit.DRAIN and wanted(worker.record):
+                self._strike(worker, _Hit.DRAIN, now)
                 hits += 1
         return hits
 
-    async def close(self, timeout: float) -> list[Record]:
+    def _strike(self, worker: _Worker, hit: _Hit, now: float) -> None:
+        if worker.task is not None:
+            worker.hit, worker.hit_at = hit, now
+            worker.task.cancel()
+
+    @property
+    def stuck(self) -> list[Stuck]:
+        """Handlers that ignore the cancellation at their deadline."""
+        now = asyncio.get_running_loop().time()
+        return [
+            Stuck(worker.record, now - worker.hit_at)
+            for worker in self._workers
+            if worker.hit is not None and worker.record is not None and now - worker.hit_at >= _STUCK_AFTER - _EARLY
+        ]
+
+    async def close(self, timeout: float) -> list[AnyRecord]:
         """End all workers; handlers still running are cancelled. Returns the records of those that ignore it.
 
         Takes at most ``timeout`` seconds.
         """
         self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
         self.cancel(lambda record: True)
         while self._idle:
             waiter = self._idle.pop()
@@ -119,6 +162,36 @@ class WorkerPool:
             await asyncio.wait(tasks, timeout=timeout)
         return [worker.record for worker in self._workers if worker.record is not None]
 
+    # -- deadlines --------------------------------------------------------------------------------------
+
+    def _set_timer(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._deadline_passed)
+
+    def _deadline_passed(self) -> None:
+        assert self._deadlines is not None
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for worker in self._deadlines.due(now + _EARLY):
+            if worker.hit is None:
+                self._strike(worker, _Hit.DEADLINE, now)
+                loop.call_later(_STUCK_AFTER, self._name_if_stuck, worker, worker.record)
+        # Deadlines come in the order of the starts, so the timer never has to be set earlier than it is.
+        self._timer = None
+        upcoming = self._deadlines.next_time
+        if upcoming is not None:
+            self._set_timer(upcoming - now)
+
+    def _name_if_stuck(self, worker: _Worker, record: AnyRecord | None) -> None:
+        if record is not None and worker.record is record and worker.hit is _Hit.DEADLINE:
+            logger.warning(
+                "the handler of %s offset %d goes on although it was cancelled %g s ago, at its deadline: it keeps its "
+                "key and one of max_concurrency until it ends; let CancelledError pass in it",
+                record.topic_partition,
+                record.offset,
+                _STUCK_AFTER,
+                extra={"action": "handler_stuck", "offset": record.offset},
+            )
+
     # -- one worker -------------------------------------------------------------------------------------
 
     async def _work(self, worker: _Worker) -> None:
@@ -128,7 +201,7 @@ class WorkerPool:
             # From outside: the loop is shutting down, or a handler has cancelled its task and gone on waiting.
             # Either way this worker ends; notify() makes another when there is work.
             pass
-        except _NotAHandler as error:
+        except NotAHandler as error:
             self._on_fatal(ConsumerStateError(str(error)))
         except BaseException as error:
             self._on_fatal(error)
@@ -143,9 +216,13 @@ class WorkerPool:
         if self._scheduler.ready and not self._closing:
             self.notify()
 
-    async def _run_records(self, worker: _Worker) -> None:
+    # The hot path in one piece: every call would be paid for each record.
+    async def _run_records(self, worker: _Worker) -> None:  # noqa: C901, PLR0912
         take, succeed = self._scheduler.take, self._scheduler.succeed
         handler, new_context = self._handler, self._context.copy
+        seconds = 0.0 if self._deadlines is None else self._deadlines.seconds
+        running = None if self._deadlines is None else self._deadlines.running
+        clock = asyncio.get_running_loop().time
         task = worker.task
         assert task is not None
         while not self._closing:
@@ -158,25 +235,74 @@ class WorkerPool:
             try:
                 coroutine = handler(record)
                 yielded = context.run(coroutine.send, None)
-            except StopIteration:
-                succeed(record)
+            except StopIteration as stop:
+                if stop.value is None and record._history is None:
+                    succeed(record)
+                else:
+                    await self._conclude(worker, record, context, stop.value)
                 self._slice -= 1
             except BaseException as error:
-                self._failed(worker, record, error)
+                await self._failed(worker, record, error)
             else:
                 if self._scheduler.ready:
                     self.notify()
+                if running is not None:
+                    running[worker] = clock() + seconds
+                    if self._timer is None:
+                        self._set_timer(seconds)
                 try:
-                    await resume(coroutine, context, yielded)
+                    value = await resume(coroutine, context, yielded)
                 except BaseException as error:
-                    self._failed(worker, record, error)
+                    await self._failed(worker, record, error)
                 else:
-                    succeed(record)
+                    if running is not None:
+                        running.pop(worker, None)
+                    if value is None and record._history is None:
+                        succeed(record)
+                    else:
+                        await self._conclude(worker, record, context, value)
             worker.record = None
             if task.cancelling() or self._strays:
                 await self._tidy(worker, task, record)
             if self._slice <= 0:
                 await self._end_slice()
+
+    async def _conclude(self, worker: _Worker, record: AnyRecord, context: Context, value: object) -> None:
+        """What follows a handler's return, unless that is nothing: wait for a deferral, collect outputs, hand over."""
+        try:
+            await self._settle_cancels(worker)
+            history = record._history
+            if history is not None and history.deferral is not None:
+                self._let_others()
+                value = await history.deferral.wait()
+            if isinstance(value, AsyncIterable):
+                self._let_others()
+                value = await self._collect(worker, context, value)
+            await self._on_returned(record, value)
+        except BaseException as error:
+            await self._failed(worker, record, error)
+        if record._history is not None:
+            record._history.deferral = None
+
+    def _let_others(self) -> None:
+        if self._scheduler.ready:
+            self.notify()
+
+    async def _collect(self, worker: _Worker, context: Context, outputs: AsyncIterable[object]) -> object:
+        """Collecting is the handler's own time: it has the deadline anew."""
+        if self._deadlines is None:
+            return await run_in(context, collect(outputs))
+        self._deadlines.running[worker] = asyncio.get_running_loop().time() + self._deadlines.seconds
+        if self._timer is None:
+            self._set_timer(self._deadlines.seconds)
+        value = await run_in(context, collect(outputs))
+        self._deadlines.running.pop(worker, None)
+        return value
+
+    async def _settle_cancels(self, worker: _Worker) -> None:
+        # The handler returned normally, so it succeeded: a cancel that came too late must not hit what follows.
+        if worker.task is not None and worker.task.cancelling():
+            await self._take_back_cancels(worker, worker.task)
 
     async def _end_slice(self) -> None:
         """Let the loop turn, after so many records that did not suspend.
@@ -200,92 +326,68 @@ class WorkerPool:
         self._on_idle()
         await waiter
 
-    def _failed(self, worker: _Worker, record: Record, error: BaseException) -> None:
-        if isinstance(error, Exception):
-            self._on_failed(record, error)
-        elif isinstance(error, asyncio.CancelledError):
-            self._cancelled(worker, record, error)
+    async def _failed(self, worker: _Worker, record: AnyRecord, error: BaseException) -> None:
+        if self._deadlines is not None:
+            self._deadlines.running.pop(worker, None)
+        if record._history is not None and record._history.deferral is not None:
+            record._history.deferral.forget()
+            record._history.deferral = None
+        if isinstance(error, asyncio.CancelledError):
+            failure = self._cancelled(worker, record, error)
+            if failure is None:
+                return
+        elif isinstance(error, Exception):
+            failure = error
         else:
             self._scheduler.put_back(record)
             raise error
+        try:
+            await self._settle_cancels(worker)
+            await self._on_failed(record, failure)
+        except asyncio.CancelledError:
+            # In a drain, or from outside, while the record waited for room.
+            was_hit = worker.hit is not None
+            self._scheduler.put_back(record)
+            if not was_hit:
+                raise
 
-    def _cancelled(self, worker: _Worker, record: Record, error: asyncio.CancelledError) -> None:
+    def _cancelled(self, worker: _Worker, record: AnyRecord, error: asyncio.CancelledError) -> Exception | None:
+        """What the record has failed with; None when this is no failure of its own."""
         assert worker.task is not None
-        if worker.hit:
+        if worker.hit is _Hit.DRAIN:
             self._scheduler.put_back(record)  # its session is stopped: it ends as dropped
-            return
+            return None
+        if worker.hit is _Hit.DEADLINE:
+            assert self._deadlines is not None
+            return HandlerTimeout(self._deadlines.seconds)
         if not worker.task.cancelling():
-            self._on_failed(record, error)  # the handler raised it by itself
-            return
+            return _own(error)
         # A stray: from outside, from the handler's own task.cancel(), or from a timeout that an earlier record
         # has left behind. The record starts once more at once; a second time it is its own failure.
         if record in self._strays:
             self._strays.discard(record)
-            self._on_failed(record, error)
-        else:
-            self._strays.add(record)
-            self._scheduler.put_back(record)
+            return _own(error)
+        self._strays.add(record)
+        self._scheduler.put_back(record)
         raise error
 
-    async def _tidy(self, worker: _Worker, task: asyncio.Task[None], record: Record) -> None:
-        """Take back cancellations that outlived their record.
-
-        A cancel that is pending (requested, not delivered) lands in this sleep; ``uncancel`` alone would not
-        clear it on Python 3.11 and 3.12.
-        """
+    async def _tidy(self, worker: _Worker, task: asyncio.Task[None], record: AnyRecord) -> None:
+        """Take back cancellations that outlived their record."""
         self._strays.discard(record)
         if task.cancelling():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(0)
-            while task.cancelling():
-                task.uncancel()
-        worker.hit = False
+            await self._take_back_cancels(worker, task)
+
+    async def _take_back_cancels(self, worker: _Worker, task: asyncio.Task[None]) -> None:
+        """A cancel that is pending (requested, not delivered) lands in this sleep; ``uncancel`` alone would not clear
+        it on Python 3.11 and 3.12."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        while task.cancelling():
+            task.uncancel()
+        worker.hit = None
 
 
-def _coroutine_handler(handler: Handler) -> Callable[[Record], Coroutine[Any, Any, object]]:
-    """The handler itself if it is an ``async def`` function, else one around it that checks what it returns."""
-    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
-        return handler  # type: ignore[return-value]
-
-    async def checked(record: Record) -> None:
-        result = handler(record)
-        if not isinstance(result, Awaitable):
-            raise _NotAHandler(
-                f"the handler returned {type(result).__name__}, not an awaitable: it must be an `async def` "
-                "function; wrap a blocking one, e.g. `lambda record: asyncio.to_thread(function, record)`"
-            )
-        await result
-
-    return checked
-
-
-class _NotAHandler(BaseException):
-    """Outside Exception, so that it is not retried: every record would end the same way."""
-
-
-def _in_task(handler: Handler) -> Callable[[Record], Coroutine[Any, Any, object]]:
-    """Each record in a task of its own, for code that keys state by ``current_task()``."""
-
-    async def run(record: Record) -> None:
-        ended: list[BaseException | None] = []
-        task = asyncio.get_running_loop().create_task(_note_end(handler, record, ended), name=f"handler-{record}")
-        try:
-            await task
-        except asyncio.CancelledError:
-            # A handler that cancels its task and returns has ended well; asyncio calls its task cancelled.
-            if not ended:
-                raise
-        if ended and ended[0] is not None:
-            raise ended[0]
-
-    return run
-
-
-async def _note_end(handler: Handler, record: Record, ended: list[BaseException | None]) -> None:
-    # asyncio lets KeyboardInterrupt and SystemExit of a task fall through the whole event loop: carry them out.
-    try:
-        await handler(record)
-    except (KeyboardInterrupt, SystemExit) as error:
-        ended.append(error)
-    else:
-        ended.append(None)
+def _own(error: asyncio.CancelledError) -> HandlerCancelled:
+    failure = HandlerCancelled()
+    failure.__cause__ = error
+    return failure

@@ -16,8 +16,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.protocol.group import LeaveGroupRequest
 
-from aioparallel.clients import AiokafkaClient
-from aioparallel.records import TopicPartition
+from aioparallel.clients import AiokafkaClient, AiokafkaProducer
+from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.brokers import Broker
 from aioparallel.testing.embedded import EmbeddedBroker
 
@@ -55,6 +55,9 @@ class Reader(Protocol):
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
     async def end_offsets(self, partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]: ...
+    def assignment(self) -> set[TopicPartition]: ...
+    async def position(self, partition: TopicPartition) -> int: ...
+    async def getmany(self, *, timeout_ms: int) -> Mapping[TopicPartition, Sequence[Record]]: ...
 
 
 class OpenTransaction:
@@ -83,11 +86,13 @@ class AiokafkaCluster:
         self.broker = broker
         self._producers: dict[str | None, Producer] = {}
         self._clients: list[AiokafkaClient] = []
+        self._sending: list[AiokafkaProducer] = []
         self._reader: Reader | None = None
         self._closing = contextlib.AsyncExitStack()
 
     async def close(self) -> None:
         """Stop what the test has left."""
+        await asyncio.gather(*(producer.stop(0.0) for producer in self._sending))
         await asyncio.gather(*(client.stop(5.0) for client in self._clients))
         await self._closing.aclose()
 
@@ -168,10 +173,52 @@ class AiokafkaCluster:
         return client
 
     def unreachable_client(self, group_id: str) -> AiokafkaClient:
-        with socket.socket() as unused:
-            unused.bind(("127.0.0.1", 0))
-            port: int = unused.getsockname()[1]
-        return AiokafkaClient(f"127.0.0.1:{port}", group_id)
+        return AiokafkaClient(unused_address(), group_id)
+
+    def producer(
+        self,
+        *,
+        delivery_timeout: float | None = None,
+        bootstrap_servers: str | None = None,
+        consumer_options: Mapping[str, object] | None = None,
+        producer_options: Mapping[str, object] | None = None,
+    ) -> AiokafkaProducer:
+        producer = AiokafkaProducer(
+            bootstrap_servers or self.broker.bootstrap_servers,
+            delivery_timeout=delivery_timeout or self.timing.deadline,
+            consumer_options={"metadata_max_age_ms": 500, "fetch_max_bytes": 1000, **(consumer_options or {})},
+            producer_options={"max_request_size": 3 * 1024 * 1024, **(producer_options or {})},
+        )
+        self._sending.append(producer)
+        return producer
+
+    def unreachable_producer(self, *, delivery_timeout: float) -> AiokafkaProducer:
+        return self.producer(delivery_timeout=delivery_timeout, bootstrap_servers=unused_address())
+
+    async def records(self, topic: str) -> list[Record]:
+        reader = cast(
+            "Reader",
+            AIOKafkaConsumer(topic, bootstrap_servers=self.broker.bootstrap_servers, auto_offset_reset="earliest"),
+        )
+        await reader.start()
+        try:
+            async with asyncio.timeout(self.timing.deadline):
+                return await self._read_all(reader)
+        finally:
+            await reader.stop()
+
+    async def _read_all(self, reader: Reader) -> list[Record]:
+        # Without a group it has all partitions at once.
+        every = sorted(reader.assignment())
+        ends = await reader.end_offsets(every)
+        found: dict[TopicPartition, list[Record]] = {partition: [] for partition in every}
+        while any([await reader.position(partition) < ends[partition] for partition in every]):
+            for partition, messages in (await reader.getmany(timeout_ms=100)).items():
+                found[partition] += [
+                    Record(m.topic, m.partition, m.offset, m.key, m.value, tuple(m.headers), m.timestamp)
+                    for m in messages
+                ]
+        return [record for partition in every for record in found[partition]]
 
     async def log_end(self, partition: TopicPartition) -> int:
         """The end of the log, decided or not."""
@@ -202,6 +249,14 @@ class AiokafkaCluster:
         return [acknowledged.offset for acknowledged in await asyncio.gather(*sent)]
 
 
+def unused_address() -> str:
+    """``host:port`` that nobody listens at."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port: int = unused.getsockname()[1]
+    return f"127.0.0.1:{port}"
+
+
 EMBEDDED_TIMING = Timing(session_timeout=2.0, heartbeat_interval=0.3, rebalance_timeout=5.0, deadline=15.0)
 KAFKA_TIMING = Timing(session_timeout=3.0, heartbeat_interval=0.3, rebalance_timeout=6.0, deadline=20.0)
 
@@ -212,6 +267,7 @@ KAFKA_FEATURES: frozenset[Feature] = frozenset(
         "added partitions",
         "compression",
         "eviction",
+        "message limit",
         "metadata limit",
         "pattern",
         "several members",

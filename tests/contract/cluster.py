@@ -14,7 +14,8 @@ from typing import Literal, NamedTuple, Protocol
 import pytest
 
 from aioparallel.engine.client import Client
-from aioparallel.records import Headers, TopicPartition
+from aioparallel.engine.producer import Producer
+from aioparallel.records import Headers, Record, TopicPartition
 
 __all__ = [
     "Cluster",
@@ -32,6 +33,7 @@ Feature = Literal[
     "compression",  # produce(compression=...)
     "cooperative",  # client(cooperative=True): only what moves is revoked
     "eviction",  # evict()
+    "message limit",  # batches above about 1 MiB are refused, outputs above max_request_size (3 MiB) as well
     "metadata limit",  # offset.metadata.max.bytes is kept, at its default of 4096 UTF-16 characters
     "pattern",  # a pattern subscription takes in topics created later, within the deadline
     "several members",  # more than one member in a group
@@ -126,6 +128,16 @@ class Cluster(Protocol):
 
         None means the value in :attr:`timing`. ``cooperative=True`` is only given with that feature.
         """
+
+    async def records(self, topic: str) -> list[Record]:
+        """All records of a topic, partition by partition in the order of their offsets."""
+
+    def producer(self, *, delivery_timeout: float | None = None) -> Producer:
+        """A new producer, not started; it notices new metadata within the deadline. What a test forgets to stop, the
+        end of the cluster stops. Without ``delivery_timeout`` it is the deadline of :attr:`timing`."""
+
+    def unreachable_producer(self, *, delivery_timeout: float) -> Producer:
+        """A new producer whose bootstrap address nobody listens at."""
 
     def unreachable_client(self, group_id: str) -> Client:
         """A new client whose bootstrap address nobody listens at."""

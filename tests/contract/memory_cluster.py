@@ -7,8 +7,8 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
 
-from aioparallel.records import TopicPartition
-from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
+from aioparallel.records import Record, TopicPartition
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
 from aioparallel.testing.memory import Transaction as MemoryTransaction
 
 from .cluster import Cluster, ClusterKind, Compression, Feature, Isolation, Produced, Timing, Transaction
@@ -21,6 +21,7 @@ FEATURES: frozenset[Feature] = frozenset(
         "added partitions",
         "cooperative",
         "eviction",
+        "message limit",
         "metadata limit",
         "pattern",
         "several members",
@@ -50,7 +51,9 @@ class MemoryCluster:
 
     def __init__(self) -> None:
         self.broker = InMemoryBroker()
+        self.broker.max_message_bytes = 1024 * 1024
         self.clients: list[InMemoryClient] = []
+        self.producers: list[InMemoryProducer] = []
 
     async def create_topic(self, name: str, partitions: int = 1) -> None:
         self.broker.create_topic(name, partitions)
@@ -122,6 +125,21 @@ class MemoryCluster:
         self.clients.append(client)
         return client
 
+    async def records(self, topic: str) -> list[Record]:
+        return self.broker.records(topic)
+
+    def producer(self, *, delivery_timeout: float | None = None) -> InMemoryProducer:
+        producer = InMemoryProducer(self.broker, delivery_timeout=delivery_timeout or TIMING.deadline)
+        self.producers.append(producer)
+        return producer
+
+    def unreachable_producer(self, *, delivery_timeout: float) -> InMemoryProducer:
+        nowhere = InMemoryBroker()
+        nowhere.go_down()
+        producer = InMemoryProducer(nowhere, delivery_timeout=delivery_timeout)
+        self.producers.append(producer)
+        return producer
+
     def unreachable_client(self, group_id: str) -> InMemoryClient:
         nowhere = InMemoryBroker()
         nowhere.go_down()
@@ -135,6 +153,8 @@ async def opened(_: object) -> AsyncIterator[Cluster]:
     try:
         yield cluster
     finally:
+        for producer in cluster.producers:
+            await producer.stop(0.0)
         for client in cluster.clients:
             await client.stop(TIMING.deadline)
 

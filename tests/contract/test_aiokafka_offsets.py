@@ -130,6 +130,7 @@ class Answers:
 
     def __init__(self, *answers: object) -> None:
         self.answers = list(answers)
+        self.requests: list[object] = []
         self.dead = 0
 
     async def ensure_coordinator_known(self) -> None:
@@ -139,8 +140,9 @@ class Answers:
         """Counted."""
         self.dead += 1
 
-    async def send(self, _node: int, _request: object, *, group: int) -> object:
+    async def send(self, _node: int, request: object, *, group: int) -> object:
         """The next answer."""
+        self.requests.append(request)
         assert group == ConnectionGroup.COORDINATION
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
@@ -182,6 +184,20 @@ async def test_each_error_code_has_its_fault(code: int, fault: CommitFault | Non
     assert results == {ONE: fault, TWO: CommitFault.RETRIABLE}
     assert fenced == ([GENERATION] if fault is CommitFault.FENCED else [])
     assert coordinator.dead == (code in {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE})
+
+
+async def test_how_long_offsets_last_is_said_in_the_commit() -> None:
+    """With ``offset_retention``; otherwise the broker's own setting holds."""
+    answer = OffsetCommitResponse_v3(throttle_time_ms=0, topics=[("topic", [(0, 0)])])
+    for given, sent in ((None, -1), (90.0, 90_000)):
+        fake = Answers(answer)
+        coordinator, connections = cast("Coordinator", fake), cast("Connections", fake)
+        offsets = GroupOffsets(
+            "group", coordinator, connections, retry_backoff=0.001, on_fenced=print, offset_retention=given
+        )
+        await offsets.commit({ONE: Committed(1, "")}, GENERATION, 1.0)
+        (request,) = fake.requests
+        assert getattr(request, "_retention_time", None) == sent
 
 
 async def test_a_loading_coordinator_is_not_an_empty_group() -> None:

@@ -9,6 +9,7 @@ from typing import Literal, Unpack
 
 from aioparallel import ParallelConsumer, Record
 from aioparallel.options import OptionFields
+from aioparallel.policies import FailurePolicy, RetryPolicy
 
 from .group import Group, Place
 
@@ -39,7 +40,7 @@ class OurConsumer:
         settings: OptionFields = {
             "max_buffered": 50_000,
             "commit_interval": 0.1,
-            "retry_delay": 3600.0,
+            "failures": FailurePolicy(retry=RetryPolicy(first_delay=3600, max_delay=3600)),
             "session_timeout": 6.0,
             "heartbeat_interval": 0.5,
             **options,

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from aioparallel.consumer import loop_factory
 from aioparallel.errors import AioparallelError
+from aioparallel.event_loop import loop_factory
 
 __all__ = ["Child", "announce", "run_until_parent_ends"]
 

@@ -17,8 +17,16 @@ each class of aiokafka; ``tests/contract/test_aiokafka_private.py`` fails when a
     faults.py      aiokafka's errors in our words
     quiet.py       log lines that mean nothing to the user
     internals.py   what of aiokafka is used
+
+    producer.py            AiokafkaProducer; how it works is in ``clients/outbox/``
+    producer_settings.py   options in, connections out
+    brokers.py             the requests of a producer, one attempt each
+    encoding.py            outputs written as record batches
+    produce_codes.py       what each error code means for a batch
+    producer_internals.py  what of aiokafka is used for producing
 """
 
 from aioparallel.clients.aiokafka.client import AiokafkaClient
+from aioparallel.clients.aiokafka.producer import AiokafkaProducer
 
-__all__ = ["AiokafkaClient"]
+__all__ = ["AiokafkaClient", "AiokafkaProducer"]

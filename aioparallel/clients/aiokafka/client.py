@@ -58,6 +58,8 @@ class AiokafkaClient:
     ``client_options``: options of ``aiokafka.AIOKafkaConsumer`` by their names there: TLS, SASL,
     ``isolation_level``, ``group_instance_id``, fetch sizes ... Raises ConfigurationError for unknown ones and
     for those that have an option of ours.
+    ``offset_retention``: seconds that the group's offsets outlive a commit while it has no members; None: as the
+    broker is set, 7 days unless told otherwise.
     """
 
     def __init__(
@@ -69,7 +71,9 @@ class AiokafkaClient:
         heartbeat_interval: float = 3.0,
         rebalance_timeout: float = 60.0,
         client_options: Mapping[str, object] | None = None,
+        offset_retention: float | None = None,
     ) -> None:
+        self._offset_retention = offset_retention
         self._settings = ConsumerSettings(
             bootstrap_servers,
             group_id,
@@ -133,6 +137,7 @@ class AiokafkaClient:
             consumer._client,
             retry_backoff=self._settings.retry_backoff,
             on_fenced=self._fenced,
+            offset_retention=self._offset_retention,
         )
         walk = FetchWalk(fetcher, subscriptions)
         return _Running(consumer, fetcher, coordinator, walk, offsets, LogEnds(fetcher))

@@ -11,10 +11,10 @@ import aiokafka.errors as kafka
 from aiokafka.conn import collect_hosts, create_conn
 
 from aioparallel.clients.aiokafka.faults import AUTHENTICATION
-from aioparallel.clients.aiokafka.internals import Connection, Consumer
+from aioparallel.clients.aiokafka.internals import Connection, Connections, Consumer
 from aioparallel.errors import NotAuthorized
 
-__all__ = ["close", "find_broker"]
+__all__ = ["close", "cut_off", "find_broker"]
 
 logger = logging.getLogger(__name__)
 
@@ -112,16 +112,20 @@ def _cut_off(consumer: Consumer, stopping: asyncio.Task[None]) -> list[asyncio.F
         tasks += [coordinator._coordination_task, coordinator._heartbeat_task, coordinator._commit_refresh_task]
     if (fetcher := consumer._fetcher) is not None:
         tasks += [fetcher._fetch_task, *fetcher._pending_tasks]
-    tasks.append(consumer._client._sync_task)
+    return cut_off(consumer._client, tasks)
+
+
+def cut_off(connections: Connections, tasks: Iterable[asyncio.Task[object] | None]) -> list[asyncio.Future[object]]:
+    """Cancel these tasks and the one for the metadata, close what connections are left; returns what then ends."""
     left: list[asyncio.Future[object]] = []
-    for task in tasks:
+    for task in (*tasks, connections._sync_task):
         if task is None:
             continue
         task.add_done_callback(_retrieve)
         if not task.done():
             task.cancel()
             left.append(task)
-    for connection in list(consumer._client._conns.values()):
+    for connection in list(connections._conns.values()):
         if (writer := connection._writer) is not None:
             closed = connection.close()
             writer.transport.abort()

@@ -85,7 +85,7 @@ batch larger than its offsets topic takes (1 MB by default) with nothing better 
 passes, such a request would be repeated for ever; taken for too large, the texts shrink until it fits. A transient
 server error under a small request stays retriable."""
 
-_NO_RETENTION: Final = OffsetCommitRequest.DEFAULT_RETENTION_TIME
+_BROKERS_RETENTION: Final = OffsetCommitRequest.DEFAULT_RETENTION_TIME
 
 
 class GroupOffsets:
@@ -99,7 +99,9 @@ class GroupOffsets:
         *,
         retry_backoff: float,
         on_fenced: Callable[[Generation], None],
+        offset_retention: float | None = None,
     ) -> None:
+        self._retention_ms = _BROKERS_RETENTION if offset_retention is None else round(offset_retention * 1000)
         self._group_id = group_id
         self._coordinator = coordinator
         self._connections = connections
@@ -116,7 +118,7 @@ class GroupOffsets:
         for (topic, partition), (offset, metadata) in offsets.items():
             topics[topic].append((partition, offset, metadata))
         request = OffsetCommitRequest(
-            self._group_id, generation.id, generation.member_id, _NO_RETENTION, list(topics.items())
+            self._group_id, generation.id, generation.member_id, self._retention_ms, list(topics.items())
         )
         try:
             async with asyncio.timeout(timeout):

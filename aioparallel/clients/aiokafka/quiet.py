@@ -43,6 +43,9 @@ NORMAL: Final[Mapping[str, int]] = {
     "Topic %s is not available during auto-create initialization": logging.DEBUG,
     # Out of range is raised to the engine, which decides; aiokafka resets nothing here.
     "Fetch offset %s is out of range for partition %s, resetting offset": logging.DEBUG,
+    # Waited for, and in the end raised, by whoever needs the topic.
+    "Topic %s not found in cluster metadata": logging.DEBUG,
+    "Topic %s is not authorized for this client": logging.DEBUG,
     # Mended by trying again.
     "Error sending %s to node %s [%s] -- marking coordinator dead": logging.WARNING,
     "Failed fetch messages from %s: %s": logging.WARNING,

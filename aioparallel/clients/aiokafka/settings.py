@@ -14,7 +14,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aioparallel.clients.aiokafka.internals import Consumer
 from aioparallel.errors import ConfigurationError
 
-__all__ = ["ConsumerSettings"]
+__all__ = ["ConsumerSettings", "check_servers"]
 
 _OURS: Final[Mapping[str, str]] = {
     "api_version": "leave it out, aiokafka ignores it and asks each broker",
@@ -70,7 +70,7 @@ class ConsumerSettings:
         rebalance_timeout: float,
         client_options: Mapping[str, object],
     ) -> None:
-        _check_servers(bootstrap_servers)
+        check_servers(bootstrap_servers)
         _check_names(client_options)
         _check_durations(session_timeout, heartbeat_interval, rebalance_timeout)
         self.bootstrap_servers = bootstrap_servers
@@ -116,7 +116,8 @@ class ConsumerSettings:
         return {"sasl_mechanism": "PLAIN", **given}
 
 
-def _check_servers(bootstrap_servers: str) -> None:
+def check_servers(bootstrap_servers: str) -> None:
+    """Raise ConfigurationError when it is not ``host:port``, or several separated by commas."""
     try:
         valid = all(host and 0 < port < 65_536 for host, port, _ in collect_hosts(bootstrap_servers))
     except ValueError:

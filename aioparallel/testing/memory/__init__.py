@@ -1,8 +1,8 @@
-"""A Kafka broker and client in memory, to test handlers and consumers without either.
+"""A Kafka broker, client and producer in memory, to test handlers and consumers without any of them.
 
 The broker does what real ones do to a consumer: rebalances (eager and cooperative), expired sessions, fenced
 and late commits, transactions, gaps, truncated logs, requests that are slow, lost or refused. See
-:class:`InMemoryBroker`, :class:`InMemoryClient` and :class:`Faults`.
+:class:`InMemoryBroker`, :class:`InMemoryClient`, :class:`InMemoryProducer` and :class:`Faults`.
 """
 
 from aioparallel.testing.memory.broker import InMemoryBroker
@@ -10,5 +10,15 @@ from aioparallel.testing.memory.client import InMemoryClient
 from aioparallel.testing.memory.codes import ErrorCode
 from aioparallel.testing.memory.faults import Fault, Faults, Request
 from aioparallel.testing.memory.log import Transaction
+from aioparallel.testing.memory.producer import InMemoryProducer
 
-__all__ = ["ErrorCode", "Fault", "Faults", "InMemoryBroker", "InMemoryClient", "Request", "Transaction"]
+__all__ = [
+    "ErrorCode",
+    "Fault",
+    "Faults",
+    "InMemoryBroker",
+    "InMemoryClient",
+    "InMemoryProducer",
+    "Request",
+    "Transaction",
+]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, TypeVar
 from zlib import crc32
 
 from aioparallel.engine.client import Committed, Generation
 from aioparallel.errors import ConfigurationError
-from aioparallel.records import Headers, Record, TopicPartition
+from aioparallel.records import Headers, Outgoing, Record, TopicPartition
 from aioparallel.testing.memory.codes import ErrorCode, Refused
 from aioparallel.testing.memory.faults import Faults
 from aioparallel.testing.memory.groups import METADATA_LIMIT, Group
 from aioparallel.testing.memory.log import PartitionLog, Transaction, TransactionState
+from aioparallel.testing.memory.produced import ProducerLog
 
 __all__ = ["InMemoryBroker", "Observer"]
 
@@ -63,6 +64,12 @@ class InMemoryBroker:
         meanwhile and begin anew afterwards, as with a coordinator that moves to another broker."""
         self.is_login_refused = False
         """True: clients that start now are refused (SASL authentication failed)."""
+        self.is_idempotence_refused = False
+        """True: producers that ask for an id now are refused (cluster authorization failed)."""
+        self.max_message_bytes: int | None = None
+        """Largest batch it takes, in bytes; None: any. Real brokers begin with about 1 MiB."""
+        self.producers = ProducerLog()
+        """What it remembers of its producers; :meth:`~ProducerLog.forget` makes it lose that."""
         self._topics: dict[str, list[PartitionLog]] = {}
         self._groups: dict[str, Group] = {}
         self._observers: dict[Observer, None] = {}
@@ -159,6 +166,29 @@ class InMemoryBroker:
             self._transaction_logs[transaction].append(where)
         self._tell_log(where)
         return where, offset
+
+    def produce(
+        self, partition: TopicPartition, records: Sequence[Outgoing], size: int, producer_id: int, sequence: int
+    ) -> int:
+        """Append a batch of ``size`` bytes once, however often it comes; the offset of its first record.
+
+        Raises Refused.
+        """
+        log = self.log(partition)
+        if partition.topic in self._denied_topics:
+            raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        if log is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if self.max_message_bytes is not None and size > self.max_message_bytes:
+            raise Refused(ErrorCode.MESSAGE_TOO_LARGE)
+        offset = self.producers.find(producer_id, partition, sequence, len(records))
+        if offset is None:
+            offset = log.end_offset
+            for record in records:
+                log.append(record.key, record.value, record.headers, record.timestamp or 0)
+            self.producers.add(producer_id, partition, sequence, len(records), offset)
+            self._tell_log(partition)
+        return offset
 
     def begin_transaction(self) -> Transaction:
         """Begin a transaction, to give to :meth:`append`."""

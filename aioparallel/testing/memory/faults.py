@@ -26,6 +26,7 @@ class Request(enum.Enum):
     LEAVE = "leave group"
     COMMIT = "offset commit"
     OFFSET_FETCH = "offset fetch"
+    PRODUCE = "produce"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,13 @@ from typing import Literal, Unpack
 
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.options import OptionFields
+from aioparallel.policies import FailurePolicy, Producing, RetryPolicy
 from aioparallel.records import Record, TopicPartition
-from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 GROUP = "g"
+QUICK = RetryPolicy(first_delay=0.02, multiplier=1, jitter=0)
 T0 = TopicPartition("t", 0)
 
 
@@ -34,9 +36,10 @@ def consumer_of(
         session_timeout=2,
         heartbeat_interval=0.02,
     )
-    fields: OptionFields = {"commit_interval": 0.02, "retry_delay": 0.02, "drain_timeout": 1}
+    fields: OptionFields = {"commit_interval": 0.02, "failures": FailurePolicy(retry=QUICK), "drain_timeout": 1}
     fields.update(options)
-    return ParallelConsumer(topics, group_id=GROUP, client=client, **fields)
+    producer = InMemoryProducer(broker, delivery_timeout=fields.get("producing", Producing()).delivery_timeout)
+    return ParallelConsumer(topics, group_id=GROUP, client=client, producer=producer, **fields)
 
 
 def produce(broker: InMemoryBroker, keys: Iterable[bytes | None], partition: int = 0, topic: str = "t") -> None:

@@ -23,7 +23,9 @@ def make_session(partition: int = 0, epoch: int = 1) -> Session:
 
 def feed(scheduler: Scheduler, session: Session, *keys: bytes | None, first: int | None = None) -> list[Record]:
     start = session.ledger.position if first is None else first
-    records = [Record("t", session.partition.partition, start + i, key, b"v") for i, key in enumerate(keys)]
+    records: list[Record] = [
+        Record("t", session.partition.partition, start + i, key, b"v") for i, key in enumerate(keys)
+    ]
     session.ledger.register([record.offset for record in records], start + len(records))
     scheduler.admit(session, records)
     return records

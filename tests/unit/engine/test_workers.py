@@ -10,12 +10,13 @@ from typing import Literal
 import pytest
 
 from aioparallel.engine.processor import process
-from aioparallel.engine.workers import Handler
 from aioparallel.errors import ConsumerStateError
 from aioparallel.options import Options, Ordering
+from aioparallel.policies import FailurePolicy, RetryPolicy
 from aioparallel.records import Record
 
 Isolation = Literal["context", "task"]
+QUICK = RetryPolicy(first_delay=0.01, multiplier=1, jitter=0)
 variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
 
 
@@ -29,7 +30,9 @@ def records(count: int, *, keys: int | None = None) -> Iterable[Record]:
         yield Record("t", 0, i, None if keys is None else str(i % keys).encode())
 
 
-async def run_all(handler: Handler, count: int, isolation: Isolation = "context", concurrency: int = 1) -> list[int]:
+async def run_all(
+    handler: Callable[[Record], Awaitable[object]], count: int, isolation: Isolation = "context", concurrency: int = 1
+) -> list[int]:
     """Run records through the handler; the offsets in the order in which they succeeded."""
     done: list[int] = []
 
@@ -38,7 +41,11 @@ async def run_all(handler: Handler, count: int, isolation: Isolation = "context"
         done.append(record.offset)
 
     options = Options(
-        ordering=Ordering.UNORDERED, max_concurrency=concurrency, retry_delay=0.01, isolation=isolation, drain_timeout=1
+        ordering=Ordering.UNORDERED,
+        max_concurrency=concurrency,
+        failures=FailurePolicy(retry=QUICK),
+        isolation=isolation,
+        drain_timeout=1,
     )
     async with asyncio.timeout(10):
         await process(records(count), counted, options)
@@ -195,7 +202,7 @@ async def test_failed_records_are_retried_in_their_lane() -> None:
         if record.offset == 0 and record.attempt < 3:
             raise ValueError("not yet")
 
-    await process(records(6, keys=2), handle, Options(max_concurrency=4, retry_delay=0.01))
+    await process(records(6, keys=2), handle, Options(max_concurrency=4, failures=FailurePolicy(retry=QUICK)))
     lane = [entry for entry in log if entry[0] % 2 == 0]
     assert lane == [(0, 1), (0, 2), (0, 3), (2, 1), (4, 1)]
     assert [entry for entry in log if entry[0] % 2] == [(1, 1), (3, 1), (5, 1)]

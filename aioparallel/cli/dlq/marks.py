@@ -1,0 +1,200 @@
+"""Which letters are settled: replayed or dropped. Kept as the committed offset and offset map of a group.
+
+The group has no members. Kafka takes a commit for such a group under generation -1 and no member's name, and refuses
+it as long as the group has members.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from aioparallel.engine.client import Client, CommitFault, Committed, Generation
+from aioparallel.errors import AioparallelError, OffsetMapError
+from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map, fit_offset_map
+from aioparallel.records import TopicPartition
+
+__all__ = ["Marks", "MarksRefused", "PartitionMarks"]
+
+LIMIT: Final = 4096
+"""UTF-16 characters of metadata that Kafka takes with a commit, by default."""
+
+NO_MEMBER: Final = Generation(-1, "")
+COMMIT_TIMEOUT: Final = 30.0
+RETRY_PAUSE: Final = 0.2
+# Seconds.
+
+
+class MarksRefused(AioparallelError):
+    """What is settled could not be written down."""
+
+
+class PartitionMarks:
+    """Which letters of one partition are settled.
+
+    ``unsaved``: offsets settled since the last acknowledged commit, in the order in which they were.
+    """
+
+    def __init__(self, partition: TopicPartition, group: str, committed: Committed | None, beginning: int) -> None:
+        self.partition = partition
+        self.base = beginning if committed is None else committed.offset
+        self.committed = committed
+        self.problem: str | None = None
+        try:
+            self._map = decode_offset_map(self.base, committed.metadata if committed else "")
+        except OffsetMapError as error:
+            self._map = OffsetMap(self.base, self.base - 1)
+            self.problem = (
+                f"{partition}: the text that group {group!r} has committed beside offset {self.base} is not an "
+                f"offset map ({error}); which letters above it are settled is not known. Choose another --group"
+            )
+        self._ledger = Ledger(self.base, self._map)
+        self.unsaved: list[int] = []
+
+    def is_settled(self, offset: int) -> bool:
+        """What the commit found at the start says about a letter."""
+        if offset < self.base:
+            return True
+        if offset > self._map.highest_succeeded:
+            return False
+        open_ones = self._map.incompletes
+        at = bisect_left(open_ones, offset)
+        return at == len(open_ones) or open_ones[at] != offset
+
+    def register(self, letters: Sequence[int], next_offset: int) -> None:
+        """Take in the offsets of the letters up to ``next_offset``; all else below it needs no mark."""
+        self._ledger.register(letters, next_offset)
+
+    def settle(self, offset: int) -> None:
+        """This letter, which was open, is settled."""
+        self._ledger.complete(offset)
+        self.unsaved.append(offset)
+
+    def first_open(self, more: Collection[int] = ()) -> int:
+        """The first letter that stays open once ``more`` are settled too; without one, the end of what was read."""
+        return self._outline(more)[0]
+
+    def commit_with(self, more: Collection[int] = ()) -> Committed | None:
+        """What to commit once ``more`` open letters are settled too; None when that does not fit beside an offset."""
+        base, highest, open_ones = self._outline(more)
+        text, reached = fit_offset_map(base, highest, open_ones, limit=LIMIT)
+        return Committed(base, text) if reached >= highest or highest < base else None
+
+    def _outline(self, more: Collection[int]) -> tuple[int, int, list[int]]:
+        """Base, last settled offset, and the open ones between."""
+        ledger = self._ledger
+        base = ledger.next_commit
+        highest = max(ledger.highest_completed, *more) if more else ledger.highest_completed
+        open_ones: list[int] = []
+        for offset in ledger.incompletes:
+            if offset in more:
+                continue
+            if not open_ones:
+                base = offset
+            if offset > highest:
+                break
+            open_ones.append(offset)
+        else:
+            if not open_ones:
+                base = max(ledger.position, ledger.restored_until + 1)
+        return base, highest, open_ones
+
+
+class Marks:
+    """The marks of all partitions that a command deals with."""
+
+    def __init__(
+        self,
+        client: Client,
+        group: str,
+        committed: Mapping[TopicPartition, Committed],
+        beginnings: Mapping[TopicPartition, int],
+    ) -> None:
+        self.group = group
+        self._client = client
+        self._partitions = {
+            tp.partition: PartitionMarks(tp, group, committed.get(tp), beginning)
+            for tp, beginning in sorted(beginnings.items())
+        }
+
+    def __getitem__(self, partition: int) -> PartitionMarks:
+        return self._partitions[partition]
+
+    def __iter__(self) -> Iterator[PartitionMarks]:
+        return iter(self._partitions.values())
+
+    @property
+    def unsaved(self) -> dict[int, list[int]]:
+        """By partition, the offsets that are settled without the group knowing it."""
+        return {number: one.unsaved for number, one in self._partitions.items() if one.unsaved}
+
+    def check_readable(self) -> None:
+        """Raises MarksRefused when a partition's commit cannot be read: what is settled would be done again."""
+        for one in self:
+            if one.problem:
+                raise MarksRefused(one.problem)
+
+    async def check_writable(self, partitions: Collection[int]) -> None:
+        """Commit what is known already: so a group that has members, or a missing permission, is found out before
+        anything is produced. Raises MarksRefused also when somebody else has changed the marks since they were read.
+        """
+        wanted = [self._partitions[number] for number in partitions]
+        found = await self._client.committed([one.partition for one in wanted], COMMIT_TIMEOUT)
+        for one in wanted:
+            if found.get(one.partition) != one.committed:
+                raise MarksRefused(
+                    f"{one.partition}: group {self.group!r} was written to by somebody else since this command began; "
+                    "nothing was done. Run it again, and only one at a time"
+                )
+        await self._commit({one.partition: one.committed or Committed(one.base, "") for one in wanted}, COMMIT_TIMEOUT)
+
+    async def save(self, partitions: Iterable[int], timeout: float = COMMIT_TIMEOUT) -> None:
+        """Commit what is settled in these partitions. Raises MarksRefused; ``unsaved`` tells what it was about."""
+        offsets: dict[TopicPartition, Committed] = {}
+        for number in partitions:
+            one = self._partitions[number]
+            if (committed := one.commit_with()) is None:
+                raise MarksRefused(too_large(one.partition))
+            offsets[one.partition] = committed
+        await self._commit(offsets, timeout)
+        for tp, committed in offsets.items():
+            one = self._partitions[tp.partition]
+            one.committed = committed
+            one.unsaved = []
+
+    async def _commit(self, offsets: Mapping[TopicPartition, Committed], timeout: float) -> None:
+        ends = asyncio.get_running_loop().time() + timeout
+        while True:
+            left = ends - asyncio.get_running_loop().time()
+            results = await self._client.commit(offsets, NO_MEMBER, max(0.1, left))
+            faults = {tp: fault for tp, fault in results.items() if fault is not None}
+            if not faults:
+                return
+            passing = all(fault is CommitFault.RETRIABLE for fault in faults.values())
+            if not passing or left <= RETRY_PAUSE:
+                # The one that will not pass says most.
+                tp, fault = max(faults.items(), key=lambda found: found[1] is not CommitFault.RETRIABLE)
+                raise MarksRefused(self._refusal(tp, fault, timeout))
+            await asyncio.sleep(RETRY_PAUSE)
+
+    def _refusal(self, partition: TopicPartition, fault: CommitFault, timeout: float) -> str:
+        where = f"{partition}: the marks could not be committed in group {self.group!r}"
+        return {
+            CommitFault.RETRIABLE: f"{where}: no answer that lasts within {timeout:g} s; is the cluster healthy?",
+            CommitFault.FENCED: f"{where}: it has members that consume with it now; stop them, or choose another "
+            "--group, one that nobody consumes with",
+            CommitFault.REFUSED: f"{where}: the cluster refuses it; this user needs READ on the group and on the topic",
+            CommitFault.METADATA_TOO_LARGE: f"{where}: the broker takes less text with a commit than Kafka's default "
+            "(offset.metadata.max.bytes); settle the oldest letters first",
+        }[fault]
+
+
+def too_large(partition: TopicPartition) -> str:
+    """The sentence about marks that do not fit, with what to do."""
+    return (
+        f"{partition}: too many single letters would be settled between open ones: that does not fit into the "
+        f"{LIMIT:,} characters that Kafka keeps beside a committed offset. Settle the oldest letters of the partition "
+        "first (--limit N), or replay without settling (--no-mark)"
+    )

@@ -1,0 +1,212 @@
+"""A cluster as the producer needs it, through aiokafka's connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, cast
+
+import aiokafka.errors as kafka
+from aiokafka.client import ConnectionGroup
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.protocol.transaction import InitProducerIdRequest
+
+from aioparallel.clients.aiokafka.connecting import cut_off, find_broker
+from aioparallel.clients.aiokafka.faults import AUTHENTICATION, deadline
+from aioparallel.clients.aiokafka.metadata import tame_metadata
+from aioparallel.clients.aiokafka.produce_codes import ProduceCode, answer_of, unanswered
+from aioparallel.clients.aiokafka.producer_internals import ProduceAnswer, ProducerConnections, ProducerIdAnswer
+from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
+from aioparallel.clients.aiokafka.quiet import calm
+from aioparallel.clients.outbox.partition_queue import Batch, Identity, PartitionQueue
+from aioparallel.clients.outbox.verdicts import Answer
+from aioparallel.errors import BrokerUnreachable, NotAuthorized
+from aioparallel.records import TopicPartition
+
+__all__ = ["AiokafkaBrokers"]
+
+logger = logging.getLogger(__name__)
+
+_ALL: Final = -1
+"""``acks``: an answer only when all in-sync replicas have it."""
+_TRANSACTION_TIMEOUT_MS: Final = 60_000
+"""Part of the request, though nothing is done with it where there is no transaction."""
+_GRACE: Final = 0.7
+"""Part of the time for closing that goes to a clean end; the rest is for cutting off what is left."""
+
+
+class AiokafkaBrokers:
+    """See :class:`~aioparallel.clients.outbox.brokers.Brokers` for each call.
+
+    ``on_metadata``: called within each update of the metadata.
+    """
+
+    def __init__(self, settings: ProducerSettings, on_metadata: Callable[[], None]) -> None:
+        self._settings = settings
+        self._on_metadata = on_metadata
+        self._connections: ProducerConnections | None = None
+        self._topics: set[str] = set()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether :meth:`connect` has succeeded; connections that break after that are made again."""
+        return self._connections is not None
+
+    async def connect(self, timeout: float) -> None:
+        """Find a broker and learn from it who the others are. Raises BrokerUnreachable or NotAuthorized within
+        ``timeout`` seconds."""
+        calm()
+        settings = self._settings
+        ends = asyncio.get_running_loop().time() + timeout
+        connections: ProducerConnections | None = None
+        try:
+            server = await find_broker(
+                settings.bootstrap_servers, settings.connection_options(), timeout, settings.retry_backoff
+            )
+            connections = cast("ProducerConnections", settings.build(server))
+            tame_metadata(connections)
+            left = max(0.0, ends - asyncio.get_running_loop().time())
+            async with asyncio.timeout(left):
+                await self._bootstrap(connections)
+        except TimeoutError as error:
+            await _close(connections, 0.1)
+            raise BrokerUnreachable(settings.bootstrap_servers, timeout, str(error) or "no answer") from error
+        except BaseException:
+            await _close(connections, 0.1)
+            raise
+        connections.cluster.add_listener(lambda _cluster: self._on_metadata())
+        self._connections = connections
+
+    async def _bootstrap(self, connections: ProducerConnections) -> None:
+        while True:
+            try:
+                return await connections.bootstrap()
+            except AUTHENTICATION as error:
+                raise NotAuthorized(f"this cluster ({error})") from error
+            except kafka.KafkaError:
+                await asyncio.sleep(max(0.1, self._settings.retry_backoff))
+
+    async def identify(self) -> Identity:
+        """A producer id that nobody else has. Raises NotAuthorized, and ConnectionError for what passes."""
+        request = InitProducerIdRequest(cast("str", None), _TRANSACTION_TIMEOUT_MS)
+        try:
+            connections = self._connected()
+            if (node := connections.get_random_node()) is None:
+                raise ConnectionError("no broker is known yet")
+            answer = cast("ProducerIdAnswer", await connections.send(node, request))
+        except kafka.KafkaError as error:
+            raise ConnectionError(f"asking for a producer id: {error}") from error
+        if answer.error_code == ProduceCode.NONE:
+            return Identity(answer.producer_id, answer.producer_epoch)
+        if answer.error_code in {
+            ProduceCode.CLUSTER_AUTHORIZATION_FAILED,
+            ProduceCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        }:
+            raise NotAuthorized("an idempotent producer (permission IDEMPOTENT_WRITE on the cluster)")
+        raise ConnectionError(f"asking for a producer id: {kafka.for_code(answer.error_code).__name__}")
+
+    async def produce(self, node: int, batches: Sequence[Batch]) -> list[Answer]:
+        """One request with these batches, and what became of each. Raises nothing but CancelledError."""
+        topics: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
+        for batch in batches:
+            topics[batch.queue.topic].append((batch.queue.partition, batch.data))
+        timeout_ms = round(self._settings.request_timeout * 1000)
+        request = ProduceRequest(cast("str", None), _ALL, timeout_ms, list(topics.items()))
+        try:
+            answer = cast("ProduceAnswer", await self._connected().send(node, request))
+        except (kafka.KafkaError, OSError, TimeoutError) as error:
+            return [unanswered(error)] * len(batches)
+        except Exception as error:
+            # Whatever it is, the batches must not be stuck: they are sent again until their time is up.
+            logger.exception("A produce request failed in aiokafka", extra={"action": "produce_failed", "node": node})
+            return [unanswered(error)] * len(batches)
+        found = {
+            (topic, fields[0]): answer_of(fields[1], fields[2], fields[3] if answer.API_VERSION >= 2 else -1)
+            for topic, partitions in answer.topics
+            for fields in partitions
+        }
+        silent = unanswered(kafka.KafkaError("the broker's answer says nothing about this partition"))
+        return [found.get((batch.queue.topic, batch.queue.partition), silent) for batch in batches]
+
+    # -- metadata
+
+    def leader_of(self, queue: PartitionQueue) -> int | None:
+        """The node that leads the partition; -1 or None where there is none, or it is not known."""
+        if self._connections is None:
+            return None
+        return self._connections.cluster.leader_for_partition(TopicPartition(queue.topic, queue.partition))
+
+    def partitions_of(self, topic: str) -> dict[int, bool]:
+        """The topic's partitions as they are known now, and whether each has a leader."""
+        if self._connections is None:
+            return {}
+        cluster = self._connections.cluster
+        available = cluster.available_partitions_for_topic(topic) or set()
+        return {number: number in available for number in cluster.partitions_for_topic(topic) or ()}
+
+    def refused_topics(self) -> Collection[str]:
+        """Topics that this user may not even ask about."""
+        return () if self._connections is None else self._connections.cluster.unauthorized_topics
+
+    def doubt(self) -> None:
+        """The metadata is wrong, or old: have it updated."""
+        if self._connections is not None:
+            self._connections.force_metadata_update()
+
+    async def update(self, topics: Collection[str]) -> None:
+        """Follow these topics, and have the metadata updated once."""
+        connections = self._connected()
+        if self._topics != set(topics):
+            self._topics = set(topics)
+            connections.set_topics(self._topics)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.request_timeout):
+                await cast("asyncio.Future[bool]", connections.force_metadata_update())
+
+    async def partitions(self, topics: Collection[str], timeout: float) -> set[TopicPartition]:
+        """All partitions of these topics, asked for now. Asks for all topics: creates none. Raises TimeoutError."""
+        async with deadline(timeout, f"asking for the partitions of {', '.join(sorted(topics))}"):
+            while True:
+                try:
+                    cluster = await self._connected().fetch_all_metadata()
+                    break
+                except kafka.KafkaError:
+                    await asyncio.sleep(max(0.1, self._settings.retry_backoff))
+        return {TopicPartition(name, number) for name in topics for number in cluster.partitions_for_topic(name) or ()}
+
+    # -- ending
+
+    def cut(self, node: int) -> None:
+        """Break the connection to this broker: what is on its way there gets no further than it is."""
+        if self._connections is None:
+            return
+        connection = self._connections._conns.get((node, ConnectionGroup.DEFAULT))
+        if connection is not None and (writer := connection._writer) is not None:
+            connection.close()
+            writer.transport.abort()
+
+    async def close(self, timeout: float) -> None:
+        """Close all connections, within ``timeout`` seconds; raises nothing but CancelledError."""
+        connections, self._connections = self._connections, None
+        await _close(connections, timeout)
+
+    def _connected(self) -> ProducerConnections:
+        if self._connections is None:
+            raise ConnectionError("not connected")
+        return self._connections
+
+
+async def _close(connections: ProducerConnections | None, timeout: float) -> None:
+    if connections is None:
+        return
+    closing = asyncio.create_task(connections.close())
+    left: list[asyncio.Future[object]] = []
+    try:
+        await asyncio.wait([closing], timeout=timeout * _GRACE)
+    finally:
+        left = cut_off(connections, [cast("asyncio.Task[object]", closing)])
+    if left:
+        await asyncio.wait(left, timeout=timeout * (1 - _GRACE))

@@ -1,0 +1,59 @@
+"""AiokafkaProducer: the engine's producer interface on aiokafka's connections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aioparallel.clients.aiokafka.brokers import AiokafkaBrokers
+from aioparallel.clients.aiokafka.encoding import BatchEncoder
+from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
+from aioparallel.clients.outbox import QueueingProducer
+from aioparallel.clients.outbox.outbox import Outbox
+
+__all__ = ["AiokafkaProducer"]
+
+
+class AiokafkaProducer(QueueingProducer):
+    """Sends records through aiokafka. See :class:`~aioparallel.engine.producer.Producer` for what it promises.
+
+    ``bootstrap_servers``: ``host:port``, several separated by commas.
+    ``delivery_timeout``: seconds from ``send`` until an output fails that was not acknowledged.
+    ``consumer_options``: the consumer's ``client_options``: TLS, SASL, client_id and timeouts are taken over, the
+    rest is ignored. ``producer_options``: options of ``aiokafka.AIOKafkaProducer`` by their names there, on top of
+    these: ``compression_type`` (none), ``max_batch_size`` (64 KiB), ``max_request_size`` (1 MiB; the largest
+    output), ``linger_ms`` (0; how long an idle producer waits for company), ``partitioner``.
+
+    Raises ConfigurationError for unknown options and for those that are not the user's to set. It is always
+    idempotent, with ``acks=all``.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        delivery_timeout: float,
+        consumer_options: Mapping[str, object],
+        producer_options: Mapping[str, object],
+    ) -> None:
+        settings = ProducerSettings(
+            bootstrap_servers,
+            delivery_timeout=delivery_timeout,
+            consumer_options=consumer_options,
+            producer_options=producer_options,
+        )
+        encoder = BatchEncoder(settings.compression, settings.request_bytes)
+        outbox = Outbox(
+            encoder,
+            encoder.check,
+            batch_bytes=settings.batch_bytes,
+            unchecked_bytes=encoder.unchecked_bytes,
+            partitioner=settings.partitioner,
+        )
+        super().__init__(
+            outbox,
+            lambda on_metadata: AiokafkaBrokers(settings, on_metadata),
+            servers=bootstrap_servers,
+            delivery_timeout=delivery_timeout,
+            linger=settings.linger,
+            retry_backoff=settings.retry_backoff,
+        )

@@ -1,0 +1,149 @@
+"""Options in, connections for a producer out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Final, cast
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.client import AIOKafkaClient
+
+from aioparallel.clients.aiokafka.internals import Connections
+from aioparallel.clients.aiokafka.settings import check_servers
+from aioparallel.clients.outbox.topic import Partitioner
+from aioparallel.errors import ConfigurationError
+
+__all__ = ["MAX_BATCH_SIZE", "ProducerSettings"]
+
+MAX_BATCH_SIZE: Final = 64 * 1024
+"""Bytes of one batch; aiokafka's own is 16 KiB."""
+MAX_REQUEST_SIZE: Final = 1024 * 1024
+_REQUEST_TIMEOUT_MS: Final = 30_000
+
+_OURS: Final[Mapping[str, str]] = {
+    "acks": "leave it out, it is always all",
+    "api_version": "leave it out, aiokafka ignores it and asks each broker",
+    "bootstrap_servers": "use bootstrap_servers of the consumer",
+    "enable_idempotence": "leave it out, it is always on",
+    "key_serializer": "leave it out, give the bytes to Outgoing",
+    "loop": "leave it out, the producer runs on the loop that uses it first",
+    "transaction_timeout_ms": "leave it out, there are no transactions",
+    "transactional_id": "leave it out, there are no transactions",
+    "value_serializer": "leave it out, give the bytes to Outgoing",
+}
+"""aiokafka's options that are not the user's to set, each with what to use instead."""
+
+_PRODUCING: Final = frozenset({"compression_type", "linger_ms", "max_batch_size", "max_request_size", "partitioner"})
+"""Options that are for us, not for the connections."""
+
+_CODECS: Final = (None, "gzip", "snappy", "lz4", "zstd")
+
+
+class ProducerSettings:
+    """Everything a producer is built with, checked before anything connects. Durations in seconds, sizes in bytes.
+
+    ``consumer_options``: those of the consumer's that are about connections (TLS, SASL, ``client_id``, timeouts) are
+    taken over. ``producer_options``: aiokafka's producer options by their names, on top of these.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        delivery_timeout: float,
+        consumer_options: Mapping[str, object],
+        producer_options: Mapping[str, object],
+    ) -> None:
+        check_servers(bootstrap_servers)
+        if not 0 < delivery_timeout <= 86_400 * 24:
+            raise ConfigurationError("delivery_timeout", delivery_timeout, "seconds, more than 0 and at most 24 days")
+        known = _parameters(AIOKafkaProducer)
+        _check_names(producer_options, known)
+        self.bootstrap_servers = bootstrap_servers
+        self.delivery_timeout = delivery_timeout
+        self.compression = _compression(producer_options)
+        self.partitioner = _partitioner(producer_options)
+        self.linger = _number(producer_options, "linger_ms", 0) / 1000
+        self.batch_bytes = int(_number(producer_options, "max_batch_size", MAX_BATCH_SIZE, least=1))
+        self.request_bytes = int(_number(producer_options, "max_request_size", MAX_REQUEST_SIZE, least=1))
+        of_consumer = {
+            name: value
+            for name, value in consumer_options.items()
+            if name in known & _parameters(AIOKafkaConsumer) and name not in _OURS
+        }
+        own = {name: value for name, value in producer_options.items() if name not in _PRODUCING}
+        self._options: dict[str, object] = {"client_id": "aioparallel", **of_consumer, **own}
+        self.request_timeout = self._request_timeout(producer_options)
+        self._options["request_timeout_ms"] = round(self.request_timeout * 1000)
+        self.retry_backoff = _number(self._options, "retry_backoff_ms", 100) / 1000
+
+    def build(self, server: str) -> Connections:
+        """Connections that begin with ``server``, not connected yet; they must be closed. Needs the running loop.
+
+        Raises ConfigurationError where aiokafka refuses a value.
+        """
+        try:
+            return cast("Connections", AIOKafkaClient(bootstrap_servers=server, **self._options))
+        except (AssertionError, TypeError, ValueError) as error:
+            names = sorted(self._options)
+            raise ConfigurationError("producer_options", names, f"aiokafka refused a value of them: {error}") from error
+
+    def connection_options(self) -> dict[str, object]:
+        """What a single connection needs of them: the name of the client, TLS and SASL."""
+        given = {
+            name: value
+            for name, value in self._options.items()
+            if name.startswith("sasl_") or name in {"client_id", "security_protocol", "ssl_context"}
+        }
+        return {"sasl_mechanism": "PLAIN", **given}
+
+    def _request_timeout(self, producer_options: Mapping[str, object]) -> float:
+        """An own one must fit; the consumer's, or the default, is cut to what fits."""
+        timeout = _number(self._options, "request_timeout_ms", _REQUEST_TIMEOUT_MS, least=1) / 1000
+        if "request_timeout_ms" in producer_options and timeout > self.delivery_timeout:
+            raise ConfigurationError(
+                "producer_options['request_timeout_ms']",
+                producer_options["request_timeout_ms"],
+                f"at most delivery_timeout={self.delivery_timeout:g} s, which ends the waiting for an answer",
+            )
+        return max(0.001, min(timeout, self.delivery_timeout))
+
+
+def _parameters(kind: type) -> frozenset[str]:
+    return frozenset(inspect.signature(kind.__init__).parameters) - {"self", "topics"}  # type: ignore[misc]
+
+
+def _check_names(options: Mapping[str, object], known: frozenset[str]) -> None:
+    for name in options:
+        if name in _OURS:
+            raise ConfigurationError(f"producer_options[{name!r}]", options[name], _OURS[name])
+        if name not in known:
+            possible = ", ".join(sorted(known - set(_OURS)))
+            raise ConfigurationError(
+                f"producer_options[{name!r}]", options[name], f"aiokafka has no such option; it has {possible}"
+            )
+
+
+def _number(options: Mapping[str, object], name: str, default: int, *, least: int = 0) -> float:
+    value = options.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+        unit = "bytes" if name.endswith("_size") else "milliseconds"
+        raise ConfigurationError(f"producer_options[{name!r}]", value, f"{unit}, {least} or more")
+    return value
+
+
+def _compression(options: Mapping[str, object]) -> str | None:
+    value = options.get("compression_type")
+    if value not in _CODECS:
+        raise ConfigurationError("producer_options['compression_type']", value, "gzip, snappy, lz4, zstd, or None")
+    return value
+
+
+def _partitioner(options: Mapping[str, object]) -> Partitioner | None:
+    value = options.get("partitioner")
+    if value is not None and not callable(value):
+        raise ConfigurationError(
+            "producer_options['partitioner']", value, "a function of the key, all partitions and those with a leader"
+        )
+    return cast("Partitioner | None", value)

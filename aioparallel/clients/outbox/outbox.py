@@ -1,0 +1,252 @@
+"""Everything that was given to ``send`` and has not ended: the sync core of the producer.
+
+No loop, no clock, no client: the time, the leaders and the broker's answers are passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from aioparallel.clients.outbox.deliveries import Delivery, Entry
+from aioparallel.clients.outbox.partition_queue import Batch, Encode, Identity, PartitionQueue
+from aioparallel.clients.outbox.topic import Partitioner, Topic
+from aioparallel.clients.outbox.verdicts import Answer, Verdict
+from aioparallel.errors import ProduceFailed
+from aioparallel.records import Outgoing
+
+__all__ = ["Outbox", "Outdated", "fail"]
+
+
+class Outdated(NamedTuple):
+    """What :meth:`Outbox.expire` leaves to be done."""
+
+    cut: list[Batch]
+    """Batches in flight that nobody waits for any more: whoever carries them must not deliver them later."""
+    next_deadline: float | None
+
+
+class Outbox:
+    """Outputs by topic and partition, until they have ended.
+
+    ``batch_bytes``: largest batch (a larger output goes alone). ``partitioner``: None for Kafka's own.
+    ``check``: why an output cannot be sent at all, or None; not asked about those without headers whose key and
+    value have no more than ``unchecked_bytes`` together.
+    """
+
+    def __init__(
+        self,
+        encode: Encode,
+        check: Callable[[Entry], str | None],
+        *,
+        batch_bytes: int,
+        unchecked_bytes: int,
+        partitioner: Partitioner | None = None,
+    ) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.identity: Identity | None = None
+        """For partitions that have none; None: a fresh one is needed."""
+        self._encode = encode
+        self._check = check
+        self._batch_bytes = batch_bytes
+        self._largest_unchecked = unchecked_bytes
+        self._partitioner = partitioner
+        # In the order of their turn: queues with something to send and nothing under way.
+        self._ready: dict[PartitionQueue, None] = {}
+        self._leaderless: dict[PartitionQueue, None] = {}
+
+    # -- in
+
+    def add(self, delivery: Delivery) -> list[tuple[Entry, str]]:
+        """Take the outputs of a new delivery; returns those that cannot be sent, with the reason, not failed yet."""
+        refused: list[tuple[Entry, str]] = []
+        topics, check, largest = self.topics, self._check, self._largest_unchecked
+        for index, output in enumerate(delivery.outputs):
+            entry = (delivery, index)
+            topic = topics.get(output.topic) or self._new(output.topic)
+            size = len(output.value or b"") + len(output.key or b"")
+            reason = check(entry) if size > largest or output.headers else None
+            if reason is None:
+                reason = self._route(topic, entry, output)
+            if reason is not None:
+                refused.append((entry, reason))
+        return refused
+
+    def _route(self, topic: Topic, entry: Entry, output: Outgoing) -> str | None:
+        """Put it where it waits; returns why it cannot be put anywhere."""
+        try:
+            queue = topic.queue_for(output)
+        except ValueError as error:
+            return str(error)
+        except Exception as error:
+            if self._partitioner is None:
+                raise
+            return f"the partitioner failed: {error!r}"
+        queue.waiting.append(entry)
+        # With a batch under way it is listed again when that has ended.
+        if queue.batch is None and queue is not topic.unresolved:
+            self._ready[queue] = None
+        return None
+
+    def _new(self, name: str) -> Topic:
+        topic = self.topics[name] = Topic(name, self._batch_bytes, self._partitioner)
+        return topic
+
+    # -- what the cluster looks like
+
+    def update(self, partitions: Callable[[str], Mapping[int, bool]], now: float) -> None:
+        """The metadata is new. ``partitions(topic)``: its partitions, and whether each has a leader."""
+        for topic in self.topics.values():
+            found = partitions(topic.name)
+            topic.update(tuple(found), [number for number, has_leader in found.items() if has_leader])
+            for queue in topic.all_queues:
+                is_missing = queue.partition not in found if queue is not topic.unresolved else not found
+                if not is_missing or queue.is_empty:
+                    queue.missing_since = None
+                elif queue.missing_since is None:
+                    queue.missing_since = now
+            waiting = topic.unresolved.waiting
+            while waiting and topic.partitions:
+                entry = waiting.popleft()
+                if (reason := self._route(topic, entry, entry[0].outputs[entry[1]])) is not None:
+                    fail([entry], reason, passing=False)
+        self._ready.update(self._leaderless)
+        self._leaderless.clear()
+
+    @property
+    def needs_metadata(self) -> bool:
+        """Whether something waits for what only new metadata can tell."""
+        return bool(self._leaderless) or any(not topic.unresolved.is_empty for topic in self.topics.values())
+
+    # -- out
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether anything waits for its turn."""
+        return bool(self._ready)
+
+    def by_node(
+        self, node_of: Callable[[PartitionQueue], int | None], busy: Collection[int]
+    ) -> dict[int, list[PartitionQueue]]:
+        """The ready queues by their leaders, busy ones left out; those without a leader wait for metadata."""
+        nodes: dict[int, list[PartitionQueue]] = {}
+        for queue in list(self._ready):
+            if queue.is_empty:
+                del self._ready[queue]
+                continue
+            node = node_of(queue)
+            if node is None or node < 0:
+                del self._ready[queue]
+                self._leaderless[queue] = None
+            elif node not in busy:
+                nodes.setdefault(node, []).append(queue)
+        return nodes
+
+    def fill(self, queues: Iterable[PartitionQueue], node: int, limit: int) -> list[Batch]:
+        """The batches of one request, about ``limit`` bytes at most; their queues are not ready any more."""
+        batches: list[Batch] = []
+        if self.identity is None:
+            return batches
+        size = 0
+        for queue in queues:
+            self._ready.pop(queue, None)
+            if (batch := queue.take(self._encode, self.identity)) is None:
+                continue
+            batch.node = node
+            batches.append(batch)
+            self.topics[queue.topic].has_gone(queue)
+            size += len(batch.data)
+            if size >= limit:
+                break
+        return batches
+
+    # -- back
+
+    def answered(self, batch: Batch, answer: Answer) -> None:
+        """What the broker said about a batch. After ``Verdict.AGAIN`` it stays under way until :meth:`resume`."""
+        queue, lost = batch.queue, None
+        match answer.verdict:
+            case Verdict.WRITTEN:
+                queue.acknowledged(batch, answer.offset, answer.timestamp)
+            case Verdict.AGAIN:
+                queue.again(batch, answer.reason)
+                return
+            case Verdict.SPLIT | Verdict.TOO_LARGE:
+                is_too_large = answer.verdict is Verdict.TOO_LARGE
+                queue.split(batch, answer.explain, is_too_large=is_too_large)
+            case Verdict.ANEW:
+                lost = queue.anew(batch, answer.reason)
+            case Verdict.REFUSED | Verdict.UNCLEAR:
+                was_written = answer.verdict is Verdict.UNCLEAR
+                lost = queue.refused(batch, answer.explain(len(batch.data)), was_written=was_written)
+        self._forget(lost)
+        self.resume(batch)
+
+    def resume(self, batch: Batch) -> None:
+        """The partition may go on, with this batch again if it is still under way."""
+        queue = batch.queue
+        if (queue.batch is None or not queue.batch.is_in_flight) and not queue.is_empty:
+            self._ready[queue] = None
+
+    # -- giving up
+
+    def expire(self, now: float, explain: Callable[[PartitionQueue], str]) -> Outdated:
+        """Fail all outputs that are out of time."""
+        cut: list[Batch] = []
+        deadlines: list[float] = []
+        for queue in self._all():
+            self._expire(queue, now, explain, cut)
+            if (deadline := queue.next_deadline) is not None:
+                deadlines.append(deadline)
+        return Outdated(cut, min(deadlines, default=None))
+
+    def give_up_missing(self, since: float, deadline: float, explain: Callable[[PartitionQueue], str]) -> list[Batch]:
+        """Fail outputs of partitions that the metadata has not known since then, those up to this deadline; returns
+        batches to cut off, as :meth:`expire` does."""
+        cut: list[Batch] = []
+        for queue in self._all():
+            if queue.missing_since is not None and queue.missing_since <= since:
+                self._expire(queue, deadline, explain, cut)
+        return cut
+
+    def clear_topic(self, name: str) -> list[Entry]:
+        """Take everything of one topic out, as :meth:`clear` does."""
+        topic = self.topics.get(name)
+        return [] if topic is None else [entry for queue in topic.all_queues for entry in queue.drain()]
+
+    def clear(self) -> list[Entry]:
+        """Take everything out: nothing is outstanding any more; the entries are still to be failed."""
+        entries = [entry for queue in self._all() for entry in queue.drain()]
+        self._ready.clear()
+        self._leaderless.clear()
+        self.identity = None
+        return entries
+
+    def _expire(
+        self, queue: PartitionQueue, deadline: float, explain: Callable[[PartitionQueue], str], cut: list[Batch]
+    ) -> None:
+        batch, lost = queue.expire(deadline, explain)
+        self._forget(lost)
+        if batch is not None:
+            cut.append(batch)
+        if queue.is_empty:
+            self._ready.pop(queue, None)
+            self._leaderless.pop(queue, None)
+        elif queue.batch is None and queue.partition >= 0:
+            # It may have been waiting for the batch that was under way.
+            self._ready[queue] = None
+
+    def _forget(self, lost: Identity | None) -> None:
+        # Other partitions may keep it: numbers are counted for each partition by itself.
+        if lost is not None and lost == self.identity:
+            self.identity = None
+
+    def _all(self) -> list[PartitionQueue]:
+        return [queue for topic in self.topics.values() for queue in topic.all_queues]
+
+
+def fail(entries: Iterable[Entry], reason: str, *, passing: bool) -> None:
+    """Fail these outputs."""
+    for delivery, index in entries:
+        output = delivery.outputs[index]
+        delivery.failed(ProduceFailed(output.topic, output.partition, reason, passing=passing))

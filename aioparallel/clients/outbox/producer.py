@@ -1,0 +1,334 @@
+"""QueueingProducer: the engine's producer interface, on whatever cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from aioparallel.clients.outbox.brokers import Brokers
+from aioparallel.clients.outbox.deliveries import Delivery, Entry, Outstanding
+from aioparallel.clients.outbox.outbox import Outbox, fail
+from aioparallel.clients.outbox.partition_queue import Batch, PartitionQueue
+from aioparallel.clients.outbox.verdicts import Verdict
+from aioparallel.engine.producer import OnDelivered
+from aioparallel.errors import BrokerUnreachable, NotAuthorized, ProduceFailed
+from aioparallel.records import Outgoing, TopicPartition
+
+__all__ = ["QueueingProducer"]
+
+logger = logging.getLogger(__name__)
+
+_CONNECT_TIMEOUT: Final = 30.0
+"""Seconds of one attempt to connect in the background; after it comes the next one."""
+_REQUESTS_IN_FLIGHT: Final = 3
+"""To each broker. With more of them, batches are sent before they have filled."""
+_REQUEST_BYTES: Final = 256 * 1024
+"""About the size of a request: what is encoded in one go, and so holds the loop, about 3 ms with small outputs."""
+_MISSING_TIMEOUT: Final = 10.0
+"""Seconds that a topic may be unknown to the cluster before its outputs fail: a new one takes a moment to be known."""
+_LONGEST_PAUSE: Final = 1.0
+"""Seconds between two attempts, after several that failed."""
+_CLOSING: Final = 0.8
+"""Seconds for closing the connections, after the time for what is outstanding."""
+
+
+class QueueingProducer:
+    """The engine's producer on any cluster. See :class:`~aioparallel.engine.producer.Producer` for what it promises.
+
+    Outputs wait in one queue for each partition, and one batch of each is under way; meanwhile the next one fills.
+    Nothing is sent for a partition before the batch ahead is acknowledged, so the order holds whatever is sent again.
+
+    ``connect_to``: makes the cluster, given the function to call when the metadata is new. ``servers``: how messages
+    name it. ``delivery_timeout``, ``linger``, ``retry_backoff``: seconds.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        connect_to: Callable[[Callable[[], None]], Brokers],
+        *,
+        servers: str,
+        delivery_timeout: float,
+        linger: float = 0.0,
+        retry_backoff: float = 0.1,
+    ) -> None:
+        self._outbox = outbox
+        self._brokers = connect_to(self._metadata_changed)
+        self._servers = servers
+        self._delivery_timeout = delivery_timeout
+        self._linger_time = linger
+        self._retry_backoff = retry_backoff
+        self._missing_timeout = min(_MISSING_TIMEOUT, delivery_timeout)
+        self._outstanding = Outstanding(self._nothing_left)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_closed = False
+        self._trouble = ""
+        """Why nothing can be sent at all, while nothing can."""
+        self._in_flight: Counter[int] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sending: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
+        self._connecting = asyncio.Lock()
+        self._work = asyncio.Event()
+        self._is_awake = False
+        """Whether the work is set and not yet begun."""
+        self._idle = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._linger: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else f"{self._outstanding.count} outstanding"
+        return f"<{type(self).__name__} {self._servers} {state}>"
+
+    # -- the interface
+
+    async def start(self, timeout: float) -> None:
+        """Connect within ``timeout`` seconds. Raises BrokerUnreachable or NotAuthorized."""
+        await self._connect(timeout)
+        self._wake()
+
+    async def partitions(self, topics: Collection[str], timeout: float) -> set[TopicPartition]:
+        """All partitions of these topics. Creates nothing. Raises TimeoutError."""
+        ends = asyncio.get_running_loop().time() + timeout
+        try:
+            await self._connect(timeout)
+        except BrokerUnreachable as error:
+            raise TimeoutError(str(error)) from error
+        return await self._brokers.partitions(topics, max(0.0, ends - asyncio.get_running_loop().time()))
+
+    def send(self, outputs: Sequence[Outgoing], delivered: OnDelivered) -> None:
+        """Take these outputs; returns at once. See :meth:`Producer.send`."""
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._delivery_timeout
+        delivery = Delivery(outputs, delivered, deadline, int(time.time() * 1000), self._outstanding)
+        if self._is_closed:
+            refused = [((delivery, index), "the producer is closed") for index in range(len(outputs))]
+        else:
+            refused = self._outbox.add(delivery)
+        if refused:
+            loop.call_soon(_refuse, refused, self._is_closed)
+        if self._is_closed:
+            return
+        if self._timer is None:
+            self._timer = loop.call_at(deadline, self._out_of_time)
+        if not self._linger_time:
+            if not self._is_awake:
+                self._wake()
+        elif self._linger is None:
+            self._linger = loop.call_later(self._linger_time, self._lingered)
+
+    async def stop(self, timeout: float) -> None:
+        """Give what is outstanding ``timeout`` seconds, fail the rest, close all connections. Never raises."""
+        self._is_closed = True
+        try:
+            if self._outstanding.count:
+                self._wake()
+                self._idle.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(timeout):
+                        await self._idle.wait()
+        finally:
+            reason = "the producer was closed before this was acknowledged"
+            fail(self._outbox.clear(), f"{reason} ({self._trouble})" if self._trouble else reason, passing=True)
+            for timer in (self._timer, self._linger):
+                if timer is not None:
+                    timer.cancel()
+            tasks = [task for task in (*self._tasks, self._sending, self._refreshing) if task is not None]
+            for task in tasks:
+                task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSING / 4)
+        await self._brokers.close(_CLOSING)
+
+    # -- one coroutine that sends
+
+    def _wake(self) -> None:
+        if self._sending is None:
+            self._sending = asyncio.get_running_loop().create_task(self._send_all(), name="aioparallel producer")
+        self._is_awake = True
+        self._work.set()
+
+    def _lingered(self) -> None:
+        self._linger = None
+        self._wake()
+
+    async def _send_all(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            self._is_awake = False
+            try:
+                if await self._connect_in_background():
+                    await self._send_ready()
+            except NotAuthorized as error:
+                fail(self._outbox.clear(), str(error), passing=False)
+            except Exception as error:
+                await self._rest_after(error)
+            if self._outbox.needs_metadata and (self._refreshing is None or self._refreshing.done()):
+                self._refreshing = asyncio.create_task(self._refresh())
+
+    async def _rest_after(self, error: Exception) -> None:
+        self._trouble = str(error) or type(error).__name__
+        if not isinstance(error, OSError | TimeoutError):
+            logger.error("Sending has failed; trying on", exc_info=error, extra={"action": "send_failed"})
+        await asyncio.sleep(max(0.1, self._retry_backoff))
+        self._brokers.doubt()
+        if self._outstanding.count:
+            self._work.set()
+
+    async def _send_ready(self) -> None:
+        """Send all that may be sent now. What is ready later, with an answer or new metadata, wakes us again."""
+        outbox, in_flight = self._outbox, self._in_flight
+        await self._identify()
+        while outbox.has_ready:
+            await self._identify()
+            busy = [node for node, count in in_flight.items() if count >= _REQUESTS_IN_FLIGHT]
+            nodes = outbox.by_node(self._brokers.leader_of, busy)
+            if not nodes:
+                return
+            for node, queues in nodes.items():
+                if batches := outbox.fill(queues, node, _REQUEST_BYTES):
+                    in_flight[node] += 1
+                    task = asyncio.create_task(self._carry(node, batches))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+                # Encoding holds the loop; others have their turn in between.
+                await asyncio.sleep(0)
+
+    async def _identify(self) -> None:
+        if self._outbox.identity is None:
+            self._outbox.identity = await self._brokers.identify()
+            self._trouble = ""
+
+    async def _carry(self, node: int, batches: Sequence[Batch]) -> None:
+        """One request, from the way there to what follows from its answers."""
+        try:
+            answers = await self._brokers.produce(node, batches)
+        finally:
+            self._in_flight[node] -= 1
+        again: list[Batch] = []
+        for batch, answer in zip(batches, answers, strict=True):
+            if answer.verdict is not Verdict.WRITTEN:
+                _log_answer(batch, answer.verdict, answer.explain(len(batch.data)))
+            if answer.verdict is Verdict.AGAIN:
+                again.append(batch)
+            self._outbox.answered(batch, answer)
+        self._work.set()
+        if again:
+            self._brokers.doubt()
+            attempts = max(batch.attempts for batch in again)
+            await asyncio.sleep(min(_LONGEST_PAUSE, self._retry_backoff * 2 ** min(attempts - 1, 10)))
+            for batch in again:
+                self._outbox.resume(batch)
+            self._work.set()
+
+    # -- connecting
+
+    async def _connect(self, timeout: float) -> None:
+        try:
+            async with asyncio.timeout(timeout), self._connecting:
+                if not self._brokers.is_connected:
+                    # A little less than the block around it: then the error is the one with the reason.
+                    await self._brokers.connect(timeout * 0.95)
+        except TimeoutError as error:
+            reason = self._trouble or "no answer"
+            raise BrokerUnreachable(self._servers, timeout, reason) from error
+
+    async def _connect_in_background(self) -> bool:
+        """Try until it works, or nobody waits for it any more."""
+        while not self._brokers.is_connected and self._outstanding.count:
+            try:
+                await self._connect(_CONNECT_TIMEOUT)
+                self._trouble = ""
+            except BrokerUnreachable as error:
+                self._trouble = str(error)
+                logger.warning("%s; trying on", error, extra={"action": "broker_unreachable"})
+        return self._brokers.is_connected
+
+    # -- metadata
+
+    def _metadata_changed(self) -> None:
+        self._outbox.update(self._brokers.partitions_of, asyncio.get_running_loop().time())
+        self._work.set()
+
+    async def _refresh(self) -> None:
+        """Ask for metadata until nothing waits for it: a topic, a partition or a leader that is not known."""
+        loop = asyncio.get_running_loop()
+        pause = self._retry_backoff
+        while self._outbox.needs_metadata:
+            try:
+                await self._brokers.update(self._outbox.topics)
+            except OSError as error:
+                self._trouble = str(error)
+            for topic in self._brokers.refused_topics():
+                reason = "not authorised; this user needs the permissions WRITE and DESCRIBE on the topic"
+                fail(self._outbox.clear_topic(topic), reason, passing=False)
+            since = loop.time() - self._missing_timeout
+            self._cut(self._outbox.give_up_missing(since, since + self._delivery_timeout, self._explain_missing))
+            self._work.set()
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE, max(0.05, pause) * 1.5)
+
+    def _explain_missing(self, queue: PartitionQueue) -> str:
+        known = self._brokers.partitions_of(queue.topic)
+        if known:
+            return f"the topic has no partition {queue.partition}, it has {len(known)} (0 to {max(known)})"
+        return "topic not found: create it, or check the name (nothing was created)"
+
+    # -- giving up
+
+    def _out_of_time(self) -> None:
+        loop = asyncio.get_running_loop()
+        # Timers run up to the clock's resolution early.
+        outdated = self._outbox.expire(loop.time() + 0.001, self._explain_timeout)
+        self._cut(outdated.cut)
+        at = outdated.next_deadline
+        self._timer = None if at is None else loop.call_at(at, self._out_of_time)
+        self._work.set()
+
+    def _explain_timeout(self, queue: PartitionQueue) -> str:
+        if queue.missing_since is not None:
+            return self._explain_missing(queue)
+        trouble = queue.trouble or self._trouble or ("" if self._brokers.is_connected else "no broker was reached")
+        if not trouble and queue.partition < 0:
+            trouble = "the topic is not known"
+        why = f" (last: {trouble})" if trouble else ""
+        return f"not acknowledged within delivery_timeout={self._delivery_timeout:g} s{why}"
+
+    def _cut(self, batches: Sequence[Batch]) -> None:
+        """What has failed must not be written later: it goes with the connection it is on."""
+        for node in {batch.node for batch in batches}:
+            logger.warning(
+                "Cutting the connection to broker %d: it has not answered in time", node, extra={"action": "cut"}
+            )
+            self._brokers.cut(node)
+
+    def _nothing_left(self) -> None:
+        self._idle.set()
+
+
+def _refuse(refused: Sequence[tuple[Entry, str]], passing: bool) -> None:
+    for (delivery, index), reason in refused:
+        output = delivery.outputs[index]
+        delivery.failed(ProduceFailed(output.topic, output.partition, reason, passing=passing))
+
+
+def _log_answer(batch: Batch, verdict: Verdict, reason: str) -> None:
+    queue = batch.queue
+    logger.log(
+        logging.INFO if verdict is Verdict.AGAIN else logging.WARNING,
+        "A batch of %d for %s-%d was not written (%s): %s",
+        len(batch.entries),
+        queue.topic,
+        queue.partition,
+        verdict.value,
+        reason,
+        extra={"action": "produce_" + verdict.name.lower(), "topic": queue.topic, "partition": queue.partition},
+    )

@@ -1,0 +1,114 @@
+"""One topic that is produced to: which partition each output goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Final
+
+from aioparallel.clients.outbox.partition_queue import PartitionQueue
+from aioparallel.clients.outbox.partitioning import partition_of_key
+from aioparallel.records import Outgoing
+
+__all__ = ["Partitioner", "Topic"]
+
+Partitioner = Callable[[bytes | None, list[int], list[int]], int]
+"""aiokafka's interface: the key, all partitions, those with a leader; returns one of them."""
+
+_KEYS_REMEMBERED: Final = 65_536
+_OVERHEAD: Final = 10
+"""About what a record takes in a batch besides its key, value and headers, in bytes."""
+
+
+class Topic:
+    """The queues of a topic's partitions. Until the topic is known everything waits in ``unresolved``, in order.
+
+    A key decides by murmur2, as with all of Kafka's producers. Outputs without a key stay with one partition until a
+    batch of it is full or has gone, and then go on to the next one: few large batches instead of many small ones.
+    """
+
+    __slots__ = (
+        "_available",
+        "_limit",
+        "_partitioner",
+        "_room",
+        "_sticky",
+        "_turn",
+        "name",
+        "partitions",
+        "queue_of_key",
+        "queues",
+        "unresolved",
+    )
+
+    def __init__(self, name: str, limit: int, partitioner: Partitioner | None) -> None:
+        self.name = name
+        self.partitions: list[int] = []
+        """All of them, ascending; empty while the topic is not known."""
+        self.queues: dict[int, PartitionQueue] = {}
+        self.unresolved = PartitionQueue(name, -1, limit)
+        self._available: list[int] = []
+        self._limit = limit
+        self._partitioner = partitioner
+        self._turn = 0
+        self._sticky = 0
+        self._room = 0
+        # Keys come again and again, and hashing one takes longer than everything else that is done with an output.
+        self.queue_of_key = lru_cache(maxsize=_KEYS_REMEMBERED)(self._of_key)
+        """For a key, where the topic is known and no partitioner given."""
+
+    def queue_for(self, output: Outgoing) -> PartitionQueue:
+        """Where this output waits. Raises ValueError for a partition that cannot exist, and when the
+        partitioner names one that does not."""
+        if not self.partitions:
+            return self.unresolved
+        if output.partition is not None:
+            if output.partition < 0:
+                raise ValueError(f"there is no partition {output.partition}: they begin with 0")
+            return self._queue(output.partition)
+        if self._partitioner is not None:
+            return self._queue(self._ask(self._partitioner, output.key))
+        if output.key is not None:
+            return self.queue_of_key(output.key)
+        if self._room <= 0:
+            self._move_on()
+        self._room -= _OVERHEAD + len(output.value or b"")
+        return self._queue(self._sticky)
+
+    def update(self, partitions: Sequence[int], available: Sequence[int]) -> None:
+        """The metadata is new."""
+        self.queue_of_key.cache_clear()
+        self.partitions = sorted(partitions)
+        self._available = sorted(available)
+
+    def has_gone(self, queue: PartitionQueue) -> None:
+        """A batch of this queue was made: outputs without a key go on to the next partition."""
+        if queue.partition == self._sticky:
+            self._room = 0
+
+    @property
+    def all_queues(self) -> Iterator[PartitionQueue]:
+        """Those of the partitions, and the one for what has none yet."""
+        yield from self.queues.values()
+        yield self.unresolved
+
+    def _of_key(self, key: bytes) -> PartitionQueue:
+        return self._queue(partition_of_key(key, self.partitions))
+
+    def _ask(self, partitioner: Partitioner, key: bytes | None) -> int:
+        number = partitioner(key, self.partitions.copy(), self._available.copy())
+        if number not in self.partitions:
+            raise ValueError(f"the partitioner chose partition {number!r}, the topic has {len(self.partitions)}")
+        return number
+
+    def _move_on(self) -> None:
+        able = self._available or self.partitions
+        self._turn += 1
+        self._sticky = able[self._turn % len(able)]
+        self._room = self._limit
+
+    def _queue(self, number: int) -> PartitionQueue:
+        queue = self.queues.get(number)
+        if queue is None:
+            queue = self.queues[number] = PartitionQueue(self.name, number, self._limit)
+        return queue

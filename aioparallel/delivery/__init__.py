@@ -1,0 +1,1 @@
+"""What leaves: produced records, dead letters, retry topics."""

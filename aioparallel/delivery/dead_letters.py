@@ -1,0 +1,159 @@
+"""Where records go whose patience has ended: the dead-letter topic, a function, or the next retry topic.
+
+While that is not possible the record stays *producing*, so incomplete and uncommitted, and is tried again for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from collections.abc import Awaitable
+from contextvars import copy_context
+from functools import partial
+from typing import Any
+
+from aioparallel.delivery.letters import Letter, without_texts, write_letter
+from aioparallel.delivery.outbox import Outbox
+from aioparallel.delivery.room import Waiters
+from aioparallel.engine.history import failure_of
+from aioparallel.engine.outlets import Done
+from aioparallel.errors import ProduceFailed
+from aioparallel.policies import DeadLetterFunction, FailurePolicy
+from aioparallel.records import Outgoing, Record
+
+__all__ = ["DeadLetters"]
+
+logger = logging.getLogger(__name__)
+
+# Seconds between tries to put a record away: doubled each time.
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+_CALLS = 100  # dead-letter functions that run at once
+_TRACEBACK_LENGTH = 4_000  # characters, the end of it
+
+
+class DeadLetters:
+    """Puts records away. A :class:`~aioparallel.engine.outlets.Disposal`. Made within the running loop."""
+
+    def __init__(self, policy: FailurePolicy, group_id: str, outbox: Outbox | None, timeout: float) -> None:
+        self._policy = policy
+        self._context = copy_context()
+        self._waiters = Waiters()
+        self._group_id = group_id
+        self._outbox = outbox
+        self._timeout = timeout  # seconds one call of a dead-letter function may take
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: dict[Record[Any, Any], asyncio.TimerHandle] = {}
+        self.undelivered: dict[Record[Any, Any], str] = {}
+        """Records that could not be put away so far, and why."""
+
+    def room(self) -> Awaitable[None] | None:
+        """See :class:`~aioparallel.engine.outlets.Disposal`."""
+        if isinstance(self._policy.dead_letter, str | None):
+            return self._outbox.room() if self._outbox is not None else None
+        # Retry topics share the bound of the calls then: both are few compared with outputs.
+        return None if len(self._tasks) < _CALLS else self._waiters.enter()
+
+    def dispose(self, record: Record[Any, Any], error: Exception, retry_topic: str | None, done: Done) -> None:
+        """See :class:`~aioparallel.engine.outlets.Disposal`."""
+        where = retry_topic or self._policy.dead_letter
+        assert where is not None
+        if isinstance(where, str):
+            due = None if retry_topic is None else time.time() + self._policy.retry_topics[retry_topic]
+            self._send(record, self._letter(record, where, error, due), done, 1)
+        else:
+            call = self._call(where, record, error, done)
+            task = asyncio.get_running_loop().create_task(
+                call, name="aioparallel-dead-letter", context=self._context.copy()
+            )
+            self._tasks.add(task)
+            task.add_done_callback(self._called)
+
+    def close(self) -> None:
+        """Try no more: what is not put away stays uncommitted."""
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    # -- a topic ----------------------------------------------------------------------------------------
+
+    def _letter(self, record: Record[Any, Any], topic: str, error: Exception, due: float | None) -> Outgoing:
+        last = record.last_failure or failure_of(error, time.time())
+        letter = Letter(
+            origin=record.origin,
+            group=self._group_id,
+            attempts=record.attempt,
+            first=record.first_failure or last,
+            last=last,
+            traceback="".join(traceback.format_exception(error))[-_TRACEBACK_LENGTH:],
+            due=due,
+        )
+        headers = write_letter(record.headers, letter)
+        return Outgoing(topic, record.raw_value, record.raw_key, headers)
+
+    def _send(self, record: Record[Any, Any], letter: Outgoing, done: Done, tries: int) -> None:
+        self._timers.pop(record, None)
+        assert self._outbox is not None
+        self._outbox.deliver(record, (letter,), partial(self._sent, letter, done, tries))
+
+    def _sent(
+        self, letter: Outgoing, done: Done, tries: int, record: Record[Any, Any], error: Exception | None
+    ) -> None:
+        if self._is_over(record, letter.topic, done, tries, error):
+            return
+        if isinstance(error, ProduceFailed) and not error.passing:
+            # The letter is larger than the record was, and brokers have limits: leave out what may be left out.
+            letter = Outgoing(letter.topic, letter.value, letter.key, without_texts(letter.headers))
+        # If the session goes meanwhile, the next try says so: a letter too many, at its next owner's as well.
+        self._timers[record] = asyncio.get_running_loop().call_later(
+            _pause(tries), self._send, record, letter, done, tries + 1
+        )
+
+    # -- a function -------------------------------------------------------------------------------------
+
+    async def _call(self, function: DeadLetterFunction, record: Record[Any, Any], error: Exception, done: Done) -> None:
+        name = getattr(function, "__qualname__", type(function).__name__)
+        tries = 0
+        while True:
+            tries += 1
+            failure: Exception | None = None
+            try:
+                async with asyncio.timeout(self._timeout):
+                    await function(record, error)
+            except Exception as broken:
+                failure = broken
+            if self._is_over(record, f"the function {name}", done, tries, failure):
+                return
+            await asyncio.sleep(_pause(tries))
+
+    def _called(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._waiters.wake_one()
+
+    # -- both -------------------------------------------------------------------------------------------
+
+    def _is_over(self, record: Record[Any, Any], where: str, done: Done, tries: int, error: Exception | None) -> bool:
+        """Whether the record is put away, or nobody waits for it any more."""
+        if error is None or not record._lane.session.current:
+            self.undelivered.pop(record, None)
+            done(record, error)
+            return True
+        self.undelivered[record] = f"{where}: {error}"
+        logger.log(
+            logging.ERROR if tries in (1, 10) or tries % 100 == 0 else logging.DEBUG,
+            "%s offset %d cannot be put away (try %d): %s: %r; it stays uncommitted, its key waits, and it is tried "
+            "again",
+            record.topic_partition,
+            record.offset,
+            tries,
+            where,
+            error,
+            extra={"action": "dead_letter_failed", "offset": record.offset},
+        )
+        return False
+
+
+def _pause(tries: int) -> float:
+    return float(min(_FIRST_PAUSE * 2 ** min(tries - 1, 10), _LONGEST_PAUSE))

@@ -1,0 +1,126 @@
+"""The outbox: what handlers return, on its way to the brokers.
+
+A record is *producing* from the handler's end until the last of its outputs is acknowledged: its worker is free, its
+lane is closed. So the outputs of one lane keep the order of its records whatever fails in between, and a lane makes
+one record per round trip to the broker, while others use the wait.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Iterable, Sequence
+from functools import partial
+from typing import Any, cast
+
+from aioparallel.delivery.room import Waiters
+from aioparallel.engine.outlets import Done
+from aioparallel.engine.producer import Producer
+from aioparallel.errors import InvalidOutput, ProduceFailed
+from aioparallel.policies import OnProduced, Producing
+from aioparallel.records import Outgoing, Produced, Record
+
+__all__ = ["Outbox"]
+
+logger = logging.getLogger(__name__)
+
+# What an output costs beside its bytes: objects, its place in a batch.
+_OVERHEAD = 256
+
+
+class Outbox:
+    """Counts what is not acknowledged, sends through one producer. An :class:`~aioparallel.engine.outlets.Outlet`."""
+
+    def __init__(self, producer: Producer, options: Producing) -> None:
+        self._producer = producer
+        self._on_produced = options.on_produced
+        self._bound = options.max_unacknowledged_bytes
+        self._waiters = Waiters()
+        self.unacknowledged = 0
+        """Outputs sent and not acknowledged."""
+        self.unacknowledged_bytes = 0
+        self.produced = 0
+        """Outputs acknowledged."""
+
+    def collect(self, record: Record[Any, Any], value: object) -> Sequence[Outgoing] | None:
+        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+        if isinstance(value, Outgoing):
+            return (value,)
+        if value is None:
+            return None
+        if not isinstance(value, Iterable) or isinstance(value, str | bytes | dict):
+            raise InvalidOutput(_wrong(record, f"a {type(value).__name__}"))
+        outputs = list(cast("Iterable[object]", value))
+        for output in outputs:
+            if not isinstance(output, Outgoing):
+                raise InvalidOutput(_wrong(record, f"a {type(value).__name__} with a {type(output).__name__} in it"))
+        return cast("list[Outgoing]", outputs) or None
+
+    def room(self) -> Awaitable[None] | None:
+        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+        if self.unacknowledged_bytes < self._bound:
+            return None
+        return self._waiters.enter()
+
+    def deliver(self, record: Record[Any, Any], collected: object, done: Done) -> None:
+        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+        outputs = cast("Sequence[Outgoing]", collected)
+        size = 0
+        for output in outputs:
+            size += _size(output)
+        self.unacknowledged += len(outputs)
+        self.unacknowledged_bytes += size
+        self._producer.send(outputs, partial(self._delivered, record, outputs, size, done))
+        if self.unacknowledged_bytes < self._bound:
+            self._waiters.wake_one()
+
+    def _delivered(
+        self,
+        record: Record[Any, Any],
+        outputs: Sequence[Outgoing],
+        size: int,
+        done: Done,
+        result: Sequence[Produced] | ProduceFailed,
+    ) -> None:
+        self.unacknowledged -= len(outputs)
+        self.unacknowledged_bytes -= size
+        if isinstance(result, ProduceFailed):
+            done(record, result)
+        else:
+            self.produced += len(outputs)
+            if self._on_produced is not None:
+                for output, place in zip(outputs, result, strict=True):
+                    self._tell(self._on_produced, record, output, place)
+            done(record, None)
+        if self.unacknowledged:
+            self._waiters.wake_one()  # a record less makes room for one more
+        else:
+            self._waiters.wake_all()
+
+    def _tell(self, on_produced: OnProduced, record: Record[Any, Any], output: Outgoing, place: Produced) -> None:
+        try:
+            on_produced(record, output, place)
+        except Exception:
+            logger.exception(
+                "on_produced failed for the output of %s at %s-%d offset %d, which stands there all the same",
+                record,
+                place.topic,
+                place.partition,
+                place.offset,
+                extra={"action": "on_produced_failed"},
+            )
+
+
+def _size(output: Outgoing) -> int:
+    size = _OVERHEAD + (len(output.value) if output.value is not None else 0)
+    if output.key is not None:
+        size += len(output.key)
+    for name, value in output.headers:
+        size += len(name) + (len(value) if value is not None else 0)
+    return size
+
+
+def _wrong(record: Record[Any, Any], found: str) -> str:
+    return (
+        f"the handler returned {found} for {record.topic_partition} offset {record.offset}: it may return None, an "
+        "Outgoing, or an iterable of them; to get other results use `async for result in consumer.results(handler)`"
+    )

@@ -1,0 +1,97 @@
+"""The results of a handler as a stream, for ``async for``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from aioparallel.delivery.room import Waiters
+from aioparallel.engine.outlets import Abandoned, Done
+from aioparallel.records import Record
+
+__all__ = ["Result", "ResultStream"]
+
+T = TypeVar("T")
+
+
+class Result(NamedTuple, Generic[T]):
+    """What a handler returned for a record."""
+
+    record: Record[Any, Any]
+    value: T
+
+
+class ResultStream(Generic[T]):
+    """Holds results until they are read. An :class:`~aioparallel.engine.outlets.Outlet`.
+
+    A record completes when the reader asks for the result after its own: then it is through with it. Until then it is
+    *producing*: its lane waits. ``bound``: results not read yet, at which handlers that have ended wait.
+    """
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self._results: deque[tuple[Result[T], Done]] = deque()
+        self._with_reader: tuple[Result[T], Done] | None = None
+        self._arrived = asyncio.Event()
+        self._waiters = Waiters()
+        self._closed = False
+        self._ended = False
+
+    # -- the engine's side ------------------------------------------------------------------------------
+
+    def collect(self, record: Record[Any, Any], value: object) -> object | None:
+        """See :class:`~aioparallel.engine.outlets.Outlet`: every value is a result, None too."""
+        return (value,)
+
+    def room(self) -> Awaitable[None] | None:
+        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+        if len(self._results) < self._bound or self._closed:
+            return None
+        return self._waiters.enter()
+
+    def deliver(self, record: Record[Any, Any], collected: object, done: Done) -> None:
+        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+        if self._closed:
+            asyncio.get_running_loop().call_soon(done, record, Abandoned())
+            return
+        assert isinstance(collected, tuple)
+        self._results.append((Result(record, collected[0]), done))
+        self._arrived.set()
+
+    # -- the reader's side ------------------------------------------------------------------------------
+
+    async def next(self) -> Result[T] | None:
+        """Complete the record of the result read before, and wait for the next result. None when there will be none."""
+        if self._with_reader is not None:
+            (result, done), self._with_reader = self._with_reader, None
+            done(result.record, None)
+        while not self._results:
+            if self._ended:
+                return None
+            self._arrived.clear()
+            await self._arrived.wait()
+        self._with_reader = self._results.popleft()
+        if self._results:
+            self._waiters.wake_one()
+        else:
+            self._waiters.wake_all()
+        return self._with_reader[0]
+
+    def end(self) -> None:
+        """The run has ended: nothing is added any more."""
+        self._ended = True
+        self._arrived.set()
+
+    def close(self) -> None:
+        """Nobody reads any more. The result that was read last does not complete either: its reader may have failed."""
+        self._closed = True
+        unread = list(self._results)
+        self._results.clear()
+        if self._with_reader is not None:
+            unread.append(self._with_reader)
+            self._with_reader = None
+        for result, done in unread:
+            done(result.record, Abandoned())
+        self._waiters.wake_all()

@@ -1,0 +1,36 @@
+"""Records that come back from a retry topic: what happened to them before, and not before they are due."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+
+from aioparallel.delivery.letters import original_headers, read_letter
+from aioparallel.engine.failures import NotDue
+from aioparallel.engine.history import history_of
+from aioparallel.records import Record
+
+__all__ = ["from_retry_topics"]
+
+_Handle = Callable[[Record[Any, Any]], Awaitable[object]]
+
+
+def from_retry_topics(handle: _Handle, topics: Collection[str]) -> _Handle:
+    """``handle`` for records of other topics and of these: the latter get their history back from their headers, and
+    are parked until they are due. One that carries no such headers is run like any other."""
+
+    async def restored(record: Record[Any, Any]) -> object:
+        if record._history is None and record.topic in topics:
+            letter = read_letter(record)
+            if letter is not None:
+                history = history_of(record)
+                history.origin = letter.origin
+                history.attempts_before = letter.attempts
+                history.first_failure, history.last_failure = letter.first, letter.last
+                record.headers = original_headers(record.headers)
+                if letter.due is not None and (wait := letter.due - time.time()) > 0:
+                    raise NotDue(wait)
+        return await handle(record)
+
+    return restored

@@ -1,0 +1,88 @@
+"""What becomes of a record whose attempt has failed. Plain; times are passed in."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple
+
+from aioparallel.engine.history import failure_of, history_of
+from aioparallel.errors import ConfigurationError, Reject, RetryLater
+from aioparallel.policies import EndOfPatience, FailurePolicy, RetryPolicy, Verdict
+from aioparallel.records import Record
+
+__all__ = ["Decision", "Failures", "NotDue"]
+
+
+class NotDue(Exception):
+    """Raised around a handler in place of an attempt: the record, from a retry topic, is not due yet."""
+
+    def __init__(self, delay: float) -> None:
+        super().__init__(f"due in {delay:g} s")
+        self.delay = delay
+
+
+class Decision(NamedTuple):
+    """What to do with the record: one of the three is set."""
+
+    delay: float | None = None
+    """Seconds until its next attempt."""
+    retry_topic: str | None = None
+    """Where it waits instead."""
+    end: EndOfPatience | None = None
+    """What becomes of it for good."""
+
+
+class Failures:
+    """Decides by a policy, and notes each failure on its record."""
+
+    def __init__(self, policy: FailurePolicy) -> None:
+        self._policy = policy
+        topics = list(policy.retry_topics)
+        # The topic after each; records of any other topic begin with the first.
+        chain: list[str | None] = [*topics, None]
+        self._next_topic = dict(itertools.pairwise(chain))
+        self._first_topic = topics[0] if topics else None
+
+    def decide(self, record: Record[Any, Any], error: Exception, now: float) -> Decision:
+        """``now``: seconds since the epoch. Raises what the user's retry function raises, or ConfigurationError for
+        what it returns."""
+        history = history_of(record)
+        if isinstance(error, NotDue):
+            history.idle_parks += 1
+            return Decision(delay=error.delay)
+        history.failed(failure_of(error, now))
+        if isinstance(error, Reject):
+            return Decision(end=self._policy.end_of_patience)
+        verdict = self._verdict(record, error, now)
+        if isinstance(verdict, int | float):  # RetryLater(5) asks with a whole number
+            return Decision(delay=float(verdict))
+        if verdict is None:
+            topic = self._next_topic.get(record.topic, self._first_topic)
+            return Decision(retry_topic=topic) if topic else Decision(end=self._policy.end_of_patience)
+        return Decision(end=verdict)
+
+    def _verdict(self, record: Record[Any, Any], error: Exception, now: float) -> Verdict | None:
+        retry, history = self._policy.retry, history_of(record)
+        attempts = record.attempt - history.attempts_before
+        if isinstance(retry, RetryPolicy):
+            since = now if history.trying_since is None else history.trying_since
+            wish = error.delay if isinstance(error, RetryLater) else None
+            return retry.delay(error, attempts, max(0.0, now - since), wish)
+        return self._checked(record, retry(record, error, attempts))
+
+    def _checked(self, record: Record[Any, Any], verdict: object) -> Verdict:
+        if isinstance(verdict, int | float) and not isinstance(verdict, bool) and 0 <= verdict < 1e7:
+            return float(verdict)
+        if verdict == "dead_letter" and self._policy.dead_letter is None:
+            raise ConfigurationError(
+                "FailurePolicy retry",
+                verdict,
+                f"is what the function said of {record!r}, but there is no dead_letter to send it to",
+            )
+        if verdict in ("dead_letter", "skip", "stop"):
+            return verdict
+        raise ConfigurationError(
+            "FailurePolicy retry",
+            verdict,
+            f'is what the function said of {record!r}; it must be seconds (0 or more), "dead_letter", "skip" or "stop"',
+        )

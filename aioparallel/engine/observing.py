@@ -1,0 +1,120 @@
+"""From the engine's parts to what they show: statistics and health."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from aioparallel.engine.assignment import Assignment
+from aioparallel.engine.client import Client
+from aioparallel.engine.committer import Committer
+from aioparallel.engine.health import Problem
+from aioparallel.engine.processor import Processor
+from aioparallel.engine.session import Session, SessionState
+from aioparallel.engine.stats import LongestLane, PartitionStats, Stats
+from aioparallel.records import Record
+
+__all__ = ["problems_of", "stats_of"]
+
+# Problems of one kind that are told one by one.
+_AT_MOST = 10
+
+
+def stats_of(client: Client, processor: Processor, assignment: Assignment, committer: Committer, intake: str) -> Stats:
+    """A snapshot of everything; walks the lanes, so a few times a second at most."""
+    scheduler = processor.scheduler
+    partitions = tuple(_partition_stats(client, session) for _, session in sorted(assignment.sessions.items()))
+    lags = [partition.lag for partition in partitions]
+    return Stats(
+        admitted=scheduler.admitted,
+        buffered=scheduler.buffered,
+        buffered_bytes=scheduler.buffered_bytes,
+        parked=scheduler.parked,
+        in_flight=len(scheduler.in_flight),
+        producing=len(scheduler.producing),
+        succeeded=scheduler.succeeded,
+        dead_lettered=scheduler.dead_lettered,
+        skipped=scheduler.skipped,
+        dropped=scheduler.dropped,
+        failed_attempts=scheduler.failed_attempts,
+        ready_lanes=scheduler.ready,
+        lanes=sum(len(session.lanes) for session in scheduler.sessions),
+        lag=None if None in lags or not assignment.has_assignment else sum(lag for lag in lags if lag is not None),
+        intake=intake,
+        longest_lane=_longest_lane(scheduler.sessions),
+        commits=committer.commits,
+        failed_commits=committer.failed_commits,
+        offset_resets=assignment.offset_resets,
+        unreadable_maps=assignment.unreadable_maps,
+        cut_maps=committer.cut_maps,
+        metadata_limit=committer.limit.characters,
+        partitions=partitions,
+    )
+
+
+def _partition_stats(client: Client, session: Session) -> PartitionStats:
+    ledger = session.ledger
+    end = client.end_offset_seen(session.partition)
+    if session.state is SessionState.OPENING:
+        end = None  # of what is not positioned yet, the distance to it means nothing
+    incompletes = sum(1 for offset in ledger.incompletes if offset < ledger.position)
+    return PartitionStats(
+        topic=session.partition.topic,
+        partition=session.partition.partition,
+        epoch=session.epoch,
+        state=session.state.value,
+        committed=session.acknowledged.offset if session.acknowledged else None,
+        position=ledger.position,
+        highest_completed=ledger.highest_completed,
+        incompletes=incompletes,
+        buffered=session.buffered,
+        parked=session.parked,
+        retries_only=session.full,
+        lag=max(0, end - ledger.position) + incompletes if end is not None else None,
+        map_cut_at=session.cut,
+    )
+
+
+def _longest_lane(sessions: Iterable[Session]) -> LongestLane | None:
+    longest: LongestLane | None = None
+    for session in sessions:
+        for lane in session.lanes.values():
+            if lane.head is None or lane.head._next is None:
+                continue
+            length = sum(1 for _ in lane)
+            if longest is None or length > longest.length:
+                longest = LongestLane(session.partition, lane.key, length, lane.head.offset)
+    return longest
+
+
+def problems_of(
+    processor: Processor, sessions: Iterable[Session], undelivered: Mapping[Record[Any, Any], str]
+) -> Iterator[Problem]:
+    """What is wrong, the most pressing first."""
+    for session in sessions:
+        if session.fenced:
+            yield Problem("fenced", f"{session.partition}: the group refuses this member's commits; it should rejoin")
+    for stuck in processor.stuck[:_AT_MOST]:
+        record = stuck.record
+        yield Problem(
+            "handler_stuck",
+            f"{record.topic_partition} offset {record.offset}: the handler goes on {stuck.seconds:.0f} s after it was "
+            "cancelled; it keeps its key and its place in max_concurrency",
+        )
+    for record, reason in list(undelivered.items())[:_AT_MOST]:
+        yield Problem(
+            "dead_letter_failed", f"{record.topic_partition} offset {record.offset} cannot be put away: {reason}"
+        )
+    if len(undelivered) > _AT_MOST:
+        yield Problem("dead_letter_failed", f"and {len(undelivered) - _AT_MOST} more records that cannot be put away")
+    for session in sessions:
+        if session.full:
+            yield Problem(
+                "max_parked", f"{session.partition}: starts retries only, {session.parked} records wait for theirs"
+            )
+        if session.cut is not None:
+            yield Problem(
+                "map_cut",
+                f"{session.partition}: the offset map does not fit; what is complete above offset {session.cut} would "
+                "run again after a crash",
+            )

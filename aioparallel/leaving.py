@@ -1,0 +1,93 @@
+"""What one run needs to let records leave: a producer, the outbox, dead letters. Put together and closed here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aioparallel.delivery.dead_letters import DeadLetters
+from aioparallel.delivery.outbox import Outbox
+from aioparallel.engine.outlets import Outlet
+from aioparallel.engine.producer import Producer
+from aioparallel.errors import ConfigurationError, TopicNotFound
+from aioparallel.options import Options
+from aioparallel.policies import FailurePolicy
+from aioparallel.records import Record
+
+__all__ = ["Leaving", "with_retry_topics"]
+
+# Seconds for what is still unacknowledged when everything else has ended.
+_LAST_ACKNOWLEDGEMENTS = 2.0
+
+
+class Leaving:
+    """Connects only when something is to be produced, or when a topic of the failure policy is to be checked.
+
+    ``producer``: None where the consumer's client is not Kafka's own and no producer was given with it.
+    """
+
+    def __init__(self, producer: Producer | None, options: Options, group_id: str) -> None:
+        self._producer = producer
+        self._options = options
+        self._group_id = group_id
+        self._dead_letters: DeadLetters | None = None
+        self.outbox: Outbox | None = Outbox(producer, options.producing) if producer is not None else None
+        if producer is None and _topics_of(options.failures):
+            raise ConfigurationError(
+                "producer", None, "dead letters and retry topics need one beside a client of your own: producer=..."
+            )
+
+    async def check(self, servers: str) -> None:
+        """Connect, and see that the topics of the failure policy exist. Raises TopicNotFound, or what connecting
+        raises."""
+        topics = _topics_of(self._options.failures)
+        if self._producer is None or not topics:
+            return
+        timeout = self._options.connect_timeout
+        await self._producer.start(timeout)
+        missing = set(topics) - {partition.topic for partition in await self._producer.partitions(topics, timeout)}
+        if missing:
+            raise TopicNotFound(missing, servers)
+
+    def disposal(self) -> DeadLetters | None:
+        """Made within the running loop, once a run."""
+        failures = self._options.failures
+        if self.outbox is None and failures.dead_letter is None:
+            return None
+        outbox = self.outbox
+        self._dead_letters = DeadLetters(failures, self._group_id, outbox, self._options.producing.delivery_timeout)
+        return self._dead_letters
+
+    @property
+    def outlet(self) -> Outlet | None:
+        """Where outputs go."""
+        return self.outbox
+
+    @property
+    def undelivered(self) -> Mapping[Record[Any, Any], str]:
+        """Records that cannot be put away, and why."""
+        return self._dead_letters.undelivered if self._dead_letters is not None else {}
+
+    async def close(self) -> None:
+        """After the last drain: fail what is not acknowledged, disconnect."""
+        if self._dead_letters is not None:
+            self._dead_letters.close()
+        if self._producer is not None:
+            await self._producer.stop(_LAST_ACKNOWLEDGEMENTS)
+
+
+def _topics_of(failures: FailurePolicy) -> list[str]:
+    return [*failures.retry_topics, *([failures.dead_letter] if isinstance(failures.dead_letter, str) else [])]
+
+
+def with_retry_topics(
+    topics: Sequence[str] | re.Pattern[str], retry_topics: Mapping[str, float]
+) -> Sequence[str] | re.Pattern[str]:
+    """What to subscribe to: the retry topics as well."""
+    if not retry_topics:
+        return topics
+    if isinstance(topics, re.Pattern):
+        names = "|".join(map(re.escape, retry_topics))
+        return re.compile(f"(?:{topics.pattern})|{names}", topics.flags)
+    return (*topics, *(topic for topic in retry_topics if topic not in topics))

@@ -1,0 +1,224 @@
+"""Options in groups: what happens to a record that fails, and how outputs are produced. Checked once, frozen after."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from aioparallel.errors import ConfigurationError
+from aioparallel.records import Outgoing, Produced, Record
+
+__all__ = [
+    "DeadLetterFunction",
+    "EndOfPatience",
+    "FailurePolicy",
+    "OnProduced",
+    "Producing",
+    "RetryFunction",
+    "RetryPolicy",
+    "Verdict",
+]
+
+EndOfPatience = Literal["dead_letter", "skip", "stop"]
+"""What becomes of a record that is not tried any more."""
+Verdict = float | EndOfPatience
+"""Seconds until the next attempt, or what becomes of the record instead."""
+RetryFunction = Callable[[Record[Any, Any], Exception, int], Verdict]
+"""Called with the record, what its handler raised, and the number of attempts so far (1 or more)."""
+DeadLetterFunction = Callable[[Record[Any, Any], Exception], Awaitable[None]]
+"""Puts a record away by itself; when it returns the record is done with, when it raises it is called again."""
+OnProduced = Callable[[Record[Any, Any], Outgoing, Produced], None]
+
+_FOREVER = 1e7  # seconds; more is a mistake
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetryPolicy:
+    """When a failed record is tried again, and when no more. The default never gives up.
+
+    The delay after attempt ``n`` is ``first_delay * multiplier ** (n - 1)``, at most ``max_delay``, then spread
+    evenly by ``jitter``: 0.1 means from 90 to 110 percent of it.
+    """
+
+    first_delay: float = 1.0
+    """Seconds after the first failed attempt."""
+    multiplier: float = 2.0
+    """How much longer each next delay is; 1 keeps it the same."""
+    max_delay: float = 60.0
+    """Seconds, the longest delay before jitter."""
+    jitter: float = 0.1
+    """Part of the delay by which it varies, 0 to 1, so that what failed together is not tried again together."""
+    max_attempts: int | None = None
+    """Calls of the handler, the first included; None: any number. Counted anew in each retry topic."""
+    max_elapsed: float | None = None
+    """Seconds since the first failure after which no attempt is started any more; None: any time."""
+    retry_on: type[Exception] | tuple[type[Exception], ...] = Exception
+    """Only these exceptions are tried again; others end the patience at once."""
+
+    def __post_init__(self) -> None:
+        for name in ("first_delay", "max_delay"):
+            _check_seconds(f"RetryPolicy {name}", getattr(self, name))
+        if not _is_number(self.multiplier) or not 1 <= self.multiplier <= 1_000:
+            raise ConfigurationError("RetryPolicy multiplier", self.multiplier, "must be from 1 to 1,000")
+        if not _is_number(self.jitter) or not 0 <= self.jitter <= 1:
+            raise ConfigurationError("RetryPolicy jitter", self.jitter, "must be from 0 to 1")
+        if self.max_attempts is not None and (not _is_whole(self.max_attempts) or self.max_attempts < 1):
+            raise ConfigurationError("RetryPolicy max_attempts", self.max_attempts, "must be None, or 1 or more")
+        if self.max_elapsed is not None:
+            _check_seconds("RetryPolicy max_elapsed", self.max_elapsed)
+        kinds: tuple[object, ...] = self.retry_on if isinstance(self.retry_on, tuple) else (self.retry_on,)
+        if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
+            raise ConfigurationError("RetryPolicy retry_on", self.retry_on, "must be exception classes")
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether some failure is tried again for ever."""
+        return self.max_attempts is None and self.max_elapsed is None
+
+    def delay(self, error: Exception, attempts: int, elapsed: float, wish: float | None = None) -> float | None:
+        """Seconds until the next attempt, or None when the patience has ended.
+
+        ``attempts``: made so far. ``elapsed``: seconds since the first failure. ``wish``: the delay that a
+        ``RetryLater`` asks for, taken as it is.
+        """
+        if wish is None and not isinstance(error, self.retry_on):
+            return None
+        if self.max_attempts is not None and attempts >= self.max_attempts:
+            return None
+        if wish is None:
+            wish = self._planned(attempts) * (1 + self.jitter * random.uniform(-1, 1))
+        if self.max_elapsed is not None and elapsed + wish > self.max_elapsed:
+            return None
+        return wish
+
+    def _planned(self, attempts: int) -> float:
+        try:
+            return min(self.first_delay * float(self.multiplier) ** (attempts - 1), self.max_delay)
+        except OverflowError:
+            return self.max_delay if self.first_delay else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailurePolicy:
+    """What happens to a record whose handler fails, that cannot be read, or whose outputs cannot be written.
+
+    **The default tries for ever**, with delays up to a minute: nothing is lost and nothing is passed over, and a record
+    that can never succeed holds its key until somebody mends it. Set ``dead_letter`` and a limit in ``retry`` to let
+    the others of its key go on.
+    """
+
+    retry: RetryPolicy | RetryFunction = field(default_factory=RetryPolicy)
+    """A policy, or a function of the record, the exception and the attempts so far that gives the seconds to the next
+    attempt, or "dead_letter", "skip" or "stop". It must be quick; when it raises, the consumer stops."""
+    dead_letter: str | DeadLetterFunction | None = None
+    """Where a record goes when the patience has ended: a topic (which must exist), or an async function of the record
+    and the exception. Its offset completes when that is acknowledged; until then it is tried for ever."""
+    give_up: Literal["stop", "skip"] = "stop"
+    """Without ``dead_letter``: ``"stop"`` ends the run with RecordStopped, the record not committed; ``"skip"``
+    completes it, with a line in the log: the record is lost then, and that is what it says."""
+    retry_topics: Mapping[str, float] = field(default_factory=dict)
+    """Topics by delay in seconds, shortest first: ``{"orders.retry.5s": 5, "orders.retry.1m": 60}``. When the patience
+    of ``retry`` ends the record goes to the next of them, where the same consumer reads it after the delay and has
+    the same patience again; after the last one, ``dead_letter`` or ``give_up``. Its key goes on meanwhile: **order is
+    given up for progress**. Needs a ``retry`` with an end."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.retry, RetryPolicy) and not callable(self.retry):
+            raise ConfigurationError("FailurePolicy retry", self.retry, "must be a RetryPolicy or a function")
+        if self.give_up not in ("stop", "skip"):
+            raise ConfigurationError("FailurePolicy give_up", self.give_up, 'must be "stop" or "skip"')
+        if self.dead_letter is not None:
+            self._check_dead_letter()
+        if self.retry_topics:
+            self._check_retry_topics()
+
+    def _check_dead_letter(self) -> None:
+        where = self.dead_letter
+        if self.give_up == "skip":
+            raise ConfigurationError(
+                "FailurePolicy give_up", self.give_up, "cannot stand beside dead_letter: leave one of them out"
+            )
+        if isinstance(where, str):
+            if not where.strip():
+                raise ConfigurationError("FailurePolicy dead_letter", where, "must be the name of a topic")
+        elif not _is_async(where):
+            raise ConfigurationError(
+                "FailurePolicy dead_letter",
+                where,
+                "must be the name of a topic, or an async function of the record and the exception",
+            )
+
+    def _check_retry_topics(self) -> None:
+        topics = self.retry_topics
+        names: list[object] = [*topics] if hasattr(topics, "items") else [None]
+        if not all(isinstance(name, str) and name for name in names):
+            raise ConfigurationError("FailurePolicy retry_topics", topics, "must map names of topics to seconds")
+        for topic, delay in topics.items():
+            _check_seconds(f"FailurePolicy retry_topics[{topic!r}]", delay)
+        if self.dead_letter in topics:
+            raise ConfigurationError("FailurePolicy dead_letter", self.dead_letter, "is one of the retry_topics")
+        if isinstance(self.retry, RetryPolicy) and self.retry.is_endless:
+            raise ConfigurationError(
+                "FailurePolicy retry_topics",
+                dict(topics),
+                "would never be used: retry has no end; give it max_attempts (1: straight to the first) or max_elapsed",
+            )
+
+    @property
+    def end_of_patience(self) -> EndOfPatience:
+        """What becomes of a record in the end."""
+        return self.give_up if self.dead_letter is None else "dead_letter"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Producing:
+    """How outputs, dead letters and records for retry topics are produced: idempotent, ``acks=all``, always."""
+
+    max_unacknowledged_bytes: int = 32 * 1024 * 1024
+    """Bytes of outputs that are not acknowledged yet (keys, values, headers, and 256 for each). At the bound handlers
+    that have ended wait, so fewer start; one record's outputs may be larger by themselves."""
+    delivery_timeout: float = 120.0
+    """Seconds the brokers have to take an output; then its record has failed and follows the failure policy."""
+    on_produced: OnProduced | None = None
+    """Called with the record, the output and where it stands, once the broker has it and before the record's offset
+    completes. A plain function, quick; what it raises is logged."""
+    client_options: Mapping[str, object] = field(default_factory=dict)
+    """Passed on to the producing Kafka client: ``compression_type``, ``linger_ms``, ``max_batch_size``,
+    ``max_request_size``. TLS and SASL come from the consumer's ``client_options``."""
+
+    def __post_init__(self) -> None:
+        if not _is_whole(self.max_unacknowledged_bytes) or self.max_unacknowledged_bytes < 1:
+            raise ConfigurationError(
+                "Producing max_unacknowledged_bytes", self.max_unacknowledged_bytes, "must be 1 or more bytes"
+            )
+        _check_seconds("Producing delivery_timeout", self.delivery_timeout)
+        if self.delivery_timeout == 0:
+            raise ConfigurationError("Producing delivery_timeout", 0, "must be more than 0 seconds")
+        if self.on_produced is not None and not _is_plain(self.on_produced):
+            raise ConfigurationError("Producing on_produced", self.on_produced, "must be a plain function")
+        if not hasattr(self.client_options, "items"):
+            raise ConfigurationError("Producing client_options", self.client_options, "must be a mapping of names")
+
+
+def _is_async(function: object) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _is_plain(function: object) -> bool:
+    return callable(function) and not _is_async(function)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_seconds(name: str, value: float) -> None:
+    if not (_is_number(value) and 0 <= value < _FOREVER):
+        raise ConfigurationError(name, value, "must be seconds, from 0 to 10,000,000")

@@ -1,0 +1,52 @@
+"""A producer as these tests drive it: awaitable sends, and every callback written down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from aioparallel.engine.producer import Producer
+from aioparallel.errors import ProduceFailed
+from aioparallel.records import Outgoing, Produced
+
+__all__ = ["Sender"]
+
+
+class Sender:
+    """Sends through a producer. ``calls`` counts the callbacks of each send; each must come once."""
+
+    def __init__(self, producer: Producer) -> None:
+        self.producer = producer
+        self.calls: list[int] = []
+        self._is_sending = False
+
+    def send(self, *outputs: Outgoing) -> asyncio.Future[Sequence[Produced] | ProduceFailed]:
+        """Send them together; the future has what the callback was given."""
+        ended: asyncio.Future[Sequence[Produced] | ProduceFailed] = asyncio.get_running_loop().create_future()
+        number = len(self.calls)
+        self.calls.append(0)
+
+        def delivered(result: Sequence[Produced] | ProduceFailed) -> None:
+            assert not self._is_sending, "called within send"
+            self.calls[number] += 1
+            if not ended.done():
+                ended.set_result(result)
+
+        self._is_sending = True
+        self.producer.send(outputs, delivered)
+        self._is_sending = False
+        return ended
+
+    async def written(self, *outputs: Outgoing, deadline: float = 30.0) -> Sequence[Produced]:
+        """Send them, and where they stand."""
+        async with asyncio.timeout(deadline):
+            result = await self.send(*outputs)
+        assert not isinstance(result, ProduceFailed), result
+        return result
+
+    async def failed(self, *outputs: Outgoing, deadline: float = 30.0) -> ProduceFailed:
+        """Send them, and why they failed."""
+        async with asyncio.timeout(deadline):
+            result = await self.send(*outputs)
+        assert isinstance(result, ProduceFailed), f"it was written: {result}"
+        return result

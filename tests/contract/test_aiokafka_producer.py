@@ -1,0 +1,289 @@
+"""What only AiokafkaProducer has: brokers that die or hang, lost identities, and its private accesses to aiokafka."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import cast
+
+import aiokafka.errors as kafka
+import pytest
+import pytest_asyncio
+from aiokafka.client import ConnectionGroup
+from aiokafka.cluster import ClusterMetadata
+from aiokafka.protocol.produce import ProduceRequest, ProduceResponse_v2, ProduceResponse_v7
+from aiokafka.protocol.transaction import InitProducerIdRequest, InitProducerIdResponse_v0
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from typing_extensions import get_protocol_members
+
+from aioparallel.clients import AiokafkaProducer
+from aioparallel.clients.aiokafka import producer_internals
+from aioparallel.clients.aiokafka.brokers import AiokafkaBrokers
+from aioparallel.clients.aiokafka.produce_codes import ProduceCode
+from aioparallel.clients.outbox.partition_queue import PartitionQueue
+from aioparallel.errors import ProduceFailed
+from aioparallel.records import Outgoing, Produced
+from aioparallel.testing.local_kafka import LocalKafka
+
+from .aiokafka_cluster import AiokafkaCluster, serving
+from .aiokafka_member import unique, until
+from .sender import Sender
+
+
+@pytest_asyncio.fixture
+async def cluster(local_kafka: LocalKafka) -> AsyncIterator[AiokafkaCluster]:
+    """Apache Kafka, running again at the end whatever a test has done to it."""
+    async with serving(local_kafka) as opened:
+        yield opened
+
+
+def queue_of(producer: AiokafkaProducer, topic: str, partition: int) -> PartitionQueue:
+    """What waits for one partition."""
+    return producer._outbox.topics[topic].queues[partition]
+
+
+@pytest.mark.real
+async def test_a_killed_broker_costs_nothing(cluster: AiokafkaCluster, local_kafka: LocalKafka) -> None:
+    """The broker is killed and started again amid a stream of outputs: each stands in its log once, in order."""
+    topic = unique("topic")
+    await cluster.create_topic(topic, 3)
+    sender = Sender(cluster.producer(delivery_timeout=60.0))
+    waiting: list[asyncio.Future[object]] = []
+    killing = asyncio.create_task(kill_and_restart(local_kafka, lambda: len(waiting) > 2000))
+    while not killing.done() or len(waiting) < 4000:
+        number = len(waiting)
+        output = Outgoing(topic, b"%d" % number, partition=number % 3)
+        waiting.append(cast("asyncio.Future[object]", sender.send(output)))
+        await asyncio.sleep(0.0005)
+    await killing
+    async with asyncio.timeout(30):
+        results = await asyncio.gather(*waiting)
+    assert not [result for result in results if isinstance(result, ProduceFailed)]
+    records = await cluster.records(topic)
+    for partition in range(3):
+        numbers = [int(r.value or b"") for r in records if r.partition == partition]
+        assert numbers == list(range(partition, len(waiting), 3))
+
+
+async def kill_and_restart(broker: LocalKafka, when: Callable[[], bool]) -> None:
+    """As soon as ``when`` is true."""
+    await until(when, what="enough outputs")
+    await asyncio.to_thread(broker.kill)
+    await asyncio.to_thread(broker.restart)
+
+
+@pytest.mark.real
+async def test_a_hanging_broker(cluster: AiokafkaCluster, local_kafka: LocalKafka) -> None:
+    """While the broker hangs outputs fail after the delivery timeout, one by one; younger ones are written once it
+    goes on, and what has failed does not stand behind them."""
+    topic = unique("topic")
+    await cluster.create_topic(topic)
+    sender = Sender(cluster.producer(delivery_timeout=2.0))
+    await sender.written(Outgoing(topic, b"0"))
+    local_kafka.pause()
+    try:
+        old = sender.send(Outgoing(topic, b"1"))
+        await asyncio.sleep(1.2)
+        young = sender.send(Outgoing(topic, b"2"))
+        failure = await old
+        assert not young.done()
+    finally:
+        local_kafka.resume()
+    assert isinstance(failure, ProduceFailed)
+    assert failure.passing
+    assert "delivery_timeout=2 s" in failure.reason
+    assert not isinstance(await young, ProduceFailed)
+    await sender.written(Outgoing(topic, b"3"))
+    values = [record.value for record in await cluster.records(topic)]
+    assert list(dict.fromkeys(values)) in [[b"0", b"1", b"2", b"3"], [b"0", b"2", b"3"]]
+
+
+@pytest.mark.real
+async def test_a_lost_identity_is_replaced(cluster: AiokafkaCluster) -> None:
+    """When the broker does not accept our sequence numbers, a partition goes on under a fresh producer id; the others
+    keep theirs, and both may share a request."""
+    topic = unique("topic")
+    await cluster.create_topic(topic, 2)
+    producer = cluster.producer()
+    sender = Sender(producer)
+    await sender.written(*(Outgoing(topic, b"0", partition=number) for number in range(2)))
+    queues = [queue_of(producer, topic, number) for number in range(2)]
+    before = queues[0].identity
+    assert before == queues[1].identity
+    queues[0].sequence += 7
+    for value in (b"1", b"2"):
+        await sender.written(*(Outgoing(topic, value, partition=number) for number in range(2)))
+    assert queues[0].identity not in {None, before}
+    assert queues[1].identity == before
+    records = await cluster.records(topic)
+    assert [(r.partition, r.value) for r in records] == [(p, v) for p in range(2) for v in (b"0", b"1", b"2")]
+
+
+@pytest.mark.real
+async def test_batches_are_compressed(cluster: AiokafkaCluster) -> None:
+    """With each codec of aiokafka, and the outputs come back as they were."""
+    for codec in ("gzip", "snappy", "lz4", "zstd"):
+        topic = unique("topic")
+        await cluster.create_topic(topic)
+        sender = Sender(cluster.producer(producer_options={"compression_type": codec}))
+        await sender.written(*(Outgoing(topic, b"value" * 100) for _ in range(50)))
+        assert [record.value for record in await cluster.records(topic)] == [b"value" * 100] * 50
+
+
+async def test_what_cannot_be_written_fails_alone(cluster: AiokafkaCluster) -> None:
+    """Outputs above max_request_size, with wrong headers or a timestamp out of range fail at once, with the reason."""
+    topic = unique("topic")
+    await cluster.create_topic(topic)
+    sender = Sender(cluster.producer(producer_options={"max_request_size": 1000}))
+    wrong = [
+        sender.send(Outgoing(topic, bytes(1000))),
+        sender.send(Outgoing(topic, b"value", headers=(("name", "text"),))),  # type: ignore[arg-type]
+        sender.send(Outgoing(topic, b"value", timestamp=2**70)),
+    ]
+    await sender.written(Outgoing(topic, b"good"))
+    reasons = []
+    for future in wrong:
+        failure = await future
+        assert isinstance(failure, ProduceFailed)
+        assert not failure.passing
+        reasons.append(failure.reason)
+    assert "bytes large and max_request_size is 1,000" in reasons[0]
+    assert "headers" in reasons[1]
+    assert "cannot be written as a record" in reasons[2]
+    assert [record.value for record in await cluster.records(topic)] == [b"good"]
+
+
+async def test_a_partitioner_decides(cluster: AiokafkaCluster) -> None:
+    """It is asked with the key, all partitions and those with a leader; what it does wrong fails the output."""
+    topic = unique("topic")
+    await cluster.create_topic(topic, 3)
+
+    def partitioner(key: bytes | None, every: list[int], available: list[int]) -> int:
+        assert every == available == [0, 1, 2]
+        return 9 if key is None else 1 // len(key)
+
+    sender = Sender(cluster.producer(producer_options={"partitioner": partitioner}))
+    places = await sender.written(Outgoing(topic, b"value", b"k"), Outgoing(topic, b"value", b"kk"))
+    assert [place.partition for place in places] == [1, 0]
+    assert "chose partition 9" in (await sender.failed(Outgoing(topic, b"value"))).reason
+    assert "ZeroDivisionError" in (await sender.failed(Outgoing(topic, b"value", b""))).reason
+
+
+async def test_lingering_waits_for_company(cluster: AiokafkaCluster) -> None:
+    """With linger_ms an idle producer waits that long before it sends, and what comes meanwhile goes along."""
+    topic = unique("topic")
+    await cluster.create_topic(topic)
+    producer = cluster.producer(producer_options={"linger_ms": 400})
+    sender = Sender(producer)
+    await sender.written(Outgoing(topic, b"0"))
+    # An answer lets the next batch go at once; only after that is it idle.
+    await until(lambda: not producer._work.is_set(), what="an idle producer")
+    first = sender.send(Outgoing(topic, b"1"))
+    await asyncio.sleep(0.05)
+    second = sender.send(Outgoing(topic, b"2"))
+    assert len(queue_of(producer, topic, 0).waiting) == 2
+    async with asyncio.timeout(10):
+        await asyncio.gather(first, second)
+    assert [record.value for record in await cluster.records(topic)] == [b"0", b"1", b"2"]
+
+
+async def test_nothing_is_left_behind(cluster: AiokafkaCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """After stop() no task of ours is left; nothing was logged above INFO. Warnings are errors here."""
+    topic = unique("topic")
+    await cluster.create_topic(topic)
+    before = asyncio.all_tasks()
+    with caplog.at_level(logging.INFO):
+        sender = Sender(cluster.producer())
+        await sender.written(*(Outgoing(topic, b"value") for _ in range(10)))
+        await sender.producer.stop(5.0)
+        await until(lambda: asyncio.all_tasks() <= before, what="the end of all tasks")
+    assert [record for record in caplog.records if record.levelno > logging.INFO] == []
+
+
+async def test_nothing_is_connected_before_it_is_used(cluster: AiokafkaCluster) -> None:
+    """Making a producer connects nothing, starts no task and no timer."""
+    before = asyncio.all_tasks()
+    producer = cluster.producer()
+    assert asyncio.all_tasks() == before
+    assert producer._timer is None
+    await producer.stop(1.0)
+
+
+# -- private accesses
+
+
+async def test_every_declared_member_exists(cluster: AiokafkaCluster) -> None:
+    """What ``producer_internals.py`` declares is there on live objects."""
+    producer = cluster.producer()
+    await producer.start(10.0)
+    brokers = producer._brokers
+    assert isinstance(brokers, AiokafkaBrokers)
+    connections = brokers._connections
+    assert connections is not None
+    live = {
+        producer_internals.BatchBuilder: DefaultRecordBatchBuilder(
+            2, 0, is_transactional=0, producer_id=1, producer_epoch=0, base_sequence=0, batch_size=1000
+        ),
+        producer_internals.ProduceAnswer: ProduceResponse_v7(topics=[], throttle_time_ms=0),
+        producer_internals.ProducerCluster: connections.cluster,
+        producer_internals.ProducerConnections: connections,
+        producer_internals.ProducerIdAnswer: InitProducerIdResponse_v0(
+            throttle_time_ms=0, error_code=0, producer_id=1, producer_epoch=0
+        ),
+    }
+    assert {getattr(producer_internals, name) for name in producer_internals.__all__} == set(live)
+    for described, thing in live.items():
+        assert [name for name in get_protocol_members(described) if not hasattr(thing, name)] == []
+    sender = Sender(producer)
+    topic = unique("topic")
+    await cluster.create_topic(topic)
+    (place,) = await sender.written(Outgoing(topic, b"value"))
+    assert isinstance(place, Produced)
+    assert any(
+        node_and_group[1] == ConnectionGroup.DEFAULT
+        for node_and_group in cast("dict[tuple[int, int], object]", connections._conns)
+    )
+
+
+def test_requests_and_answers_are_as_used() -> None:
+    """The requests take our arguments; the first four fields of an answer are the ones we read."""
+    inspect.signature(ProduceRequest).bind(None, -1, 1000, [("topic", [(0, b"")])])
+    inspect.signature(InitProducerIdRequest).bind(None, 1000)
+    for response in (ProduceResponse_v2, ProduceResponse_v7):
+        fields = response.SCHEMA.fields[response.SCHEMA.names.index("topics")].array_of.fields[1].array_of.names
+        assert tuple(fields[:4]) == ("partition", "error_code", "offset", "timestamp")
+
+
+def test_codes_are_those_of_the_protocol() -> None:
+    """Where aiokafka knows a code by a class, it is the one we mean."""
+    names = {
+        ProduceCode.MESSAGE_TOO_LARGE: kafka.MessageSizeTooLargeError,
+        ProduceCode.INVALID_TOPIC_EXCEPTION: kafka.InvalidTopicError,
+        ProduceCode.RECORD_LIST_TOO_LARGE: kafka.RecordListTooLargeError,
+        ProduceCode.TOPIC_AUTHORIZATION_FAILED: kafka.TopicAuthorizationFailedError,
+        ProduceCode.CLUSTER_AUTHORIZATION_FAILED: kafka.ClusterAuthorizationFailedError,
+        ProduceCode.INVALID_TIMESTAMP: kafka.InvalidTimestampError,
+        ProduceCode.OUT_OF_ORDER_SEQUENCE_NUMBER: kafka.OutOfOrderSequenceNumber,
+        ProduceCode.DUPLICATE_SEQUENCE_NUMBER: kafka.DuplicateSequenceNumber,
+        ProduceCode.INVALID_PRODUCER_EPOCH: kafka.InvalidProducerEpoch,
+        ProduceCode.INVALID_PRODUCER_ID_MAPPING: kafka.InvalidProducerIdMapping,
+        ProduceCode.UNKNOWN_PRODUCER_ID: kafka.UnknownProducerId,
+    }
+    assert {code: kafka.for_code(code) for code in names} == names
+    assert kafka.NotEnoughReplicasError.retriable
+    assert kafka.NotLeaderForPartitionError.retriable
+
+
+def test_metadata_listeners_are_called_within_the_update() -> None:
+    """aiokafka's update of the metadata calls its listeners, last."""
+    tree = ast.parse(inspect.getsource(importlib.import_module("aiokafka.cluster")))
+    updates = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "update_metadata"]
+    assert any("_listeners" in ast.unparse(node) for node in updates)
+    heard: list[object] = []
+    metadata = ClusterMetadata()
+    metadata.add_listener(heard.append)
+    assert not heard

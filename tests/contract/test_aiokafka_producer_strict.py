@@ -1,0 +1,116 @@
+"""AiokafkaProducer on an Apache Kafka that asks for logins and permissions, and would create topics by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Protocol, cast
+
+import pytest
+import pytest_asyncio
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from confluent_kafka.admin import AclOperation, ResourceType
+
+from aioparallel.clients import AiokafkaProducer
+from aioparallel.errors import NotAuthorized
+from aioparallel.records import Outgoing
+from aioparallel.testing.local_kafka import LocalKafka
+
+from .aiokafka_member import unique
+from .sender import Sender
+from .test_aiokafka_strict_broker import PROPERTIES, Admin, allow, login
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[LocalKafka]:
+    """The broker."""
+    with LocalKafka(server_properties=PROPERTIES) as broker:
+        yield broker
+
+
+@pytest_asyncio.fixture
+async def admin(strict: LocalKafka) -> AsyncIterator[Admin]:
+    """An admin client of the user who may do everything."""
+    client = cast("Admin", AIOKafkaAdminClient(bootstrap_servers=strict.bootstrap_servers, **login("admin")))
+    await client.start()
+    yield client
+    await client.close()
+
+
+class Login(Protocol):
+    """A new producer, logged in as the consumer is: by its client options."""
+
+    def __call__(self, user: str, password: str | None = None) -> AiokafkaProducer: ...
+
+
+@pytest_asyncio.fixture
+async def producer_of(strict: LocalKafka) -> AsyncIterator[Login]:
+    """They are stopped at the end."""
+    made: list[AiokafkaProducer] = []
+
+    def make(user: str, password: str | None = None) -> AiokafkaProducer:
+        options = login(user, password)
+        made.append(
+            AiokafkaProducer(
+                strict.bootstrap_servers, delivery_timeout=20.0, consumer_options=options, producer_options={}
+            )
+        )
+        return made[-1]
+
+    yield make
+    for producer in made:
+        await producer.stop(0.5)
+
+
+async def test_a_wrong_password(producer_of: Login) -> None:
+    """start() raises NotAuthorized at once, and what is sent fails at once, for good."""
+    began = time.monotonic()
+    producer = producer_of("alice", "wrong")
+    with pytest.raises(NotAuthorized):
+        await producer.start(15.0)
+    failure = await Sender(producer).failed(Outgoing(unique("topic"), b"value"))
+    assert not failure.passing
+    assert "not authorised" in failure.reason
+    assert time.monotonic() - began < 10.0
+
+
+async def test_permissions_are_named(strict: LocalKafka, admin: Admin, producer_of: Login) -> None:
+    """What a user is not allowed fails for good, naming the permission; what it is allowed is written."""
+    writable, visible, hidden = (unique("topic") for _ in range(3))
+    await admin.create_topics([NewTopic(name, 1, 1) for name in (writable, visible, hidden)])
+    producer = producer_of("alice")
+    sender = Sender(producer)
+    failure = await sender.failed(Outgoing(writable, b"value"))
+    assert not failure.passing
+    # The first time alice has no permission at all; it is the second loop's turn when she has some already.
+    assert re.search("not authorised.*(IDEMPOTENT_WRITE|WRITE and DESCRIBE)", failure.reason)
+    await asyncio.to_thread(allow, strict, ResourceType.TOPIC, writable, AclOperation.WRITE)
+    await asyncio.to_thread(allow, strict, ResourceType.TOPIC, visible, AclOperation.DESCRIBE)
+    async with asyncio.timeout(10):
+        # The broker takes a moment to hear of permissions.
+        while not isinstance(await sender.send(Outgoing(writable, b"value")), list):
+            await asyncio.sleep(0.05)
+    waiting = [sender.send(Outgoing(name, b"value")) for name in (visible, hidden)]
+    await sender.written(Outgoing(writable, b"value"))
+    for future in waiting:
+        refused = await future
+        assert not isinstance(refused, list)
+        assert "WRITE" in str(refused)
+        assert "not authorised" in str(refused)
+
+
+async def test_no_topic_is_created(admin: Admin, producer_of: Login) -> None:
+    """A broker that creates topics by itself is asked not to."""
+    topic = unique("topic")
+    await admin.create_topics([NewTopic(topic, 1, 1)])
+    producer = producer_of("admin")
+    sender = Sender(producer)
+    missing = sender.send(Outgoing(f"{topic}-missing", b"value"))
+    await sender.written(Outgoing(topic, b"value"))
+    async with asyncio.timeout(15):
+        assert "topic not found" in str(await missing)
+    assert f"{topic}-missing" not in await admin.list_topics()

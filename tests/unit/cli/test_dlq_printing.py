@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import json
+import ssl
+from io import StringIO
+from typing import cast
+
+import pytest
+from rich.console import Console
+
+from aioparallel.cli.dlq.listing import list_letters, print_json
+from aioparallel.cli.dlq.marks import Marks
+from aioparallel.cli.dlq.opening import Access, OpenTopic, parse_client_options
+from aioparallel.cli.dlq.reading import Read, Span
+from aioparallel.cli.dlq.selecting import DeadLetter, Selection
+from aioparallel.cli.dlq.showing import details
+from aioparallel.cli.dlq.wording import age, as_json, counted, plain_text, readable
+from aioparallel.delivery.letters import read_letter
+from aioparallel.engine.client import Client, Committed
+from aioparallel.errors import ConfigurationError
+
+from .dead_letters import P0, TOPIC, Group, letter_record, read_of, stranger
+
+
+def opened(base: int = 0, end: int = 1000) -> OpenTopic:
+    """A topic with one partition, whose letters below ``base`` are settled."""
+    marks = Marks(cast("Client", Group()), "g", {P0: Committed(base, "")}, {P0: 0})
+    return OpenTopic(TOPIC, Access("nowhere:1", "g", {}), marks, {0: 0}, {0: end})
+
+
+async def listed(*reads: Read, selection: Selection | None = None, base: int = 0, everything: bool = False) -> str:
+    """What list prints, on 120 columns."""
+    output = StringIO()
+    console = Console(file=output, width=120, color_system=None)
+    await list_letters(read_of(*reads), opened(base), selection or Selection(), console, everything=everything)
+    return output.getvalue()
+
+
+def test_readable_values() -> None:
+    """JSON is laid out, text is text, anything else is dumped, and a long one is cut."""
+    assert readable(b'{"a": [1, "\xc3\xb6"]}') == '{\n  "a": [\n    1,\n    "ö"\n  ]\n}'
+    assert readable(b"1e5") == "1e5"
+    assert readable("grün".encode()) == "grün"
+    assert readable(b"") == "(empty)"
+    assert readable(None) == "(none)"
+    assert readable(b"\x00AZ\xff") == "00000000  00 41 5a ff                                      .AZ."
+    dump = readable(b"\xff" * 600).splitlines()
+    assert len(dump) == 33
+    assert dump[-1] == "... 600 bytes in all; --raw writes them out"
+
+
+def test_texts_cannot_steer_the_terminal() -> None:
+    """Escape sequences in a message are shown, not obeyed."""
+    assert plain_text("a\x1b[2J\r\nb\u202e") == "a\\x1b[2J\\x0d\nb\\x202e"
+    assert plain_text("a\n  b\t\tc", one_line=True) == "a b c"
+
+
+def test_ages() -> None:
+    """In the largest unit that makes one or more; a clock ahead of ours is now."""
+    assert [age(seconds) for seconds in (-5, 1, 59, 60, 3599, 3600, 86_400)] == [
+        "now",
+        "1 s ago",
+        "59 s ago",
+        "1 min ago",
+        "59 min ago",
+        "1 h ago",
+        "1 d ago",
+    ]
+    assert (counted(1, "letter"), counted(1200, "letter")) == ("1 letter", "1,200 letters")
+
+
+def test_bytes_in_json() -> None:
+    """Text is text; what is none is base64."""
+    assert (as_json(None), as_json(b"a"), as_json(b"\xff")) == (None, "a", {"base64": "/w=="})
+
+
+async def test_list_keeps_to_the_newest_hundred() -> None:
+    """Of many letters the newest hundred are shown, the newest last, and the footer counts all."""
+    records = [letter_record(offset, at=1000.0 + offset) for offset in range(150)]
+    lines = (await listed(Read(0, records, 150))).splitlines()
+    assert len(lines) == 1 + 100 + 2
+    assert lines[1].split()[:2] == ["0", "50"]
+    assert lines[100].split()[:2] == ["0", "149"]
+    assert lines[101] == "orders.dlq: 150 open letters"
+    assert lines[102].startswith("Shown: the 100 newest.")
+
+
+async def test_long_messages_keep_a_row_to_one_line() -> None:
+    """A message of many lines is cut to the width."""
+    lines = (await listed(Read(0, [letter_record(1, message="long \n" * 200)], 2))).splitlines()
+    assert len(lines) == 3
+    assert lines[1].endswith("…")
+    assert len(lines[1]) <= 120
+
+
+async def test_list_all_tells_states() -> None:
+    """--all has settled letters and strangers, each with its state, and counts them."""
+    reads = Read(0, [letter_record(0), letter_record(1, error="Other"), stranger(2)], 3)
+    output = await listed(reads, base=1, everything=True)
+    lines = output.splitlines()
+    assert [line.split()[2] for line in lines[1:4]] == ["no", "settled", "open"]
+    assert "orders.dlq: 1 open letter, 1 settled (1 Other, 1 app.Refused)" in output
+    assert "1 record is no letter" in output
+
+
+async def test_list_counts_what_matches() -> None:
+    """With a criterion the footer says that it counts only what meets it."""
+    reads = Read(0, [letter_record(0), letter_record(1, error="Other")], 2)
+    output = await listed(reads, selection=Selection(error="Other"))
+    assert "orders.dlq: 1 open letter that match" in output
+    assert "Refused" not in output
+
+
+async def test_json_lines_stream() -> None:
+    """--json has all of them without a limit, in the order of the log."""
+    records = [letter_record(offset, at=1000.0 - offset) for offset in range(150)]
+    output = StringIO()
+    await print_json(read_of(Read(0, records, 150)), opened(), Selection(), Console(file=output), everything=False)
+    assert [json.loads(line)["offset"] for line in output.getvalue().splitlines()] == list(range(150))
+
+
+def test_details() -> None:
+    """Everything a letter tells is there."""
+    record = letter_record(4, key=None, origin=("orders", 1, 17))
+    text = details(DeadLetter(record, read_letter(record), settled=True), now=1060.0)
+    for part in (
+        "offset 4: settled",
+        "orders, partition 1, offset 17",
+        "1 min ago",
+        "3 in group billing",
+        "app.Refused: no",
+    ):
+        assert part in text
+    assert text.index("trace: abc") < text.index("key") < text.index("(none)") < text.index("value")
+    assert "aioparallel." not in text
+
+
+def test_spans() -> None:
+    """Open letters are read from the committed offset on, all from the log's start, and offsets narrow both."""
+    topic = opened(base=10, end=50)
+    assert topic.spans(settled_too=False) == {0: Span(10, 50)}
+    assert topic.spans(settled_too=True) == {0: Span(0, 50)}
+    assert topic.spans(settled_too=True, within=Span(5, 7)) == {0: Span(5, 7)}
+    assert topic.spans(settled_too=False, within=Span(5, 7)) == {0: Span(10, 10)}
+    assert topic.spans(settled_too=True, within=Span(90, 91)) == {0: Span(90, 90)}
+
+
+def test_client_options() -> None:
+    """Values take the type of aiokafka's default; a password of digits stays a text; TLS brings a context."""
+    options = parse_client_options(["request_timeout_ms=500", "check_crcs=False", "sasl_plain_password=12=3"])
+    assert options == {"request_timeout_ms": 500, "check_crcs": False, "sasl_plain_password": "12=3"}
+    assert isinstance(parse_client_options(["security_protocol=SASL_SSL"])["ssl_context"], ssl.SSLContext)
+    assert "ssl_context" not in parse_client_options(["security_protocol=SASL_PLAINTEXT"])
+
+
+@pytest.mark.parametrize("text", ["nothing", "=x", "request_timeout_ms=soon", "check_crcs=1"])
+def test_wrong_client_options(text: str) -> None:
+    """Each is refused with the option's name."""
+    with pytest.raises(ConfigurationError, match="--client-option"):
+        parse_client_options([text])

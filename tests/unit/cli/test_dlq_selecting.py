@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+
+import pytest
+
+from aioparallel.cli.dlq.reading import Span
+from aioparallel.cli.dlq.selecting import (
+    DeadLetter,
+    Kept,
+    OriginFilter,
+    Selection,
+    parse_offsets,
+    parse_origin,
+    parse_time,
+)
+from aioparallel.delivery.letters import read_letter
+from aioparallel.errors import ConfigurationError
+from aioparallel.records import Record
+
+from .dead_letters import letter_record, stranger
+
+
+def dead(record: Record) -> DeadLetter:
+    return DeadLetter(record, read_letter(record), settled=False)
+
+
+LETTER = dead(
+    letter_record(7, partition=2, at=500.0, origin=("orders", 3, 9), error="app.errors.Refused", key=b"\xc3\xb6")
+)
+
+
+@pytest.mark.parametrize(
+    ("selection", "matches"),
+    [
+        (Selection(), True),
+        (Selection(partitions=[2]), True),
+        (Selection(partitions=[0, 1]), False),
+        (Selection(partitions=[2], offsets=Span(7, 8)), True),
+        (Selection(partitions=[2], offsets=Span(8, 9)), False),
+        (Selection(origin=OriginFilter("orders")), True),
+        (Selection(origin=OriginFilter("orders", 3)), True),
+        (Selection(origin=OriginFilter("orders", 3, 9)), True),
+        (Selection(origin=OriginFilter("orders", 0)), False),
+        (Selection(origin=OriginFilter("order")), False),
+        (Selection(error="Refused"), True),
+        (Selection(error="app.errors.Refused"), True),
+        (Selection(error="errors.Refused"), False),
+        (Selection(since=500.0, until=500.0), True),
+        (Selection(since=500.1), False),
+        (Selection(until=499.9), False),
+        (Selection(key="ö".encode()), True),
+        (Selection(key=b"o"), False),
+        (Selection(error="Refused", key=b"o"), False),
+    ],
+)
+def test_matches(selection: Selection, matches: bool) -> None:
+    """A letter must meet each criterion that is given."""
+    assert selection.matches(LETTER) is matches
+
+
+def test_records_that_are_no_letters() -> None:
+    """They have a place and a key, and can meet nothing else."""
+    record = dead(stranger(3))
+    assert Selection(partitions=[0], offsets=Span(3, 4), key=b"key").matches(record)
+    for selection in (Selection(since=0.0), Selection(error="X"), Selection(origin=OriginFilter("orders"))):
+        assert not selection.matches(record)
+
+
+@pytest.mark.parametrize("partitions", [[], [0, 1]])
+def test_offsets_need_one_partition(partitions: list[int]) -> None:
+    """Offsets without a partition, or with two, are refused with what to do."""
+    with pytest.raises(ConfigurationError, match="exactly one --partition"):
+        Selection(partitions=partitions, offsets=Span(1, 2))
+
+
+def test_not_oldest_and_newest() -> None:
+    """--limit and --newest together are refused."""
+    with pytest.raises(ConfigurationError, match="--newest"):
+        Selection(oldest=1, newest=1)
+
+
+@pytest.mark.parametrize("count", [1, 5, 200])
+def test_oldest_and_newest(count: int) -> None:
+    """Whatever the order they come in, the oldest or the newest are kept, and given back by age."""
+    ages = [(float(n // 3), n % 3, n) for n in range(100)]
+    shuffled = random.Random(count).sample(ages, len(ages))
+    for oldest, newest, expected in ((count, None, ages[:count]), (None, count, ages[-count:]), (None, None, ages)):
+        kept: Kept[object] = Kept(oldest, newest)
+        for age in shuffled:
+            kept.take(age, age)
+        assert kept.items() == expected
+
+
+def test_offsets() -> None:
+    """One offset, or two with both included; anything else is refused."""
+    assert parse_offsets(5, None) == Span(5, 6)
+    assert parse_offsets(None, "10-19") == Span(10, 20)
+    assert parse_offsets(None, None) is None
+    for offset, offsets in ((None, "5"), (None, "9-3"), (None, "-4"), (None, "a-b"), (1, "2-3")):
+        with pytest.raises(ConfigurationError, match="--offset"):
+            parse_offsets(offset, offsets)
+
+
+def test_origins() -> None:
+    """A topic, with partition and offset where they are given; anything else is refused."""
+    assert parse_origin(None) is None
+    assert parse_origin("orders.v2") == OriginFilter("orders.v2")
+    assert parse_origin("orders:3:17") == OriginFilter("orders", 3, 17)
+    for text in ("", ":3", "orders:x", "orders:1:2:3", "orders:"):
+        with pytest.raises(ConfigurationError, match="--origin"):
+            parse_origin(text)
+
+
+def test_times() -> None:
+    """How long ago, or an ISO time; without a zone it is this machine's."""
+    now = 1_000_000.0
+    assert parse_time("--since", None, now) is None
+    assert parse_time("--since", "2h", now) == now - 7200
+    assert parse_time("--since", "1.5d", now) == now - 129_600
+    assert (
+        parse_time("--since", "2026-03-01T14:30:00+00:00", now) == datetime(2026, 3, 1, 14, 30, tzinfo=UTC).timestamp()
+    )
+    assert parse_time("--since", "2026-03-01", now) == datetime(2026, 3, 1).astimezone().timestamp()
+    for text in ("yesterday", "2", "h", "-2h", "2 h"):
+        with pytest.raises(ConfigurationError, match="--until"):
+            parse_time("--until", text, now)

@@ -1,0 +1,146 @@
+"""record.defer(): completed, failed or rejected later; order and bounds hold."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from aioparallel import Deferral, FailurePolicy, Outgoing, Record, RetryPolicy
+from aioparallel.errors import ConfigurationError, ConsumerStateError
+from aioparallel.testing.memory import InMemoryBroker
+from tests.unit.engine.memory import QUICK, committed, consumer_of, produce, until
+
+
+def broker_of(keys: list[bytes | None]) -> InMemoryBroker:
+    broker = InMemoryBroker()
+    broker.create_topic("t")
+    broker.create_topic("out")
+    produce(broker, keys)
+    return broker
+
+
+async def test_a_deferred_record_holds_its_lane_and_its_place_in_flight() -> None:
+    """Until it is completed its key waits and it counts in flight; then the next of its key starts."""
+    broker = broker_of([b"a", b"a", b"b", b"c"])
+    deferred: dict[int, Deferral] = {}
+
+    async def handle(record: Record) -> None:
+        deferred[record.offset] = record.defer(timeout=10)
+
+    consumer = consumer_of(broker, until="end", max_concurrency=2)
+    async with consumer:
+        running = asyncio.ensure_future(consumer.run(handle))
+        await until(lambda: len(deferred) == 2)
+        assert sorted(deferred) == [0, 2]
+        assert consumer.stats().in_flight == 2
+        assert deferred[0].complete()
+        assert not deferred[0].fail(ValueError("too late"))
+        await until(lambda: len(deferred) == 3)
+        await consumer.commit_now()
+        assert committed(broker) == 1
+        completed = {0}
+        while len(completed) < 4:
+            await until(lambda: deferred.keys() - completed)
+            for offset in deferred.keys() - completed:
+                completed.add(offset)
+                deferred[offset].complete()
+        await running
+    assert committed(broker) == 4
+
+
+@pytest.mark.parametrize(
+    ("end", "type_", "attempts"),
+    [
+        (lambda deferral: deferral.fail(KeyError("x")), "KeyError", 2),
+        (lambda deferral: deferral.reject("never"), "aioparallel.errors.Reject", 1),
+        (lambda deferral: None, "aioparallel.errors.DeferralTimeout", 2),
+    ],
+)
+async def test_it_may_fail_be_rejected_or_run_out_of_time(
+    end: Callable[[Deferral], object], type_: str, attempts: int
+) -> None:
+    """Each follows the failure policy."""
+    broker = broker_of([b"a"])
+    failures: list[tuple[str, int]] = []
+
+    async def put(record: Record, error: Exception) -> None:
+        assert record.last_failure is not None
+        failures.append((record.last_failure.type, record.attempt))
+
+    async def handle(record: Record) -> None:
+        deferral = record.defer(timeout=0.05)
+        asyncio.get_running_loop().call_soon(end, deferral)
+
+    policy = FailurePolicy(retry=RetryPolicy(first_delay=0.01, max_attempts=2), dead_letter=put)
+    consumer = consumer_of(broker, until="end", failures=policy)
+    async with consumer:
+        await consumer.run(handle)
+    assert failures == [(type_, attempts)]
+
+
+async def test_it_may_be_completed_from_another_thread_with_outputs() -> None:
+    """What it is completed with is produced as if the handler had returned it."""
+    broker = broker_of([b"a", b"b"])
+
+    async def handle(record: Record) -> None:
+        deferral = record.defer(timeout=10)
+        threading.Thread(target=deferral.complete, args=(Outgoing("out", record.value),)).start()
+
+    consumer = consumer_of(broker, until="end")
+    async with consumer:
+        await consumer.run(handle)
+    assert sorted(record.value or b"" for record in broker.records("out")) == [b"0", b"1"]
+
+
+async def test_a_handler_that_raises_after_defer_has_failed() -> None:
+    """The handle of that attempt is dead; the next attempt may defer again."""
+    broker = broker_of([b"a"])
+    handles: list[Deferral] = []
+
+    async def handle(record: Record) -> None:
+        handles.append(record.defer(timeout=10))
+        if record.attempt == 1:
+            raise ValueError
+        asyncio.get_running_loop().call_later(0.01, handles[1].complete)
+
+    consumer = consumer_of(broker, until="end", failures=FailurePolicy(retry=QUICK))
+    async with consumer:
+        await consumer.run(handle)
+        assert consumer.stats().succeeded == 1
+    assert not handles[0].complete()
+
+
+async def test_a_drain_cancels_what_is_deferred_too_long() -> None:
+    """At the drain deadline the wait ends; the record is not committed."""
+    broker = broker_of([b"a"])
+    handles: list[Deferral] = []
+
+    async def handle(record: Record) -> None:
+        handles.append(record.defer(timeout=60))
+
+    consumer = consumer_of(broker, drain_timeout=0.1)
+    async with asyncio.timeout(10), consumer:
+        running = asyncio.ensure_future(consumer.run(handle))
+        await until(lambda: handles)
+        consumer.stop()
+        await running
+    assert committed(broker) == 0
+    assert not handles[0].complete()
+
+
+@pytest.mark.parametrize("seconds", [0, -1, True, 1e9])
+async def test_a_wrong_timeout_is_refused(seconds: float) -> None:
+    """More than 0 seconds, and not for ever."""
+    with pytest.raises(ConfigurationError, match="defer timeout"):
+        Record("t", 0, 0).defer(seconds)
+
+
+async def test_defer_once_an_attempt() -> None:
+    """A second call would leave the first handle without meaning."""
+    record = Record("t", 0, 0)
+    record.defer(1)
+    with pytest.raises(ConsumerStateError, match="once an attempt"):
+        record.defer(1)

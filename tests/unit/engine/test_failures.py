@@ -1,0 +1,295 @@
+"""What becomes of a record that has failed: delays and their bounds, limits, wishes, rejections, retry topics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioparallel.engine.failures import Decision, Failures, NotDue
+from aioparallel.engine.history import history_of
+from aioparallel.errors import ConfigurationError, Reject, RetryLater
+from aioparallel.policies import EndOfPatience, FailurePolicy, RetryPolicy
+from aioparallel.records import Record
+
+ERROR = ValueError("no")
+EXACT = RetryPolicy(first_delay=1, multiplier=2, max_delay=10, jitter=0)
+
+
+def failed(attempts: int = 1, topic: str = "t") -> Record:
+    """A record that was started so many times, with an attempt that fails now."""
+    record = Record(topic, 0, 7)
+    record._parks = attempts - 1
+    return record
+
+
+def decisions(policy: FailurePolicy, count: int, seconds: float = 0.0, topic: str = "t") -> list[Decision]:
+    """What is decided of one record that fails so many times, ``seconds`` apart."""
+    failures, record, made = Failures(policy), failed(topic=topic), []
+    for attempt in range(count):
+        made.append(failures.decide(record, ERROR, 1_000.0 + attempt * seconds))
+        record._parks += 1
+    return made
+
+
+def test_the_default_never_gives_up() -> None:
+    """Whatever was tried, there is a next delay, at most a minute and its jitter."""
+    made = decisions(FailurePolicy(), 2_000, seconds=3600)
+    assert all(one.delay is not None and 0 < one.delay <= 66 for one in made)
+
+
+def test_delays_grow_to_the_longest() -> None:
+    """Without jitter: first_delay, times the multiplier each time, up to max_delay."""
+    made = decisions(FailurePolicy(retry=EXACT), 6)
+    assert [one.delay for one in made] == [1, 2, 4, 8, 10, 10]
+
+
+@given(
+    first=st.floats(0, 1e6),
+    multiplier=st.floats(1, 1_000),
+    longest=st.floats(0, 1e6),
+    jitter=st.floats(0, 1),
+    attempts=st.integers(1, 1_000_000),
+)
+def test_delays_keep_their_bounds(
+    first: float, multiplier: float, longest: float, jitter: float, attempts: int
+) -> None:
+    """For any options and any number of attempts: never negative, never beyond max_delay and its jitter, no
+    overflow."""
+    policy = RetryPolicy(first_delay=first, multiplier=multiplier, max_delay=longest, jitter=jitter)
+    delay = policy.delay(ERROR, attempts, elapsed=0.0)
+    assert delay is not None
+    assert 0 <= delay <= longest * (1 + jitter) + 1e-6
+    assert delay >= min(first, longest) * (1 - jitter) - 1e-6
+
+
+def test_jitter_spreads_around_the_delay() -> None:
+    """What failed together is not tried together: 0.5 gives from half to one and a half of it, and both sides of it."""
+    policy = RetryPolicy(first_delay=10, jitter=0.5)
+    delays = [policy.delay(ERROR, 1, 0.0) or 0.0 for _ in range(1_000)]
+    assert 5 <= min(delays) < 10 < max(delays) <= 15
+    assert len(set(delays)) > 100
+
+
+@pytest.mark.parametrize(
+    ("policy", "end"),
+    [
+        (FailurePolicy(retry=RetryPolicy(max_attempts=3)), "stop"),
+        (FailurePolicy(retry=RetryPolicy(max_attempts=3), give_up="skip"), "skip"),
+        (FailurePolicy(retry=RetryPolicy(max_attempts=3), dead_letter="dead"), "dead_letter"),
+    ],
+)
+def test_max_attempts_counts_the_first(policy: FailurePolicy, end: EndOfPatience) -> None:
+    """3 are three calls of the handler: two delays, then what the policy says of the end."""
+    *before, last = decisions(policy, 3)
+    assert [one.delay is not None for one in before] == [True, True]
+    assert last == Decision(end=end)
+
+
+def test_one_attempt_is_no_retry() -> None:
+    """max_attempts=1 ends at the first failure."""
+    assert decisions(FailurePolicy(retry=RetryPolicy(max_attempts=1)), 1) == [Decision(end="stop")]
+
+
+def test_max_elapsed_ends_before_an_attempt_that_would_be_too_late() -> None:
+    """No attempt starts more than 20 s after the first failure: the third, at 10 s, could be at 14 s; the next is
+    not made at 22 s."""
+    policy = FailurePolicy(retry=RetryPolicy(first_delay=1, multiplier=2, max_delay=60, jitter=0, max_elapsed=20))
+    failures, record = Failures(policy), failed()
+    made = []
+    for now in (100.0, 105.0, 110.0, 114.0):
+        made.append(failures.decide(record, ERROR, now))
+        record._parks += 1
+    assert made == [Decision(delay=1), Decision(delay=2), Decision(delay=4), Decision(end="stop")]
+
+
+def test_the_limit_of_elapsed_itself_is_allowed() -> None:
+    """An attempt exactly at max_elapsed is made."""
+    policy = RetryPolicy(first_delay=5, jitter=0, max_elapsed=5)
+    assert policy.delay(ERROR, 1, 0.0) == 5
+    assert policy.delay(ERROR, 1, 0.1) is None
+
+
+def test_a_clock_set_back_does_no_harm() -> None:
+    """Elapsed time is never negative: the patience is not prolonged, and nothing raises."""
+    policy = FailurePolicy(retry=RetryPolicy(first_delay=5, jitter=0, multiplier=1, max_elapsed=5))
+    failures, record = Failures(policy), failed()
+    assert failures.decide(record, ERROR, 1_000.0) == Decision(delay=5)
+    assert failures.decide(record, ERROR, 10.0) == Decision(delay=5)
+
+
+def test_what_is_not_retried_on_ends_at_once() -> None:
+    """Exceptions outside retry_on are final; their subclasses inside it are not."""
+    failures = Failures(FailurePolicy(retry=RetryPolicy(retry_on=(OSError, KeyError)), give_up="skip"))
+    assert failures.decide(failed(), ERROR, 0.0) == Decision(end="skip")
+    assert failures.decide(failed(), ConnectionResetError(), 0.0).delay is not None
+
+
+def test_retry_later_is_taken_at_its_word() -> None:
+    """Its delay is neither jittered nor cut to max_delay, and retry_on does not matter. (Regression: a whole number
+    was taken for an end, so the record went to the dead letters.)"""
+    failures = Failures(FailurePolicy(retry=RetryPolicy(max_delay=1, retry_on=KeyError)))
+    assert failures.decide(failed(), RetryLater(77), 0.0) == Decision(delay=77)
+    assert failures.decide(failed(), RetryLater(0), 0.0) == Decision(delay=0)
+
+
+def test_retry_later_is_an_attempt_like_any_other() -> None:
+    """The limits count it."""
+    attempts = Failures(FailurePolicy(retry=RetryPolicy(max_attempts=2)))
+    assert attempts.decide(failed(1), RetryLater(3), 0.0) == Decision(delay=3)
+    assert attempts.decide(failed(2), RetryLater(3), 0.0) == Decision(end="stop")
+    elapsed = Failures(FailurePolicy(retry=RetryPolicy(max_elapsed=10)))
+    assert elapsed.decide(failed(), RetryLater(11), 0.0) == Decision(end="stop")
+
+
+@pytest.mark.parametrize("delay", [-1, float("nan")])
+def test_retry_later_refuses_what_is_no_delay(delay: float) -> None:
+    """A mistake in a handler is named there."""
+    with pytest.raises(ConfigurationError, match=re.escape(f"RetryLater delay={delay!r}: seconds, 0 or more")):
+        RetryLater(delay)
+
+
+@pytest.mark.parametrize(
+    ("policy", "end"),
+    [
+        (FailurePolicy(), "stop"),
+        (FailurePolicy(give_up="skip"), "skip"),
+        (FailurePolicy(dead_letter="dead"), "dead_letter"),
+        (FailurePolicy(retry=RetryPolicy(max_attempts=9), retry_topics={"r": 5}, dead_letter="dead"), "dead_letter"),
+        (FailurePolicy(retry=lambda record, error, attempts: 1.0, dead_letter="dead"), "dead_letter"),
+    ],
+)
+def test_reject_ends_the_patience(policy: FailurePolicy, end: EndOfPatience) -> None:
+    """No more tries, no retry topic, no question to a retry function."""
+    assert Failures(policy).decide(failed(), Reject("bad"), 0.0) == Decision(end=end)
+
+
+def always(verdict: object) -> Callable[[Record[Any, Any], Exception, int], Any]:
+    """A retry function that always says this."""
+    return lambda record, error, attempts: verdict
+
+
+@pytest.mark.parametrize(
+    ("verdict", "decision"),
+    [
+        (0, Decision(delay=0.0)),
+        (2.5, Decision(delay=2.5)),
+        (9_999_999, Decision(delay=9_999_999.0)),
+        ("dead_letter", Decision(end="dead_letter")),
+        ("skip", Decision(end="skip")),
+        ("stop", Decision(end="stop")),
+    ],
+)
+def test_what_a_retry_function_may_say(verdict: object, decision: Decision) -> None:
+    """Seconds, or an end."""
+    assert Failures(FailurePolicy(retry=always(verdict), dead_letter="dead")).decide(failed(), ERROR, 0.0) == decision
+
+
+@pytest.mark.parametrize("verdict", [None, True, -1, float("nan"), float("inf"), 1e7, "retry", "", [1], object])
+def test_what_a_retry_function_may_not_say(verdict: object) -> None:
+    """The error names the verdict, the record, and what is allowed."""
+    failures = Failures(FailurePolicy(retry=always(verdict), dead_letter="dead"))
+    with pytest.raises(ConfigurationError) as caught:
+        failures.decide(failed(), ERROR, 0.0)
+    text = str(caught.value)
+    assert text.startswith(f"FailurePolicy retry={verdict!r}: ")
+    assert "<Record t-0 offset 7 attempt 1>" in text
+    assert 'must be seconds (0 or more), "dead_letter", "skip" or "stop"' in text
+
+
+def test_a_retry_function_needs_somewhere_for_dead_letters() -> None:
+    """ "dead_letter" without one is refused with the record's name, not taken for a skip."""
+    with pytest.raises(ConfigurationError, match="there is no dead_letter to send it to"):
+        Failures(FailurePolicy(retry=always("dead_letter"))).decide(failed(), ERROR, 0.0)
+
+
+def test_a_retry_function_sees_record_error_and_attempts() -> None:
+    """Attempts are those in this topic: what a retry topic's record had before does not count."""
+    seen: list[tuple[Record[Any, Any], Exception, int]] = []
+
+    def retry(record: Record[Any, Any], error: Exception, attempts: int) -> float:
+        seen.append((record, error, attempts))
+        return 1.0
+
+    failures, record = Failures(FailurePolicy(retry=retry)), failed(3)
+    history_of(record).attempts_before = 5
+    failures.decide(record, ERROR, 0.0)
+    assert seen == [(record, ERROR, 3)]
+    assert record.attempt == 8
+
+
+def test_what_a_retry_function_raises_comes_out() -> None:
+    """The caller ends the run with it."""
+
+    def retry(record: Record[Any, Any], error: Exception, attempts: int) -> float:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Failures(FailurePolicy(retry=retry)).decide(failed(), ERROR, 0.0)
+
+
+def test_retry_topics_come_in_turn() -> None:
+    """From any topic the first, from each the next, after the last the end; each with the same patience again."""
+    policy = FailurePolicy(
+        retry=RetryPolicy(max_attempts=2, jitter=0), retry_topics={"r5": 5, "r60": 60}, dead_letter="dead"
+    )
+    for topic, then in (("t", "r5"), ("other", "r5"), ("r5", "r60")):
+        assert decisions(policy, 2, topic=topic) == [Decision(delay=1), Decision(retry_topic=then)]
+    assert decisions(policy, 2, topic="r60") == [Decision(delay=1), Decision(end="dead_letter")]
+
+
+def test_a_retry_function_does_not_know_retry_topics() -> None:
+    """It says itself what becomes of the record, and a delay is a delay."""
+    policy = FailurePolicy(retry=always("skip"), retry_topics={"r5": 5})
+    assert Failures(policy).decide(failed(), ERROR, 0.0) == Decision(end="skip")
+
+
+def test_attempts_are_counted_anew_in_each_topic() -> None:
+    """What was tried before the retry topic does not use up the patience here."""
+    failures = Failures(FailurePolicy(retry=RetryPolicy(max_attempts=2, jitter=0), dead_letter="dead"))
+    record = failed(1)
+    history_of(record).attempts_before = 7
+    assert failures.decide(record, ERROR, 0.0) == Decision(delay=1)
+    assert record.attempt == 8
+
+
+def test_not_due_is_no_attempt_and_no_failure() -> None:
+    """A retry topic's record that comes early waits its time; the attempts go on where they were."""
+    failures, record = Failures(FailurePolicy(retry=RetryPolicy(max_attempts=2, jitter=0))), failed()
+    assert failures.decide(record, NotDue(4.5), 0.0) == Decision(delay=4.5)
+    record._parks += 1
+    assert (record.attempt, record.first_failure, record.last_failure) == (1, None, None)
+    assert failures.decide(record, ERROR, 5.0) == Decision(delay=1)
+    record._parks += 1
+    assert record.attempt == 2
+    assert failures.decide(record, ERROR, 6.0) == Decision(end="stop")
+
+
+def test_failures_are_noted_on_the_record() -> None:
+    """The first and the last, with time, class and text; the exception itself is not kept."""
+    failures, record = Failures(FailurePolicy()), failed()
+    failures.decide(record, ValueError("one"), 10.0)
+    failures.decide(record, RetryLater(1, "two"), 20.0)
+    first, last = record.first_failure, record.last_failure
+    assert first == (10.0, "ValueError", "one")
+    assert last == (20.0, "aioparallel.errors.RetryLater", "two")
+
+
+def test_a_failure_s_text_is_cut_and_may_fail() -> None:
+    """1,000 characters are kept; an exception whose text cannot be made does no harm."""
+
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise KeyError("x")
+
+    failures, record = Failures(FailurePolicy()), failed()
+    failures.decide(record, ValueError("x" * 5_000), 0.0)
+    assert record.last_failure is not None
+    assert len(record.last_failure.message) == 1_000
+    failures.decide(record, MuteError(), 0.0)
+    assert record.last_failure.message == "(its text could not be made: KeyError)"
+    assert record.last_failure.type.endswith("MuteError")

@@ -1,0 +1,196 @@
+"""Parking: half of the bound is free for all, of the other half each session has its share."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioparallel.engine.parking import Parking
+from aioparallel.engine.scheduler import Scheduler
+from aioparallel.engine.session import Session, SessionState
+from aioparallel.options import Ordering
+from aioparallel.records import Record, TopicPartition
+
+
+class Heard:
+    """Parking over some sessions, with what it said."""
+
+    def __init__(self, bound: int, sessions: int) -> None:
+        self.sessions = [Session(TopicPartition("t", number)) for number in range(sessions)]
+        self.changes: list[tuple[int, bool]] = []
+        self.parking = Parking(bound, self.sessions, self._note)
+
+    def _note(self, session: Session) -> None:
+        self.changes.append((session.partition.partition, session.full))
+
+    def park(self, number: int, count: int = 1) -> None:
+        for _ in range(count):
+            self.parking.enter(self.sessions[number])
+
+    def leave(self, number: int, count: int = 1) -> None:
+        for _ in range(count):
+            self.parking.leave(self.sessions[number])
+
+    @property
+    def full(self) -> list[int]:
+        return [session.partition.partition for session in self.sessions if session.full]
+
+
+def scheduler_with(max_parked: int, *records: int) -> tuple[Scheduler, list[Session]]:
+    """A scheduler without order, and sessions with so many records each."""
+    scheduler = Scheduler(Ordering.UNORDERED, max_parked=max_parked)
+    return scheduler, [admit(scheduler, partition, count) for partition, count in enumerate(records)]
+
+
+def admit(scheduler: Scheduler, partition: int, count: int) -> Session:
+    """A new session with so many records."""
+    session = Session(TopicPartition("t", partition))
+    session.state = SessionState.OPEN
+    offsets = list(range(count))
+    session.ledger.register(offsets, count)
+    scheduler.admit(session, [Record("t", partition, offset) for offset in offsets])
+    return session
+
+
+def start(scheduler: Scheduler) -> Record:
+    record = scheduler.take()
+    assert record is not None
+    return record
+
+
+def test_one_partition_alone_is_full_at_half_of_the_bound() -> None:
+    """Its share is the whole second half, which begins when the free half is used: 50 of 100."""
+    heard = Heard(bound=100, sessions=1)
+    heard.park(0, 49)
+    assert heard.full == []
+    heard.park(0)
+    assert heard.full == [0]
+    assert heard.changes == [(0, True)]
+
+
+def test_within_its_share_a_partition_goes_on() -> None:
+    """Beyond the free half a partition with much parked is full, one with little is not."""
+    heard = Heard(bound=100, sessions=5)  # shares of 10
+    heard.park(0, 45)
+    heard.park(1, 9)
+    assert heard.full == []
+    heard.park(1)
+    assert heard.full == [1]
+    heard.park(0)
+    assert heard.full == [0, 1]
+
+
+def test_at_the_bound_all_are_full() -> None:
+    """Even those with nothing parked."""
+    heard = Heard(bound=8, sessions=3)
+    heard.park(0, 8)
+    assert heard.full == [0, 1, 2]
+
+
+def test_a_full_one_goes_on_an_eighth_below() -> None:
+    """Not to and fro with each record: from 50 on it is full, until 43 are left."""
+    heard = Heard(bound=100, sessions=1)
+    heard.park(0, 50)
+    heard.leave(0, 6)
+    assert heard.full == [0]
+    heard.leave(0)
+    assert heard.full == []
+    assert heard.changes == [(0, True), (0, False)]
+
+
+def test_others_go_on_when_the_sick_one_recovers() -> None:
+    """A session that is full with nothing of its own parked is freed by the others' leaving."""
+    heard = Heard(bound=8, sessions=2)
+    heard.park(0, 8)
+    heard.leave(0, 2)
+    assert heard.full == [0]
+    heard.leave(0, 3)
+    assert heard.full == []
+
+
+def test_forgetting_a_session_frees_its_places_and_the_others() -> None:
+    """When a partition is given away, what it had parked counts no more; nobody stays full because of it."""
+    heard = Heard(bound=8, sessions=2)
+    heard.park(0, 8)
+    gone = heard.sessions.pop(0)
+    heard.parking.forget(gone)
+    assert (heard.parking.count, gone.parked, gone.full) == (0, 0, False)
+    assert heard.full == []
+
+
+def test_unbounded_is_never_full() -> None:
+    """For engines without a bound."""
+    sessions = [Session(TopicPartition("t", 0))]
+    parking = Parking.unbounded(sessions)
+    for _ in range(10_000):
+        parking.enter(sessions[0])
+    assert not sessions[0].full
+
+
+def test_a_full_session_starts_retries_only() -> None:
+    """What was parked and is due starts; new records wait until it is full no more, and lose nothing."""
+    scheduler, [session] = scheduler_with(4, 3)
+    first, second = start(scheduler), start(scheduler)
+    scheduler.park(first)
+    scheduler.park(second)
+    assert session.full
+    assert scheduler.take() is None
+    scheduler.unpark(second)
+    assert scheduler.take() is second
+    third = scheduler.take()
+    assert (third and third.offset) == 2, "one parked of four: new ones start again"
+
+
+def test_on_full_hears_each_change() -> None:
+    """Once when a session becomes full, once when it does no more."""
+    scheduler, [session] = scheduler_with(2, 2)
+    heard: list[bool] = []
+    scheduler.on_full = lambda one: heard.append(one.full)
+    record = start(scheduler)
+    scheduler.park(record)
+    scheduler.drop(session)
+    assert heard == [True]
+    assert not session.full
+
+
+def test_a_session_that_comes_at_the_bound_is_full_at_once() -> None:
+    """Regression: it started a whole pool's worth before its first failure, and so did each one after it (I4)."""
+    scheduler, _ = scheduler_with(1, 1)
+    failed = start(scheduler)
+    scheduler.park(failed)
+    late = admit(scheduler, 1, 5)
+    heard: list[bool] = []
+    scheduler.on_full = lambda session: heard.append(late.full)
+    assert scheduler.take() is None
+    scheduler.unpark(failed)
+    assert scheduler.take() is failed
+    scheduler.succeed(failed)
+    assert heard[-1:] == [False], "it goes on"
+    assert scheduler.take() is not None
+
+
+@given(
+    bound=st.integers(1, 40),
+    sessions=st.integers(1, 4),
+    steps=st.lists(st.tuples(st.integers(0, 3), st.integers(-6, 6)), max_size=60),
+)
+def test_full_means_over_a_share_and_is_said_once(bound: int, sessions: int, steps: list[tuple[int, int]]) -> None:
+    """After any parking and leaving: at the bound all are full, nobody is full without reason, and each change is
+    heard exactly once."""
+    heard = Heard(bound, sessions)
+    for number, change in steps:
+        one = number % sessions
+        heard.park(one, max(0, change))
+        heard.leave(one, min(max(0, -change), heard.sessions[one].parked))
+        count = sum(session.parked for session in heard.sessions)
+        assert heard.parking.count == count
+        free, share = bound // 2, max(1, bound // 2 // sessions)
+        for session in heard.sessions:
+            assert session.full or count < bound
+            reason = count >= bound * 7 / 8 or (count >= free * 7 / 8 and session.parked >= share * 7 / 8)
+            assert reason or not session.full
+    last = dict(heard.changes)
+    assert {number for number, full in last.items() if full} == set(heard.full)
+    for number in range(sessions):
+        said = [full for one, full in heard.changes if one == number]
+        assert said == [index % 2 == 0 for index in range(len(said))]

@@ -1,0 +1,133 @@
+"""handler_timeout: one handler is cancelled, nothing else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Literal
+
+import pytest
+
+from aioparallel import FailurePolicy, Record, RetryPolicy
+from aioparallel.errors import HandlerTimeout
+from aioparallel.testing.memory import InMemoryBroker
+from tests.unit.engine.memory import committed, consumer_of, produce, until
+
+ONCE = FailurePolicy(retry=RetryPolicy(max_attempts=1), give_up="skip")
+
+
+def broker_of(keys: list[bytes | None]) -> InMemoryBroker:
+    broker = InMemoryBroker()
+    broker.create_topic("t")
+    produce(broker, keys)
+    return broker
+
+
+@pytest.mark.parametrize("isolation", ["context", "task"])
+async def test_a_handler_that_hangs_is_cancelled_and_its_record_fails(isolation: Literal["context", "task"]) -> None:
+    """HandlerTimeout after its seconds, its own clean-up done; the next record in the same worker is not hit."""
+    broker = broker_of([b"a", b"b", b"c"])
+    errors: list[str] = []
+    cleaned: list[int] = []
+
+    async def handle(record: Record) -> None:
+        if record.key == b"b" and record.attempt == 1:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cleaned.append(record.offset)
+        if record.last_failure:
+            errors.append(record.last_failure.type)
+        await asyncio.sleep(0.02)
+
+    began = time.monotonic()
+    consumer = consumer_of(broker, until="end", handler_timeout=0.1, max_concurrency=1, isolation=isolation)
+    async with consumer:
+        await consumer.run(handle)
+        stats = consumer.stats()
+    assert (stats.succeeded, stats.failed_attempts) == (3, 1)
+    assert errors == [f"{HandlerTimeout.__module__}.HandlerTimeout"]
+    assert cleaned == [1]
+    assert time.monotonic() - began < 3
+
+
+async def test_each_of_many_gets_its_own_deadline() -> None:
+    """Handlers that start at different times are cancelled each at its own; those that end in time are not."""
+    broker = broker_of([None] * 40)
+    lasted: list[float] = []
+
+    async def handle(record: Record) -> None:
+        began = time.monotonic()
+        try:
+            await asyncio.sleep(0.001 * record.offset if record.offset % 2 else 60)
+        except asyncio.CancelledError:
+            lasted.append(time.monotonic() - began)
+            raise
+
+    consumer = consumer_of(broker, until="end", handler_timeout=0.15, max_concurrency=7, failures=ONCE)
+    async with consumer:
+        await consumer.run(handle)
+        assert (consumer.stats().succeeded, consumer.stats().skipped) == (20, 20)
+    assert 0.14 < min(lasted) < max(lasted) < 1
+
+
+async def test_a_handler_that_returns_after_its_deadline_has_succeeded() -> None:
+    """It took notice, and finished."""
+    broker = broker_of([b"a", b"a", b"b"])
+
+    async def handle(record: Record) -> None:
+        if record.offset == 0:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+        await asyncio.sleep(0.01)
+
+    consumer = consumer_of(broker, until="end", handler_timeout=0.1, max_concurrency=2, failures=ONCE)
+    async with consumer:
+        await consumer.run(handle)
+        assert consumer.stats().succeeded == 3
+
+
+async def test_a_handler_that_ignores_cancellation_is_named_and_blocks_no_close(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In the log and in health(), with its offset; other keys go on; closing keeps its deadline."""
+    broker = broker_of([b"a", b"b", b"c"])
+    let_go = asyncio.Event()
+
+    async def handle(record: Record) -> None:
+        while record.offset == 1 and not let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await let_go.wait()
+
+    consumer = consumer_of(broker, handler_timeout=0.05, drain_timeout=0.2)
+    async with asyncio.timeout(20):
+        async with consumer:
+            running = asyncio.ensure_future(consumer.run(handle))
+            await until(lambda: consumer._engine and consumer.health().problems)
+            (problem,) = consumer.health().problems
+            assert problem.kind == "handler_stuck"
+            assert "t-0 offset 1" in problem.message
+            assert consumer.stats().succeeded == 2
+            began = time.monotonic()
+            consumer.stop()
+            await running
+        assert time.monotonic() - began < 3
+    assert "handler of t-0 offset 1 goes on although it was cancelled" in caplog.text
+    assert committed(broker) == 1
+    let_go.set()
+    await asyncio.sleep(0)
+
+
+async def test_waiting_for_room_or_a_deferral_is_not_the_handlers_time() -> None:
+    """Only the handler itself has the deadline."""
+    broker = broker_of([b"a"])
+
+    async def handle(record: Record) -> None:
+        deferral = record.defer(timeout=5)
+        asyncio.get_running_loop().call_later(0.3, deferral.complete)
+
+    consumer = consumer_of(broker, until="end", handler_timeout=0.05, failures=ONCE)
+    async with consumer:
+        await consumer.run(handle)
+        assert consumer.stats().succeeded == 1
