@@ -49,7 +49,7 @@ load-partitions: $(VENV)/.dev  ## 500 partitions, also with full maps: no long h
 	$(BIN)/python -m pytest tests/load/test_partitions.py $(ARGS)
 
 load-failures: $(VENV)/.dev  ## poison, hanging handlers, dead brokers, outputs, at full size (8 minutes)
-	$(BIN)/python -m pytest tests/load/test_process_and_produce.py tests/load/test_poison.py tests/load/test_hanging.py $(ARGS)
+	$(BIN)/python -m pytest tests/load/test_process_and_produce.py tests/load/test_poison.py tests/load/test_hanging.py tests/load/test_parked.py $(ARGS)
 
 format: $(VENV)/.dev  ## let ruff put the code into form
 	$(BIN)/ruff check --fix .

@@ -18,7 +18,8 @@ from aioparallel.engine.outlets import Abandoned, Disposal, NoOutlet, Outlet
 from aioparallel.engine.retries import RetryQueue
 from aioparallel.engine.scheduler import AnyRecord, Outcome, Scheduler
 from aioparallel.engine.session import Session, SessionState
-from aioparallel.engine.workers import Stuck, WorkerPool
+from aioparallel.engine.watch import Stuck
+from aioparallel.engine.workers import WorkerPool
 from aioparallel.errors import RecordStopped
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition

@@ -4,67 +4,29 @@ A task per record costs 3.4 microseconds, so there are up to ``max_concurrency``
 demand. Waking is a chain: whoever has work for others wakes one worker, and a worker whose handler suspends
 while more is ready wakes the next. So handlers that never suspend run in one worker, without wake-ups.
 
-Cancelling one handler without its worker, at its deadline or in a drain: the pool marks a *hit* on the worker, then
-cancels its task. The worker is suspended inside the handler whenever that can run, so the CancelledError lands there.
-After each record the worker takes back what cancellations are left (:meth:`WorkerPool._tidy`); a handler that cancels
-its own task and returns would otherwise kill the next record.
+A handler is cancelled without its worker (``watch.py``). After each record the worker takes back what cancellations are
+left (:meth:`WorkerPool._tidy`); a handler that cancels its own task and returns would otherwise kill the next record.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
-import logging
 from collections.abc import AsyncIterable, Callable, Coroutine
 from contextvars import Context, copy_context
-from typing import NamedTuple
 
-from aioparallel.engine.deadlines import Deadlines
 from aioparallel.engine.handlers import Handler, NotAHandler, collect, coroutine_handler, in_task
 from aioparallel.engine.isolation import resume, run_in
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
+from aioparallel.engine.watch import Hit, Stuck, Watch, Worker
 from aioparallel.errors import ConsumerStateError, HandlerCancelled, HandlerTimeout
 
-__all__ = ["Stuck", "WorkerPool"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["WorkerPool"]
 
 # Records that all workers together run before they let the event loop turn.
 _SLICE = 32
 # Seconds after which a worker that was cancelled from outside is replaced.
 _REVIVE_DELAY = 0.02
-# Seconds after its deadline that a cancelled handler has to end before it is called stuck.
-_STUCK_AFTER = 1.0
-# A timer may fire within the clock's resolution before its time; half a millisecond early is on time.
-_EARLY = 0.0005
-
-
-class _Hit(enum.Enum):
-    """Why the pool has cancelled a handler."""
-
-    DEADLINE = enum.auto()
-    DRAIN = enum.auto()
-
-
-class _Worker:
-    """One task; what it runs, and whether and when the pool has cancelled that."""
-
-    __slots__ = ("hit", "hit_at", "record", "task")
-
-    def __init__(self) -> None:
-        self.task: asyncio.Task[None] | None = None
-        self.record: AnyRecord | None = None
-        self.hit: _Hit | None = None
-        self.hit_at = 0.0
-
-
-class Stuck(NamedTuple):
-    """A handler that goes on although it was cancelled at its deadline."""
-
-    record: AnyRecord
-    seconds: float
-    """Since it was cancelled."""
 
 
 class WorkerPool:
@@ -98,11 +60,10 @@ class WorkerPool:
         self._on_fatal = on_fatal
         self._on_idle = on_idle
         self._context = copy_context()
-        self._workers: set[_Worker] = set()
+        self._workers: set[Worker] = set()
         self._idle: list[asyncio.Future[None]] = []
         self._strays: set[AnyRecord] = set()
-        self._deadlines: Deadlines[_Worker] | None = Deadlines(timeout) if timeout is not None else None
-        self._timer: asyncio.TimerHandle | None = None
+        self._watch = Watch(timeout) if timeout is not None else None
         self._slice = _SLICE
         self._closing = False
 
@@ -115,7 +76,7 @@ class WorkerPool:
                 waiter.set_result(None)
                 return
         if len(self._workers) < self._size and not self._closing:
-            worker = _Worker()
+            worker = Worker()
             self._workers.add(worker)
             worker.task = asyncio.get_running_loop().create_task(self._work(worker), name="aioparallel-worker")
 
@@ -124,25 +85,17 @@ class WorkerPool:
         now = asyncio.get_running_loop().time()
         hits = 0
         for worker in self._workers:
-            if worker.record is not None and worker.hit is not _Hit.DRAIN and wanted(worker.record):
-                self._strike(worker, _Hit.DRAIN, now)
+            if worker.record is not None and worker.hit is not Hit.DRAIN and wanted(worker.record):
+                worker.strike(Hit.DRAIN, now)
                 hits += 1
         return hits
 
-    def _strike(self, worker: _Worker, hit: _Hit, now: float) -> None:
-        if worker.task is not None:
-            worker.hit, worker.hit_at = hit, now
-            worker.task.cancel()
-
     @property
     def stuck(self) -> list[Stuck]:
-        """Handlers that ignore the cancellation at their deadline."""
+        """Handlers that ignore their cancellation."""
         now = asyncio.get_running_loop().time()
-        return [
-            Stuck(worker.record, now - worker.hit_at)
-            for worker in self._workers
-            if worker.hit is not None and worker.record is not None and now - worker.hit_at >= _STUCK_AFTER - _EARLY
-        ]
+        waits = ((worker.record, worker.stuck_for(now)) for worker in self._workers)
+        return [Stuck(record, seconds) for record, seconds in waits if record is not None and seconds is not None]
 
     async def close(self, timeout: float) -> list[AnyRecord]:
         """End all workers; handlers still running are cancelled. Returns the records of those that ignore it.
@@ -150,8 +103,8 @@ class WorkerPool:
         Takes at most ``timeout`` seconds.
         """
         self._closing = True
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._watch is not None:
+            self._watch.close()
         self.cancel(lambda record: True)
         while self._idle:
             waiter = self._idle.pop()
@@ -162,39 +115,9 @@ class WorkerPool:
             await asyncio.wait(tasks, timeout=timeout)
         return [worker.record for worker in self._workers if worker.record is not None]
 
-    # -- deadlines --------------------------------------------------------------------------------------
-
-    def _set_timer(self, seconds: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._deadline_passed)
-
-    def _deadline_passed(self) -> None:
-        assert self._deadlines is not None
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        for worker in self._deadlines.due(now + _EARLY):
-            if worker.hit is None:
-                self._strike(worker, _Hit.DEADLINE, now)
-                loop.call_later(_STUCK_AFTER, self._name_if_stuck, worker, worker.record)
-        # Deadlines come in the order of the starts, so the timer never has to be set earlier than it is.
-        self._timer = None
-        upcoming = self._deadlines.next_time
-        if upcoming is not None:
-            self._set_timer(upcoming - now)
-
-    def _name_if_stuck(self, worker: _Worker, record: AnyRecord | None) -> None:
-        if record is not None and worker.record is record and worker.hit is _Hit.DEADLINE:
-            logger.warning(
-                "the handler of %s offset %d goes on although it was cancelled %g s ago, at its deadline: it keeps its "
-                "key and one of max_concurrency until it ends; let CancelledError pass in it",
-                record.topic_partition,
-                record.offset,
-                _STUCK_AFTER,
-                extra={"action": "handler_stuck", "offset": record.offset},
-            )
-
     # -- one worker -------------------------------------------------------------------------------------
 
-    async def _work(self, worker: _Worker) -> None:
+    async def _work(self, worker: Worker) -> None:
         try:
             await self._run_records(worker)
         except asyncio.CancelledError:
@@ -217,13 +140,12 @@ class WorkerPool:
             self.notify()
 
     # The hot path in one piece: every call would be paid for each record.
-    async def _run_records(self, worker: _Worker) -> None:  # noqa: C901, PLR0912
+    async def _run_records(self, worker: Worker) -> None:  # noqa: C901, PLR0912
         take, succeed = self._scheduler.take, self._scheduler.succeed
         handler, new_context = self._handler, self._context.copy
-        seconds = 0.0 if self._deadlines is None else self._deadlines.seconds
-        running = None if self._deadlines is None else self._deadlines.running
+        watch, task = self._watch, worker.task
+        seconds, running = (0.0, {}) if watch is None else (watch.seconds, watch.running)
         clock = asyncio.get_running_loop().time
-        task = worker.task
         assert task is not None
         while not self._closing:
             record = take()
@@ -246,16 +168,16 @@ class WorkerPool:
             else:
                 if self._scheduler.ready:
                     self.notify()
-                if running is not None:
+                if watch is not None:
                     running[worker] = clock() + seconds
-                    if self._timer is None:
-                        self._set_timer(seconds)
+                    if not watch.is_wound:
+                        watch.wind()
                 try:
                     value = await resume(coroutine, context, yielded)
                 except BaseException as error:
                     await self._failed(worker, record, error)
                 else:
-                    if running is not None:
+                    if watch is not None:
                         running.pop(worker, None)
                     if value is None and record._history is None:
                         succeed(record)
@@ -267,7 +189,7 @@ class WorkerPool:
             if self._slice <= 0:
                 await self._end_slice()
 
-    async def _conclude(self, worker: _Worker, record: AnyRecord, context: Context, value: object) -> None:
+    async def _conclude(self, worker: Worker, record: AnyRecord, context: Context, value: object) -> None:
         """What follows a handler's return, unless that is nothing: wait for a deferral, collect outputs, hand over."""
         try:
             await self._settle_cancels(worker)
@@ -288,18 +210,19 @@ class WorkerPool:
         if self._scheduler.ready:
             self.notify()
 
-    async def _collect(self, worker: _Worker, context: Context, outputs: AsyncIterable[object]) -> object:
+    async def _collect(self, worker: Worker, context: Context, outputs: AsyncIterable[object]) -> object:
         """Collecting is the handler's own time: it has the deadline anew."""
-        if self._deadlines is None:
-            return await run_in(context, collect(outputs))
-        self._deadlines.running[worker] = asyncio.get_running_loop().time() + self._deadlines.seconds
-        if self._timer is None:
-            self._set_timer(self._deadlines.seconds)
+        watch = self._watch
+        if watch is not None:
+            watch.running[worker] = asyncio.get_running_loop().time() + watch.seconds
+            if not watch.is_wound:
+                watch.wind()
         value = await run_in(context, collect(outputs))
-        self._deadlines.running.pop(worker, None)
+        if watch is not None:
+            watch.running.pop(worker, None)
         return value
 
-    async def _settle_cancels(self, worker: _Worker) -> None:
+    async def _settle_cancels(self, worker: Worker) -> None:
         # The handler returned normally, so it succeeded: a cancel that came too late must not hit what follows.
         if worker.task is not None and worker.task.cancelling():
             await self._take_back_cancels(worker, worker.task)
@@ -326,9 +249,9 @@ class WorkerPool:
         self._on_idle()
         await waiter
 
-    async def _failed(self, worker: _Worker, record: AnyRecord, error: BaseException) -> None:
-        if self._deadlines is not None:
-            self._deadlines.running.pop(worker, None)
+    async def _failed(self, worker: Worker, record: AnyRecord, error: BaseException) -> None:
+        if self._watch is not None:
+            self._watch.running.pop(worker, None)
         if record._history is not None and record._history.deferral is not None:
             record._history.deferral.forget()
             record._history.deferral = None
@@ -351,15 +274,15 @@ class WorkerPool:
             if not was_hit:
                 raise
 
-    def _cancelled(self, worker: _Worker, record: AnyRecord, error: asyncio.CancelledError) -> Exception | None:
+    def _cancelled(self, worker: Worker, record: AnyRecord, error: asyncio.CancelledError) -> Exception | None:
         """What the record has failed with; None when this is no failure of its own."""
         assert worker.task is not None
-        if worker.hit is _Hit.DRAIN:
+        if worker.hit is Hit.DRAIN:
             self._scheduler.put_back(record)  # its session is stopped: it ends as dropped
             return None
-        if worker.hit is _Hit.DEADLINE:
-            assert self._deadlines is not None
-            return HandlerTimeout(self._deadlines.seconds)
+        if worker.hit is Hit.DEADLINE:
+            assert self._watch is not None
+            return HandlerTimeout(self._watch.seconds)
         if not worker.task.cancelling():
             return _own(error)
         # A stray: from outside, from the handler's own task.cancel(), or from a timeout that an earlier record
@@ -371,13 +294,13 @@ class WorkerPool:
         self._scheduler.put_back(record)
         raise error
 
-    async def _tidy(self, worker: _Worker, task: asyncio.Task[None], record: AnyRecord) -> None:
+    async def _tidy(self, worker: Worker, task: asyncio.Task[None], record: AnyRecord) -> None:
         """Take back cancellations that outlived their record."""
         self._strays.discard(record)
         if task.cancelling():
             await self._take_back_cancels(worker, task)
 
-    async def _take_back_cancels(self, worker: _Worker, task: asyncio.Task[None]) -> None:
+    async def _take_back_cancels(self, worker: Worker, task: asyncio.Task[None]) -> None:
         """A cancel that is pending (requested, not delivered) lands in this sleep; ``uncancel`` alone would not clear
         it on Python 3.11 and 3.12."""
         with contextlib.suppress(asyncio.CancelledError):

@@ -6,7 +6,8 @@ when logging is not configured, and the first start looks like a failure. While 
 on aiokafka's loggers, for good and for the whole process. It changes known lines only:
 
 * what belongs to normal work becomes DEBUG;
-* what the client mends itself (a request failed, it is sent again) becomes WARNING instead of ERROR.
+* what the client mends itself (a request failed, it is sent again) becomes WARNING instead of ERROR, once in five
+  seconds; in between it is DEBUG.
 
 * requests that log in are dropped: aiokafka logs each request at DEBUG, here with the password in it.
 
@@ -59,18 +60,35 @@ NORMAL: Final[Mapping[str, int]] = {
 """aiokafka's messages, before formatting, and the level they deserve."""
 
 
+_PAUSE: Final = 5.0
+"""Seconds until a line that is mended by trying again is worth telling anew: tries are many while a broker is away."""
+
+
 class KnownLines(logging.Filter):
-    """Gives the lines of :data:`NORMAL` their own level."""
+    """Gives the lines of :data:`NORMAL` their own level, and those that come again and again only now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is still of interest, with its level lowered."""
         if record.levelno == logging.DEBUG:
             return not any(type(arg).__name__.startswith("SaslAuthenticate") for arg in record.args or ())
         level = NORMAL.get(record.msg) if isinstance(record.msg, str) else None
-        if level is None or level >= record.levelno or _is_real(record):
+        if level is None or level > record.levelno or _is_real(record):
             return True
+        if level == logging.WARNING and self._is_repetition(record):
+            level = logging.DEBUG
         record.levelno, record.levelname = level, logging.getLevelName(level)
         return logging.getLogger(record.name).isEnabledFor(level)
+
+    def _is_repetition(self, record: logging.LogRecord) -> bool:
+        line = record.name, str(record.msg)
+        if record.created - self._told.get(line, 0.0) < _PAUSE:
+            return True
+        self._told[line] = record.created
+        return False
 
 
 _KNOWN_LINES: Final = KnownLines()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from aioparallel.engine.parking import Parking
 from aioparallel.engine.scheduler import Scheduler
-from aioparallel.engine.session import Session, SessionState
+from aioparallel.engine.session import NO_CEILING, Session, SessionState
 from aioparallel.options import Ordering
 from aioparallel.records import Record, TopicPartition
 
@@ -139,6 +139,23 @@ def test_a_full_session_starts_retries_only() -> None:
     assert scheduler.take() is second
     third = scheduler.take()
     assert (third and third.offset) == 2, "one parked of four: new ones start again"
+
+
+def test_a_retry_above_the_ceiling_waits() -> None:
+    """In a full session a retry starts, but not one above what the offset map can say; it counts as parked."""
+    scheduler, [session] = scheduler_with(4, 2)
+    first, second = start(scheduler), start(scheduler)
+    scheduler.park(first)
+    scheduler.park(second)
+    scheduler.set_ceiling(session, 0)
+    scheduler.unpark(second)
+    assert scheduler.take() is None
+    assert (scheduler.ready, scheduler.parked) == (0, 2)
+    scheduler.unpark(first)
+    assert scheduler.take() is first
+    assert scheduler.take() is None
+    scheduler.set_ceiling(session, NO_CEILING)
+    assert scheduler.take() is second
 
 
 def test_on_full_hears_each_change() -> None:

@@ -1,0 +1,157 @@
+"""What may happen to scheduler, ledger, retry timers and commits, done to them and to the model alike.
+
+It plays what stands around the sync core: a pool of workers, time, the coordinator, other members.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from aioparallel.engine.scheduler import Outcome
+from aioparallel.engine.session import NO_CEILING
+from tests.unit.engine.model import BEGUN, UNFINISHED, Entry, State
+from tests.unit.engine.model_group import Fate
+from tests.unit.engine.model_sessions import PARTITIONS, PICK, Sessions, having
+
+__all__ = ["Moves"]
+
+MAX_PRODUCING = 4
+
+
+class Moves(Sessions):
+    """Start, succeed, produce, fail, park, wake, put back, hold back, commit."""
+
+    # -- starts -----------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.scheduler.ready)
+    @rule(count=st.integers(1, 5))
+    def start(self, count: int) -> None:
+        """Workers that are free take what is next."""
+        for _ in range(count):
+            if len(self.model.entries(State.IN_FLIGHT)) >= self.workers or not self._take():
+                return
+
+    def _take(self) -> bool:
+        could = [one for holding in self.model.holdings.values() for one in self.model.startable(holding)]
+        parked = len(self.model.entries(State.PARKED))
+        record = self.scheduler.take()
+        if record is None:
+            assert not could, "nothing was started though something is ready"
+            self.model.look((), None)
+            return False
+        entry = next((one for one in could if one.record is record), None)
+        assert entry is not None, f"I3: {record!r} was started: out of turn, held back, or twice"
+        assert entry.tried or parked < self.max_parked, "I4: a new record was started at the bound of parked ones"
+        assert record.attempt == 1 + record._parks
+        self.model.look(could, entry)
+        assert all(holding.passed_over <= PARTITIONS for holding in self.model.holdings.values()), "no turns"
+        return True
+
+    @precondition(lambda self: self.scheduler.ready)
+    @rule()
+    def pause(self) -> None:
+        """While paused nothing starts."""
+        self.scheduler.paused = True
+        assert self.scheduler.take() is None
+        self.scheduler.paused = False
+
+    @precondition(lambda self: not self.block and self.model.holdings and self.scheduler.unfinished)
+    @rule(pick=PICK, below=st.booleans())
+    def set_ceiling(self, pick: int, below: bool) -> None:
+        """Hold back one record and what is above it, or nothing; in "block" the committer does it."""
+        entry = self.chosen(pick, *UNFINISHED)
+        self.scheduler.set_ceiling(entry.owner.session, entry.offset - 1 if below else NO_CEILING)
+
+    # -- outcomes ---------------------------------------------------------------------------------------
+
+    def chosen(self, pick: int, *states: State) -> Entry:
+        entries = self.model.entries(*states)
+        return entries[pick % len(entries)]
+
+    @precondition(having(State.IN_FLIGHT))
+    @rule(pick=PICK)
+    def succeed(self, pick: int) -> None:
+        entry = self.chosen(pick, State.IN_FLIGHT)
+        with_drain = self._drains_with(entry)
+        self.scheduler.succeed(entry.record)
+        self._ended(entry, Outcome.SUCCEEDED)
+        assert self.drained == with_drain
+
+    @precondition(having(*BEGUN))
+    @rule(pick=PICK, outcome=st.sampled_from(Outcome))
+    def end(self, pick: int, outcome: Outcome) -> None:
+        """Ended in flight (skipped, say), or producing and acknowledged."""
+        entry = self.chosen(pick, *BEGUN)
+        with_drain = self._drains_with(entry)
+        self.scheduler.end(entry.record, outcome)
+        self._ended(entry, outcome)
+        assert self.drained == with_drain
+
+    def _ended(self, entry: Entry, outcome: Outcome) -> None:
+        if not entry.owner.dropped:
+            self.group.logs[entry.owner.partition].ended.add(entry.offset)
+        self.model.end(entry, outcome.value)
+
+    @precondition(having(State.IN_FLIGHT))
+    @rule(pick=PICK)
+    def produce(self, pick: int) -> None:
+        if len(self.model.entries(State.PRODUCING)) < MAX_PRODUCING:
+            entry = self.chosen(pick, State.IN_FLIGHT)
+            self.scheduler.produce(entry.record)
+            entry.state = State.PRODUCING
+            self.most_producing = max(self.most_producing, len(self.model.entries(State.PRODUCING)))
+
+    @precondition(having(*BEGUN))
+    @rule(pick=PICK, delay=st.sampled_from([0.0, 1.0, 2.0, 5.0]))
+    def fail(self, pick: int, delay: float) -> None:
+        """The attempt failed, or its outputs were not taken."""
+        entry = self.chosen(pick, *BEGUN)
+        with_drain = self._drains_with(entry)
+        assert self.scheduler.park(entry.record) == (not entry.owner.stopped)
+        self.model.park(entry)
+        assert self.drained == with_drain
+        if entry.state is State.PARKED:
+            self.retries.add(entry.record, self.now + delay)
+            self.sleeping.append((self.now + delay, entry))
+
+    @precondition(having(*BEGUN))
+    @rule(pick=PICK)
+    def put_back(self, pick: int) -> None:
+        entry = self.chosen(pick, *BEGUN)
+        with_drain = self._drains_with(entry)
+        self.scheduler.put_back(entry.record)
+        self.model.put_back(entry)
+        assert self.drained == with_drain
+
+    def _drains_with(self, entry: Entry) -> bool:
+        """Whether a drain is over once this one has ended; that must be heard."""
+        self.drained = False
+        owner = entry.owner
+        return owner.stopped and not owner.dropped and owner.count(*BEGUN) == 1
+
+    @precondition(lambda self: self.sleeping)
+    @rule(seconds=st.sampled_from([0.0, 1.0, 3.0, 10.0]))
+    def advance(self, seconds: float) -> None:
+        """Time passes; what is due wakes in the order of its times."""
+        self.now += seconds
+        self.sleeping.sort(key=lambda one: one[0])
+        due = [entry for when, entry in self.sleeping if when <= self.now]
+        self.sleeping = self.sleeping[len(due) :]
+        taken = self.retries.due(self.now)
+        assert taken == [entry.record for entry in due]
+        for entry in due:
+            self.scheduler.unpark(entry.record)
+            self.model.wake(entry)
+
+    # -- commits ----------------------------------------------------------------------------------------
+
+    @precondition(lambda self: not self.commits.waiting and any(h.session.dirty for h in self.model.holdings.values()))
+    @rule(fate=st.sampled_from(Fate))
+    def commit(self, fate: Fate) -> None:
+        self.commits.begin(dict(self.model.holdings), fate)
+
+    @precondition(lambda self: self.commits.waiting)
+    @rule()
+    def answer(self) -> None:
+        self.commits.answer()
