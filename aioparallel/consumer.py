@@ -191,6 +191,8 @@ class ParallelConsumer:
 
     async def _run(self, handler: Handlers, outlet: Outlet | None) -> None:
         handle = handler_stack(handler, {found.topic for found in self._found}, self.options)
+        if self._results is not None:
+            handle = self._results.boxed(handle)
         self._state = "running"
         loop = asyncio.get_running_loop()
         self._run_ended = loop.create_future()

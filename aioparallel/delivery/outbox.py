@@ -41,6 +41,13 @@ class Outbox:
         self.produced = 0
         """Outputs acknowledged."""
 
+    def offer(self, record: Record[Any, Any], value: object, done: Done) -> bool:
+        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+        if type(value) is not Outgoing or self.unacknowledged_bytes >= self._bound:
+            return False
+        self.deliver(record, (value,), done)
+        return True
+
     def collect(self, record: Record[Any, Any], value: object) -> Sequence[Outgoing] | None:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
         if isinstance(value, Outgoing):

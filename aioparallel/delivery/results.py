@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from aioparallel.delivery.room import Waiters
+from aioparallel.engine.handlers import Handler, coroutine_handler
 from aioparallel.engine.outlets import Abandoned, Done
 from aioparallel.records import Record
 
@@ -21,6 +22,12 @@ class Result(NamedTuple, Generic[T]):
 
     record: Record[Any, Any]
     value: T
+
+
+class _Boxed(NamedTuple):
+    """So that None, too, is a result."""
+
+    value: object
 
 
 class ResultStream(Generic[T]):
@@ -41,9 +48,22 @@ class ResultStream(Generic[T]):
 
     # -- the engine's side ------------------------------------------------------------------------------
 
+    def boxed(self, handler: Handler) -> Handler:
+        """The handler, such that whatever it returns is a result."""
+        handle = coroutine_handler(handler)
+
+        async def boxed(record: Record[Any, Any]) -> object:
+            return _Boxed(await handle(record))
+
+        return boxed
+
+    def offer(self, record: Record[Any, Any], value: object, done: Done) -> bool:
+        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+        return False
+
     def collect(self, record: Record[Any, Any], value: object) -> object | None:
-        """See :class:`~aioparallel.engine.outlets.Outlet`: every value is a result, None too."""
-        return (value,)
+        """See :class:`~aioparallel.engine.outlets.Outlet`. What a deferral was completed with is not boxed yet."""
+        return value if type(value) is _Boxed else _Boxed(value)
 
     def room(self) -> Awaitable[None] | None:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
@@ -56,8 +76,7 @@ class ResultStream(Generic[T]):
         if self._closed:
             asyncio.get_running_loop().call_soon(done, record, Abandoned())
             return
-        assert isinstance(collected, tuple)
-        self._results.append((Result(record, collected[0]), done))
+        self._results.append((Result(record, cast("T", cast("_Boxed", collected).value)), done))
         self._arrived.set()
 
     # -- the reader's side ------------------------------------------------------------------------------

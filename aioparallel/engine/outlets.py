@@ -22,7 +22,11 @@ class Abandoned(Exception):
 
 
 class Outlet(Protocol):
-    """Takes what handlers return."""
+    """Takes what handlers return, unless it is None."""
+
+    def offer(self, record: Record[Any, Any], value: object, done: Done) -> bool:
+        """Let it leave at once, in the plain case and with room. False: ask :meth:`collect`, :meth:`room` and
+        :meth:`deliver` one by one; nothing was done. ``done`` is called later, never within this call."""
 
     def collect(self, record: Record[Any, Any], value: object) -> object | None:
         """What is to leave of the value a handler returned; None when nothing is.
@@ -52,6 +56,10 @@ class Disposal(Protocol):
 
 class NoOutlet:
     """For engines that produce nothing: a handler may return None only, and patience never ends in a dead letter."""
+
+    def offer(self, record: Record[Any, Any], value: object, done: Done) -> bool:
+        """Nothing is plain here."""
+        return False
 
     def collect(self, record: Record[Any, Any], value: object) -> object | None:
         """Nothing can leave here."""

@@ -71,6 +71,7 @@ class Processor:
             self.scheduler,
             handler,
             options.max_concurrency,
+            hand_over=self._hand_over,
             on_returned=self._returned,
             on_failed=self._failed,
             on_fatal=on_fatal,
@@ -152,6 +153,15 @@ class Processor:
             )
 
     # -- outcomes ---------------------------------------------------------------------------------------
+
+    def _hand_over(self, record: AnyRecord, value: object) -> bool:
+        """Let outputs leave in one step where that is possible; what is not goes through :meth:`_returned`."""
+        if record._history is not None or record._lane.session.state is SessionState.DROPPED:
+            return False
+        if not self._outlet.offer(record, value, self._delivered):
+            return False
+        self.scheduler.produce(record)
+        return True
 
     async def _returned(self, record: AnyRecord, value: object) -> None:
         """The handler has returned: let its outputs leave. Within the worker's slot until there is room for them."""

@@ -32,9 +32,10 @@ _REVIVE_DELAY = 0.02
 class WorkerPool:
     """At most ``size`` workers over one scheduler.
 
-    ``on_returned(record, value)`` takes over a record whose handler has returned something, or that has a history;
-    ``on_failed(record, error)`` one whose attempt has failed. Both are awaited within the worker's slot, raise nothing
-    but what the attempt failed with, and leave the record with another state.
+    ``hand_over(record, value)`` takes over a record whose handler has returned something, at once, or says False; then
+    ``on_returned(record, value)`` does, and for records with a history; ``on_failed(record, error)`` takes over one
+    whose attempt has failed. These two are awaited within the worker's slot, raise nothing but what the attempt failed
+    with, and leave the record with another state.
     ``on_fatal(error)`` hears what must end the run (KeyboardInterrupt, SystemExit, a handler that is none);
     ``on_idle()`` that a worker found nothing ready. ``timeout``: seconds a handler may take.
     """
@@ -45,6 +46,7 @@ class WorkerPool:
         handler: Handler,
         size: int,
         *,
+        hand_over: Callable[[AnyRecord, object], bool],
         on_returned: Callable[[AnyRecord, object], Coroutine[None, None, None]],
         on_failed: Callable[[AnyRecord, Exception], Coroutine[None, None, None]],
         on_fatal: Callable[[BaseException], None],
@@ -55,6 +57,7 @@ class WorkerPool:
         self._scheduler = scheduler
         self._handler = in_task(handler) if task_per_record else coroutine_handler(handler)
         self._size = size
+        self._hand_over = hand_over
         self._on_returned = on_returned
         self._on_failed = on_failed
         self._on_fatal = on_fatal
@@ -142,7 +145,7 @@ class WorkerPool:
     # The hot path in one piece: every call would be paid for each record.
     async def _run_records(self, worker: Worker) -> None:  # noqa: C901, PLR0912
         take, succeed = self._scheduler.take, self._scheduler.succeed
-        handler, new_context = self._handler, self._context.copy
+        handler, new_context, hand_over = self._handler, self._context.copy, self._hand_over
         watch, task = self._watch, worker.task
         seconds, running = (0.0, {}) if watch is None else (watch.seconds, watch.running)
         clock = asyncio.get_running_loop().time
@@ -160,7 +163,7 @@ class WorkerPool:
             except StopIteration as stop:
                 if stop.value is None and record._history is None:
                     succeed(record)
-                else:
+                elif not hand_over(record, stop.value):
                     await self._conclude(worker, record, context, stop.value)
                 self._slice -= 1
             except BaseException as error:
@@ -181,7 +184,7 @@ class WorkerPool:
                         running.pop(worker, None)
                     if value is None and record._history is None:
                         succeed(record)
-                    else:
+                    elif not hand_over(record, value):
                         await self._conclude(worker, record, context, value)
             worker.record = None
             if task.cancelling() or self._strays:

@@ -31,6 +31,9 @@ _WORTH: Final = 1_000
 """Outputs that must wait before another request joins one that is on its way. A broker answers the requests of a
 connection one after the other, so sending few outputs sooner only makes more requests: with 1,000 keys, each waiting
 for its acknowledgement, three small requests at once made 60 % of the rate of one larger."""
+_TURNS: Final = 8
+"""Of the event loop, at most, that a request waits while more and more outputs come: whoever makes them is at it, and
+fuller requests cost less. Measured, 1,000 keys: 60 % of a bare producer's rate without, 66 to 69 % with."""
 _REQUEST_BYTES: Final = 256 * 1024
 """About the size of a request: what is encoded in one go, and so holds the loop, about 3 ms with small outputs."""
 _MISSING_TIMEOUT: Final = 10.0
@@ -166,6 +169,7 @@ class QueueingProducer:
     async def _send_all(self) -> None:
         while True:
             await self._work.wait()
+            await self._while_more_comes()
             self._work.clear()
             self._is_awake = False
             try:
@@ -177,6 +181,13 @@ class QueueingProducer:
                 await self._rest_after(error)
             if self._outbox.needs_metadata and (self._refreshing is None or self._refreshing.done()):
                 self._refreshing = asyncio.create_task(self._refresh())
+
+    async def _while_more_comes(self) -> None:
+        for _ in range(_TURNS):
+            before = self._outstanding.count
+            await asyncio.sleep(0)
+            if self._outstanding.count <= before:
+                return
 
     async def _rest_after(self, error: Exception) -> None:
         self._trouble = str(error) or type(error).__name__

@@ -34,6 +34,19 @@ async def test_every_value_comes_with_its_record_and_all_is_committed() -> None:
     assert committed(broker) == 200
 
 
+async def test_none_is_a_result_too() -> None:
+    """A handler that returns nothing gives one for each record; so does a deferral."""
+    broker = broker_of(4)
+
+    async def handle(record: Record) -> None:
+        if record.offset == 2:
+            asyncio.get_running_loop().call_soon(record.defer(5).complete)
+
+    async with consumer_of(broker, until="end") as consumer:
+        got = sorted([(record.offset, value) async for record, value in consumer.results(handle)])
+    assert got == [(0, None), (1, None), (2, None), (3, None)]
+
+
 async def test_a_slow_reader_slows_the_handlers_down() -> None:
     """Handlers run at most max_concurrency ahead of the unread results, which are as many again."""
     broker = broker_of(200)
