@@ -25,7 +25,7 @@ from aioparallel.errors import (
     TopicNotFound,
 )
 from aioparallel.event_loop import loop_factory, quick_collections, stopping_signals
-from aioparallel.handling import Handlers, handler_stack
+from aioparallel.handling import Handlers, check_middleware, handler_stack
 from aioparallel.leaving import Leaving, with_retry_topics
 from aioparallel.options import OptionFields, Options, checked_text, checked_topics
 from aioparallel.records import Record, TopicPartition
@@ -74,6 +74,7 @@ class ParallelConsumer:
         self._servers = checked_text("bootstrap_servers", bootstrap_servers)
         self._group_id = checked_text("group_id", group_id)
         self.options = Options.of(options)
+        check_middleware(self.options.middleware)
         self._topics = with_retry_topics(checked_topics(topics), self.options.failures.retry_topics)
         self._leaving = Leaving(self._chosen_producer(client, producer), self.options, self._group_id)
         self._client = client or AiokafkaClient(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from aioparallel.delivery.retry_topics import from_retry_topics
@@ -12,7 +12,7 @@ from aioparallel.errors import ConfigurationError, DeserializationError, NoHandl
 from aioparallel.options import CallNext, Deserializer, Middleware, Options
 from aioparallel.records import Record
 
-__all__ = ["Handlers", "handler_stack"]
+__all__ = ["Handlers", "check_middleware", "handler_stack"]
 
 Handlers = Handler | Mapping[str, Handler]
 """One handler for all topics, or one by topic."""
@@ -28,7 +28,6 @@ def handler_stack(handlers: Handlers, topics: set[str], options: Options) -> Han
     if options.middleware or options.key_deserializer or options.value_deserializer:
         run: _Run = coroutine_handler(handler)
         for middleware in reversed(options.middleware):
-            _check(middleware, "middleware", "two arguments, the record and call_next", 2)
             run = _around(middleware, run)
         if options.key_deserializer or options.value_deserializer:
             run = _deserialised(run, options.key_deserializer, options.value_deserializer)
@@ -36,6 +35,12 @@ def handler_stack(handlers: Handlers, topics: set[str], options: Options) -> Han
     if options.failures.retry_topics:
         handler = from_retry_topics(coroutine_handler(handler), options.failures.retry_topics)
     return handler
+
+
+def check_middleware(middleware: Sequence[Middleware]) -> None:
+    """Raises ConfigurationError for what cannot be called as middleware."""
+    for one in middleware:
+        _check(one, "middleware", "two arguments, the record and call_next", 2)
 
 
 def _one_handler(handlers: Handlers, topics: set[str]) -> Handler:

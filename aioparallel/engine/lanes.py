@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from typing import TYPE_CHECKING
+import itertools
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
+from aioparallel.options import OrderBy, Ordering
 from aioparallel.records import Record
 
 if TYPE_CHECKING:
     from aioparallel.engine.session import Session
 
-__all__ = ["Lane"]
+__all__ = ["Lane", "lane_keys", "size_of"]
 
 
 class Lane:
@@ -44,3 +46,23 @@ class Lane:
         while record is not None:
             yield record
             record = record._next
+
+
+def lane_keys(records: Sequence[Record[Any, Any]], ordering: Ordering, order_by: OrderBy | None) -> Iterable[Hashable]:
+    """The lane of each record within its partition; None: no order."""
+    if order_by is not None:
+        return [order_by(record) for record in records]
+    if ordering is Ordering.KEY:
+        return [record.key for record in records]
+    # One lane for the partition, or none.
+    return itertools.repeat(True if ordering is Ordering.PARTITION else None)
+
+
+def size_of(record: Record[Any, Any]) -> int:
+    """Bytes of key, value and headers, before they are deserialised."""
+    size = 0 if record.value is None else len(record.value)
+    if record.key is not None:
+        size += len(record.key)
+    for name, value in record.headers:
+        size += len(name) + (0 if value is None else len(value))
+    return size

@@ -8,7 +8,6 @@ session starts retries only. At the bound itself all are full.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection
 
 from aioparallel.engine.session import Session
@@ -29,11 +28,6 @@ class Parking:
         self._on_change = on_change
         self._full: set[Session] = set()
         self.count = 0
-
-    @classmethod
-    def unbounded(cls, sessions: Collection[Session]) -> Parking:
-        """Never full."""
-        return cls(sys.maxsize, sessions, lambda session: None)
 
     def join(self, session: Session) -> None:
         """The session is new. At the bound it is full at once, or each new one would park another pool's worth."""

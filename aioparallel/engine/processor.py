@@ -1,6 +1,6 @@
 """Scheduler, workers, failures and retry timer together: all that is needed to run records, from wherever they come.
 
-A Kafka partition feeds it through the fetcher; a test, or a task of another engine, through :func:`process`.
+A Kafka partition feeds it through the fetcher; a test, or a task of another engine, through ``process.py``.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from aioparallel.engine.failure_log import FailureLog
 from aioparallel.engine.failures import Decision, Failures, NotDue
@@ -22,11 +22,16 @@ from aioparallel.engine.watch import Stuck
 from aioparallel.engine.workers import WorkerPool
 from aioparallel.errors import RecordStopped
 from aioparallel.options import Options
-from aioparallel.records import Record, TopicPartition
 
-__all__ = ["Processor", "process"]
+__all__ = ["Processor"]
 
 logger = logging.getLogger(__name__)
+
+
+# Parked records that one turn of the event loop makes ready, at most (about half a millisecond).
+_AT_ONCE = 1_000
+# Entries of dropped sessions that the retry queue may hold beside as many as are parked.
+_FORGOTTEN = 1_000
 
 
 class _DrainWait(NamedTuple):
@@ -257,16 +262,21 @@ class Processor:
     def _park(self, record: AnyRecord, decision: Decision | None) -> None:
         """Park until the decision's time; without one for good, because the run ends."""
         if self.scheduler.park(record) and decision is not None and decision.delay is not None:
-            self._retries.add(record, asyncio.get_running_loop().time() + decision.delay)
+            retries = self._retries
+            retries.add(record, asyncio.get_running_loop().time() + decision.delay)
+            if len(retries) > 2 * self.scheduler.parked + _FORGOTTEN:
+                # Records of dropped sessions would stay until their time, which may be far away.
+                retries.keep(lambda one: one._lane.session.current)
             self._set_timer()
 
     def _fullness_changed(self, session: Session) -> None:
         if session.full:
             logger.warning(
-                "%s: %d records wait for a retry, more than this partition's share of max_parked: it starts retries "
-                "only until they are fewer; the other partitions go on",
+                "%s: starts retries only, until fewer records wait for one: %d of this partition's do, %d of all, "
+                "which is more than its share of max_parked",
                 session.partition,
                 session.parked,
+                self.scheduler.parked,
                 extra={"action": "max_parked", "parked": session.parked},
             )
         else:
@@ -284,67 +294,7 @@ class Processor:
     def _unpark_due(self) -> None:
         self._timer = None
         # A timer may fire within the clock's resolution before its time; half a millisecond early is on time.
-        for record in self._retries.due(asyncio.get_running_loop().time() + 0.0005):
+        for record in self._retries.due(asyncio.get_running_loop().time() + 0.0005, _AT_ONCE):
             self.scheduler.unpark(record)
-        self._set_timer()
+        self._set_timer()  # at once, if more are due: each turn of the event loop takes some
         self.notify()
-
-
-async def process(
-    records: Iterable[Record[Any, Any]], handler: Handler, options: Options | None = None, *, chunk: int = 100
-) -> None:
-    """Run ``handler`` on every record of an iterable, in the order and within the bounds of ``options``.
-
-    Reads ``chunk`` records at a time, only while fewer than ``max_buffered`` wait. Offsets must ascend within
-    each partition. Returns when every record has ended; failed ones follow ``options.failures``.
-    Raises what ended it otherwise (KeyboardInterrupt, SystemExit, RecordStopped).
-    """
-    options = options or Options()
-    turn = asyncio.Event()
-    fatal: list[BaseException] = []
-
-    def end(error: BaseException) -> None:
-        processor.scheduler.paused = True
-        fatal.append(error)
-        turn.set()
-
-    processor = Processor(handler, options, on_fatal=end, on_idle=turn.set)
-    processor.scheduler.on_taken = turn.set
-    sessions: dict[TopicPartition, Session] = {}
-    source = iter(records)
-    exhausted = False
-    try:
-        while not fatal and not (exhausted and not processor.scheduler.unfinished):
-            room = options.max_buffered - processor.scheduler.buffered
-            if not exhausted and room > 0:
-                exhausted = not _feed(processor, sessions, source, min(chunk, room))
-                await asyncio.sleep(0)
-                continue
-            processor.scheduler.taken_left = 1
-            turn.clear()
-            await turn.wait()
-    finally:
-        await processor.close(timeout=options.drain_timeout)
-    if fatal:
-        raise fatal[0]
-
-
-def _feed(
-    processor: Processor, sessions: dict[TopicPartition, Session], source: Iterable[Record[Any, Any]], count: int
-) -> bool:
-    """Admit up to ``count`` records; False when the source has ended."""
-    taken: dict[TopicPartition, list[AnyRecord]] = {}
-    ended = True
-    for record in source:
-        taken.setdefault(record.topic_partition, []).append(record)
-        count -= 1
-        if not count:
-            ended = False
-            break
-    for partition, batch in taken.items():
-        session = sessions.get(partition)
-        if session is None:
-            session = sessions[partition] = Session(partition, base=batch[0].offset)
-            session.state = SessionState.OPEN
-        processor.admit(session, batch, batch[-1].offset + 1)
-    return not ended

@@ -10,14 +10,15 @@ import enum
 import itertools
 import sys
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from aioparallel.engine.lanes import Lane
+from aioparallel.engine.lanes import Lane, lane_keys, size_of
+from aioparallel.engine.orphans import Orphans
 from aioparallel.engine.parking import Parking
 from aioparallel.engine.session import Session, SessionState
 from aioparallel.options import OrderBy, Ordering
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records import Record
 
 __all__ = ["Outcome", "Scheduler"]
 
@@ -55,8 +56,7 @@ class Scheduler:
         self._ordering = ordering
         self._order_by = order_by
         self._ring: deque[Session] = deque()  # sessions with something ready, in turn
-        # Lanes of dropped sessions whose head still runs: the key stays closed until it ends (I3).
-        self._orphans: dict[tuple[TopicPartition, Hashable], Lane] = {}
+        self._orphans = Orphans()
         self.paused = False
 
         self.sessions: set[Session] = set()
@@ -106,9 +106,9 @@ class Scheduler:
         """Put records, ascending by offset and registered in the session's ledger, into their lanes."""
         lanes, ready, loose = session.lanes, session.ready, session.loose
         ready_before, size = len(ready), 0
-        for record, key in zip(records, self._lane_keys(records), strict=False):
+        for record, key in zip(records, lane_keys(records, self._ordering, self._order_by), strict=False):
             record._next = None
-            record._size = record_size = _size(record)
+            record._size = record_size = size_of(record)
             size += record_size
             if key is None:
                 record._lane = loose
@@ -120,7 +120,7 @@ class Scheduler:
                 lane.append(record)
                 continue
             record._lane = lanes[key] = lane = Lane(session, key, record)
-            if not (self._orphans and self._closed_by_orphan(lane)):
+            if not (self._orphans and self._orphans.close(lane)):
                 ready.append(lane)
         if session not in self.sessions:
             self.sessions.add(session)
@@ -129,22 +129,6 @@ class Scheduler:
         session.buffered += len(records)
         session.buffered_bytes += size
         self._became_ready(session, len(ready) - ready_before)
-
-    def _lane_keys(self, records: Sequence[AnyRecord]) -> Iterable[Hashable]:
-        if self._order_by is not None:
-            order_by = self._order_by
-            return [order_by(record) for record in records]
-        if self._ordering is Ordering.KEY:
-            return [record.key for record in records]
-        # One lane for the partition; or None: no order.
-        return itertools.repeat(True if self._ordering is Ordering.PARTITION else None)
-
-    def _closed_by_orphan(self, lane: Lane) -> bool:
-        orphan = self._orphans.get((lane.session.partition, lane.key))
-        if orphan is None:
-            return False
-        orphan.successor = lane
-        return True
 
     def _became_ready(self, session: Session, count: int) -> None:
         self.ready += count
@@ -297,7 +281,10 @@ class Scheduler:
         lane = record._lane
         if session.state is SessionState.DROPPED:
             self.dropped += 1
-            self._release_orphan(lane)
+            opened = self._orphans.end(lane)
+            if opened is not None:
+                opened.session.ready.append(opened)
+                self._became_ready(opened.session, 1)
             return
         if outcome is None:
             self.dropped += 1
@@ -309,15 +296,6 @@ class Scheduler:
         session.draining -= 1
         if not session.draining:
             self.on_drained()
-
-    def _release_orphan(self, lane: Lane) -> None:
-        if lane.key is None:
-            return
-        del self._orphans[lane.session.partition, lane.key]
-        successor, lane.successor = lane.successor, None
-        if successor is not None and not successor.session.stopped:
-            successor.session.ready.append(successor)
-            self._became_ready(successor.session, 1)
 
     # -- sessions ---------------------------------------------------------------------------------------
 
@@ -340,9 +318,8 @@ class Scheduler:
         for lane in session.lanes.values():
             lane.head = lane.tail = None
         for record in self._begun():
-            lane = record._lane
-            if lane.session is session and lane.key is not None:
-                self._orphans[session.partition, lane.key] = lane
+            if record._lane.session is session:
+                self._orphans.adopt(record._lane)
                 record._next = None
         self.dropped += session.buffered + session.parked
         session.buffered = session.buffered_bytes = 0
@@ -369,12 +346,3 @@ class Scheduler:
             session.ready.extend(session.held)
             self._became_ready(session, len(session.held))
             session.held.clear()
-
-
-def _size(record: AnyRecord) -> int:
-    size = 0 if record.value is None else len(record.value)
-    if record.key is not None:
-        size += len(record.key)
-    for name, value in record.headers:
-        size += len(name) + (0 if value is None else len(value))
-    return size

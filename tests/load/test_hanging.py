@@ -19,7 +19,7 @@ from .topics import fill_numbered, number_of, on_uvloop
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
 
-RECORDS, KEYS, PARTITIONS = 100_000, 1_000, 8
+RECORDS, KEYS, PARTITIONS = 300_000, 1_000, 8
 DRAIN = 2.0
 
 
@@ -49,7 +49,7 @@ async def rest_took(servers: str, topic: str, *, hanging: bool, stubborn: bool) 
         bootstrap_servers=servers,
         group_id=f"g-{uuid.uuid4().hex}",
         max_concurrency=1_000,
-        max_buffered=50_000,
+        max_buffered=100_000,
         handler_timeout=1,
         drain_timeout=DRAIN,
     )

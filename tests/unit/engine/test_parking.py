@@ -118,15 +118,6 @@ def test_forgetting_a_session_frees_its_places_and_the_others() -> None:
     assert heard.full == []
 
 
-def test_unbounded_is_never_full() -> None:
-    """For engines without a bound."""
-    sessions = [Session(TopicPartition("t", 0))]
-    parking = Parking.unbounded(sessions)
-    for _ in range(10_000):
-        parking.enter(sessions[0])
-    assert not sessions[0].full
-
-
 def test_a_full_session_starts_retries_only() -> None:
     """What was parked and is due starts; new records wait until it is full no more, and lose nothing."""
     scheduler, [session] = scheduler_with(4, 3)

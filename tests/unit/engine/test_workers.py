@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from aioparallel.engine.processor import process
+from aioparallel.engine.process import process
 from aioparallel.errors import ConsumerStateError
 from aioparallel.options import Options, Ordering
 from aioparallel.policies import FailurePolicy, RetryPolicy

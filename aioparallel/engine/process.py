@@ -1,0 +1,76 @@
+"""The engine without Kafka: records of any iterable, under the same order, bounds and failure policy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from aioparallel.engine.handlers import Handler
+from aioparallel.engine.processor import Processor
+from aioparallel.engine.scheduler import AnyRecord
+from aioparallel.engine.session import Session, SessionState
+from aioparallel.options import Options
+from aioparallel.records import Record, TopicPartition
+
+__all__ = ["process"]
+
+
+async def process(
+    records: Iterable[Record[Any, Any]], handler: Handler, options: Options | None = None, *, chunk: int = 100
+) -> None:
+    """Run ``handler`` on every record of an iterable, in the order and within the bounds of ``options``.
+
+    Reads ``chunk`` records at a time, only while fewer than ``max_buffered`` wait. Offsets must ascend within
+    each partition. Returns when every record has ended; failed ones follow ``options.failures``.
+    Raises what ended it otherwise (KeyboardInterrupt, SystemExit, RecordStopped).
+    """
+    options = options or Options()
+    turn = asyncio.Event()
+    fatal: list[BaseException] = []
+
+    def end(error: BaseException) -> None:
+        processor.scheduler.paused = True
+        fatal.append(error)
+        turn.set()
+
+    processor = Processor(handler, options, on_fatal=end, on_idle=turn.set)
+    processor.scheduler.on_taken = turn.set
+    sessions: dict[TopicPartition, Session] = {}
+    source = iter(records)
+    exhausted = False
+    try:
+        while not fatal and not (exhausted and not processor.scheduler.unfinished):
+            room = options.max_buffered - processor.scheduler.buffered
+            if not exhausted and room > 0:
+                exhausted = not _feed(processor, sessions, source, min(chunk, room))
+                await asyncio.sleep(0)
+                continue
+            processor.scheduler.taken_left = 1
+            turn.clear()
+            await turn.wait()
+    finally:
+        await processor.close(timeout=options.drain_timeout)
+    if fatal:
+        raise fatal[0]
+
+
+def _feed(
+    processor: Processor, sessions: dict[TopicPartition, Session], source: Iterable[Record[Any, Any]], count: int
+) -> bool:
+    """Admit up to ``count`` records; False when the source has ended."""
+    taken: dict[TopicPartition, list[AnyRecord]] = {}
+    ended = True
+    for record in source:
+        taken.setdefault(record.topic_partition, []).append(record)
+        count -= 1
+        if not count:
+            ended = False
+            break
+    for partition, batch in taken.items():
+        session = sessions.get(partition)
+        if session is None:
+            session = sessions[partition] = Session(partition, base=batch[0].offset)
+            session.state = SessionState.OPEN
+        processor.admit(session, batch, batch[-1].offset + 1)
+    return not ended
