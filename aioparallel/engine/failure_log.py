@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from aioparallel.engine.failures import Decision
-from aioparallel.errors import RetryLater
+from aioparallel.errors import Reject, RetryLater
 from aioparallel.records import Record
 
 __all__ = ["FailureLog"]
@@ -60,7 +60,8 @@ class FailureLog:
             return  # of a record that is passed over there is always a line
         more = f" ({budget.suppressed} more lines about {type(error).__name__} left out)" if budget.suppressed else ""
         budget.suppressed = 0
-        traceback = now - budget.traceback_at >= _TRACEBACK_PAUSE
+        # Who raises Reject or RetryLater knows where.
+        traceback = now - budget.traceback_at >= _TRACEBACK_PAUSE and not isinstance(error, Reject | RetryLater)
         if traceback:
             budget.traceback_at = now
         logger.warning(

@@ -45,7 +45,7 @@ def settings(
 )
 def test_wrong_options_are_named(name: str, value: object, advice: str) -> None:
     """With the value found, and what to do."""
-    with pytest.raises(ConfigurationError, match=re.escape(f"producer_options[{name!r}]={value!r}")) as error:
+    with pytest.raises(ConfigurationError, match=re.escape(f"Producing client_options[{name!r}]={value!r}")) as error:
         settings({name: value})
     assert advice in str(error.value)
 

@@ -48,7 +48,7 @@ class BatchEncoder:
         if size <= self._largest:
             return None
         return (
-            f"it is {size:,} bytes large and max_request_size is {self._largest:,}; raise that in producer_options "
+            f"it is {size:,} bytes large and max_request_size is {self._largest:,}; raise that in Producing(client_options=...) "
             "(and max.message.bytes of the topic), or send less"
         )
 

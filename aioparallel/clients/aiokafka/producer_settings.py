@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient
 
 from aioparallel.clients.aiokafka.internals import Connections
-from aioparallel.clients.aiokafka.settings import check_servers
+from aioparallel.clients.aiokafka.settings import check_servers, connection_options
 from aioparallel.clients.outbox.topic import Partitioner
 from aioparallel.errors import ConfigurationError
 
@@ -87,23 +87,20 @@ class ProducerSettings:
             return cast("Connections", AIOKafkaClient(bootstrap_servers=server, **self._options))
         except (AssertionError, TypeError, ValueError) as error:
             names = sorted(self._options)
-            raise ConfigurationError("producer_options", names, f"aiokafka refused a value of them: {error}") from error
+            raise ConfigurationError(
+                "Producing client_options", names, f"aiokafka refused a value of them: {error}"
+            ) from error
 
     def connection_options(self) -> dict[str, object]:
         """What a single connection needs of them: the name of the client, TLS and SASL."""
-        given = {
-            name: value
-            for name, value in self._options.items()
-            if name.startswith("sasl_") or name in {"client_id", "security_protocol", "ssl_context"}
-        }
-        return {"sasl_mechanism": "PLAIN", **given}
+        return connection_options(self._options)
 
     def _request_timeout(self, producer_options: Mapping[str, object]) -> float:
         """An own one must fit; the consumer's, or the default, is cut to what fits."""
         timeout = _number(self._options, "request_timeout_ms", _REQUEST_TIMEOUT_MS, least=1) / 1000
         if "request_timeout_ms" in producer_options and timeout > self.delivery_timeout:
             raise ConfigurationError(
-                "producer_options['request_timeout_ms']",
+                "Producing client_options['request_timeout_ms']",
                 producer_options["request_timeout_ms"],
                 f"at most delivery_timeout={self.delivery_timeout:g} s, which ends the waiting for an answer",
             )
@@ -117,11 +114,11 @@ def _parameters(kind: type) -> frozenset[str]:
 def _check_names(options: Mapping[str, object], known: frozenset[str]) -> None:
     for name in options:
         if name in _OURS:
-            raise ConfigurationError(f"producer_options[{name!r}]", options[name], _OURS[name])
+            raise ConfigurationError(f"Producing client_options[{name!r}]", options[name], _OURS[name])
         if name not in known:
             possible = ", ".join(sorted(known - set(_OURS)))
             raise ConfigurationError(
-                f"producer_options[{name!r}]", options[name], f"aiokafka has no such option; it has {possible}"
+                f"Producing client_options[{name!r}]", options[name], f"aiokafka has no such option; it has {possible}"
             )
 
 
@@ -129,14 +126,16 @@ def _number(options: Mapping[str, object], name: str, default: int, *, least: in
     value = options.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
         unit = "bytes" if name.endswith("_size") else "milliseconds"
-        raise ConfigurationError(f"producer_options[{name!r}]", value, f"{unit}, {least} or more")
+        raise ConfigurationError(f"Producing client_options[{name!r}]", value, f"{unit}, {least} or more")
     return value
 
 
 def _compression(options: Mapping[str, object]) -> str | None:
     value = options.get("compression_type")
     if value not in _CODECS:
-        raise ConfigurationError("producer_options['compression_type']", value, "gzip, snappy, lz4, zstd, or None")
+        raise ConfigurationError(
+            "Producing client_options['compression_type']", value, "gzip, snappy, lz4, zstd, or None"
+        )
     return value
 
 
@@ -144,6 +143,8 @@ def _partitioner(options: Mapping[str, object]) -> Partitioner | None:
     value = options.get("partitioner")
     if value is not None and not callable(value):
         raise ConfigurationError(
-            "producer_options['partitioner']", value, "a function of the key, all partitions and those with a leader"
+            "Producing client_options['partitioner']",
+            value,
+            "a function of the key, all partitions and those with a leader",
         )
     return cast("Partitioner | None", value)

@@ -14,7 +14,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aioparallel.clients.aiokafka.internals import Consumer
 from aioparallel.errors import ConfigurationError
 
-__all__ = ["ConsumerSettings", "check_servers"]
+__all__ = ["ConsumerSettings", "check_servers", "connection_options"]
 
 _OURS: Final[Mapping[str, str]] = {
     "api_version": "leave it out, aiokafka ignores it and asks each broker",
@@ -107,13 +107,18 @@ class ConsumerSettings:
 
     def connection_options(self) -> dict[str, object]:
         """What a single connection needs of them: the name of the client, TLS and SASL."""
-        given = {
-            name: value
-            for name, value in self._options.items()
-            if name.startswith("sasl_") or name in {"client_id", "security_protocol", "ssl_context"}
-        }
-        # A consumer's default; a connection by itself has none.
-        return {"sasl_mechanism": "PLAIN", **given}
+        return connection_options(self._options)
+
+
+def connection_options(options: Mapping[str, object]) -> dict[str, object]:
+    """Those of a client's options that a single connection needs: the client's name, TLS and SASL."""
+    given = {
+        name: value
+        for name, value in options.items()
+        if name.startswith("sasl_") or name in {"client_id", "security_protocol", "ssl_context"}
+    }
+    # A client's default; a connection by itself has none.
+    return {"sasl_mechanism": "PLAIN", **given}
 
 
 def check_servers(bootstrap_servers: str) -> None:
