@@ -71,7 +71,9 @@ class RetryPolicy:
             _check_seconds("RetryPolicy max_elapsed", self.max_elapsed)
         kinds: tuple[object, ...] = self.retry_on if isinstance(self.retry_on, tuple) else (self.retry_on,)
         if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
-            raise ConfigurationError("RetryPolicy retry_on", self.retry_on, "must be exception classes")
+            raise ConfigurationError(
+                "RetryPolicy retry_on", self.retry_on, "must be an exception class, or a tuple of them"
+            )
 
     @property
     def is_endless(self) -> bool:

@@ -83,19 +83,42 @@ class Outgoing:
             or not self.topic
             or (value is not None and type(value) is not bytes)
             or (key is not None and type(key) is not bytes)
+            or self.headers
+            or self.partition is not None
+            or self.timestamp is not None
         ):
-            _check_outgoing(self.topic, value, key)
+            _check_outgoing(self)
 
 
-def _check_outgoing(topic: object, value: object, key: object) -> None:
+def _check_outgoing(outgoing: Outgoing) -> None:
+    topic: object = outgoing.topic
     if not (isinstance(topic, str) and topic):
         raise TypeError(f"Outgoing(topic={topic!r}): the topic's name, a text that is not empty")
-    for name, found in (("value", value), ("key", key)):
+    parts: tuple[tuple[str, object], ...] = (("value", outgoing.value), ("key", outgoing.key))
+    for name, found in parts:
         if not isinstance(found, bytes | None):
             raise TypeError(
                 f"Outgoing to {topic!r}: {name} is a {type(found).__name__}, it must be bytes or None; "
                 "encode it, e.g. json.dumps(...).encode()"
             )
+    headers: object = outgoing.headers
+    if not isinstance(headers, tuple | list) or not all(_is_header(header) for header in headers):
+        raise TypeError(
+            f'Outgoing to {topic!r}: headers must be pairs of a text and bytes or None, e.g. (("trace", b"1"),)'
+        )
+    numbers: tuple[tuple[str, object], ...] = (("partition", outgoing.partition), ("timestamp", outgoing.timestamp))
+    for name, found in numbers:
+        if found is not None and (not isinstance(found, int) or isinstance(found, bool) or found < 0):
+            raise TypeError(f"Outgoing to {topic!r}: {name}={found!r} must be a whole number, 0 or more, or None")
+
+
+def _is_header(header: object) -> bool:
+    return (
+        isinstance(header, tuple | list)
+        and len(header) == 2
+        and isinstance(header[0], str)
+        and isinstance(header[1], bytes | None)
+    )
 
 
 class Produced(NamedTuple):

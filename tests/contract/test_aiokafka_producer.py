@@ -26,7 +26,7 @@ from aioparallel.clients.aiokafka.brokers import AiokafkaBrokers
 from aioparallel.clients.aiokafka.produce_codes import ProduceCode
 from aioparallel.clients.outbox.partition_queue import PartitionQueue
 from aioparallel.errors import ProduceFailed
-from aioparallel.records import Outgoing, Produced
+from aioparallel.records import Headers, Outgoing, Produced
 from aioparallel.testing.local_kafka import LocalKafka
 
 from .aiokafka_cluster import AiokafkaCluster, serving
@@ -139,9 +139,11 @@ async def test_what_cannot_be_written_fails_alone(cluster: AiokafkaCluster) -> N
     topic = unique("topic")
     await cluster.create_topic(topic)
     sender = Sender(cluster.producer(producer_options={"max_request_size": 1000}))
+    changed = Outgoing(topic, b"value")
+    changed.headers = cast("Headers", (("name", "text"),))  # refused where it is made, but it may be changed after
     wrong = [
         sender.send(Outgoing(topic, bytes(1000))),
-        sender.send(Outgoing(topic, b"value", headers=(("name", "text"),))),  # type: ignore[arg-type]
+        sender.send(changed),
         sender.send(Outgoing(topic, b"value", timestamp=2**70)),
     ]
     await sender.written(Outgoing(topic, b"good"))

@@ -51,10 +51,13 @@ def refused(make: type[object], option: str, given: dict[str, Any], value: objec
         *[("multiplier", value, "must be from 1 to 1,000") for value in (0.99, 0, -2, 1_001, NAN, "2", True, None)],
         *[("jitter", value, "must be from 0 to 1") for value in (-0.1, 1.1, NAN, "0", True, None)],
         *[("max_attempts", value, "must be None, or 1 or more") for value in (0, -1, 2.0, "3", True)],
-        *[("retry_on", value, "must be exception classes") for value in (BaseException, 3, "OSError", OSError(), None)],
-        ("retry_on", (OSError, KeyboardInterrupt), "must be exception classes"),
-        ("retry_on", (OSError, "KeyError"), "must be exception classes"),
-        ("retry_on", [OSError], "must be exception classes"),
+        *[
+            ("retry_on", value, "must be an exception class, or a tuple of them")
+            for value in (BaseException, 3, "OSError", OSError(), None)
+        ],
+        ("retry_on", (OSError, KeyboardInterrupt), "must be an exception class, or a tuple of them"),
+        ("retry_on", (OSError, "KeyError"), "must be an exception class, or a tuple of them"),
+        ("retry_on", [OSError], "must be an exception class, or a tuple of them"),
     ],
 )
 def test_a_wrong_retry_policy_is_refused(option: str, value: object, allowed: str) -> None:

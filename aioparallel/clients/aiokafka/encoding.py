@@ -48,8 +48,8 @@ class BatchEncoder:
         if size <= self._largest:
             return None
         return (
-            f"it is {size:,} bytes large and max_request_size is {self._largest:,}; raise that in Producing(client_options=...) "
-            "(and max.message.bytes of the topic), or send less"
+            f"it is {size:,} bytes large and max_request_size is {self._largest:,}; raise that in "
+            "Producing(client_options=...) (and max.message.bytes of the topic), or send less"
         )
 
     def __call__(self, entries: Iterable[Entry], identity: Identity, sequence: int, limit: int) -> tuple[bytes, int]:

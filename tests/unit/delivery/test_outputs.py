@@ -228,6 +228,10 @@ async def test_nothing_connects_for_a_consumer_that_produces_nothing(caplog: pyt
         ({"topic": ""}, "not empty"),
         ({"topic": "t", "value": "text"}, "value is a str"),
         ({"topic": "t", "key": 5}, "key is a int"),
+        ({"topic": "t", "headers": {"a": b"b"}}, "pairs of a text and bytes"),
+        ({"topic": "t", "headers": (("a", "b"),)}, "pairs of a text and bytes"),
+        ({"topic": "t", "partition": -1}, "partition=-1 must be a whole number"),
+        ({"topic": "t", "timestamp": 1.5}, "timestamp=1.5 must be a whole number"),
     ],
 )
 def test_a_wrong_outgoing_is_refused_where_it_is_made(arguments: dict[str, Any], says: str) -> None:
