@@ -1,9 +1,9 @@
 """The bound of parked records: which partitions start nothing new because too many of theirs wait for a retry.
 
 A service that is down makes every record of some topic fail. Without a bound, memory fills with parked records; with
-one bound for all, the topics that are well stop with it. So half of the bound is free for all, and of the other half
-each session has its share: a session beyond its share is *full* while more than the free half is parked. A full
-session starts retries only. At the bound itself all are full.
+one bound for all, the topics that are well stop with it. So half of the bound is reserved for the sessions in equal
+parts, and whatever is not reserved for others anybody may use: one session alone has the whole bound, one of many has
+half of it and its own part. A session that may park no more is *full* and starts retries only.
 """
 
 from __future__ import annotations
@@ -23,44 +23,57 @@ class Parking:
 
     def __init__(self, bound: int, sessions: Collection[Session], on_change: Callable[[Session], None]) -> None:
         self._bound = bound
-        self._free = bound // 2
         self._sessions = sessions
         self._on_change = on_change
         self._full: set[Session] = set()
+        self._reserve = 0  # for each session
+        self._unused = 0  # of the reserves of all
         self.count = 0
 
     def join(self, session: Session) -> None:
-        """The session is new. At the bound it is full at once, or each new one would park another pool's worth."""
-        if self.count >= self._bound:
+        """The session is new, and among the sessions already."""
+        self._share_out()
+        if self.count + self._unused >= self._bound:
             self._look((session,))
 
     def enter(self, session: Session) -> None:
         """One record of this session is parked."""
+        if session.parked < self._reserve:
+            self._unused -= 1
         session.parked += 1
         self.count += 1
-        if self.count >= self._free:
-            self._look(self._sessions if self.count >= self._bound else (session,))
+        if self.count + self._unused >= self._bound:
+            self._look(self._sessions)
 
-    def leave(self, session: Session, count: int = 1) -> None:
-        """So many records of this session are parked no more."""
-        session.parked -= count
-        self.count -= count
+    def leave(self, session: Session) -> None:
+        """One record of this session is parked no more."""
+        session.parked -= 1
+        self.count -= 1
+        if session.parked < self._reserve:
+            self._unused += 1
         if self._full:
             self._look(tuple(self._full))
 
     def forget(self, session: Session) -> None:
-        """The session is dropped, with all that it has parked."""
+        """The session is dropped, with all that it has parked; it is not among the sessions any more."""
         self._full.discard(session)
         session.full = False
-        self.leave(session, session.parked)
+        self.count -= session.parked
+        session.parked = 0
+        self._share_out()
+        self._look(tuple(self._full))
+
+    def _share_out(self) -> None:
+        self._reserve = self._bound // 2 // max(1, len(self._sessions))
+        self._unused = sum(max(0, self._reserve - session.parked) for session in self._sessions)
 
     def _look(self, sessions: Collection[Session]) -> None:
-        share = max(1, self._free // max(1, len(self._sessions)))
         for session in sessions:
             # A full one must fall an eighth below before it goes on: not to and fro with each record.
             eighths = 7 if session.full else 8
-            full = self.count * 8 >= self._bound * eighths or (
-                self.count * 8 >= self._free * eighths and session.parked * 8 >= share * eighths
+            at = self._bound * eighths
+            full = self.count * 8 >= at or (
+                (self.count + self._unused) * 8 >= at and session.parked * 8 >= self._reserve * eighths
             )
             if full != session.full:
                 session.full = full

@@ -272,8 +272,8 @@ class Processor:
     def _fullness_changed(self, session: Session) -> None:
         if session.full:
             logger.warning(
-                "%s: starts retries only, until fewer records wait for one: %d of this partition's do, %d of all, "
-                "which is more than its share of max_parked",
+                "%s: starts retries only, until fewer records wait for one: max_parked leaves this partition no more "
+                "room (%d of its records wait, %d of all)",
                 session.partition,
                 session.parked,
                 self.scheduler.parked,

@@ -39,6 +39,7 @@ class OurConsumer:
         self._how = how
         settings: OptionFields = {
             "max_buffered": 50_000,
+            "max_parked": 50_000,
             "commit_interval": 0.1,
             "failures": FailurePolicy(retry=RetryPolicy(first_delay=3600, max_delay=3600)),
             "session_timeout": 6.0,

@@ -138,6 +138,21 @@ async def test_stop_ends_the_run_and_the_record_runs_again() -> None:
     assert committed(broker) == 1
 
 
+async def test_retries_without_delay_do_not_stand_still() -> None:
+    """Timers whose time has come at once, beside others: all are tried to the end."""
+    broker = broker_with([b"a"] * 3 + [None] * 20)
+
+    async def handle(record: Record) -> None:
+        await asyncio.sleep(0)
+        raise ValueError
+
+    def decide(record: Record[Any, Any], error: Exception, attempts: int) -> Any:
+        return "skip" if attempts == 5 else 0.001 * (record.offset % 3)
+
+    stats = await run(broker, handle, failures=FailurePolicy(retry=decide))
+    assert (stats.skipped, stats.failed_attempts) == (23, 115)
+
+
 async def test_reject_ends_the_patience_at_once() -> None:
     """No more tries, whatever the policy allows."""
     broker = broker_with([b"a"])

@@ -1,4 +1,4 @@
-"""Parking: half of the bound is free for all, of the other half each session has its share."""
+"""Parking: half of the bound is reserved for the sessions in equal parts, the rest is for whoever comes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ class Heard:
         self.sessions = [Session(TopicPartition("t", number)) for number in range(sessions)]
         self.changes: list[tuple[int, bool]] = []
         self.parking = Parking(bound, self.sessions, self._note)
+        for session in self.sessions:
+            self.parking.join(session)
 
     def _note(self, session: Session) -> None:
         self.changes.append((session.partition.partition, session.full))
@@ -58,24 +60,35 @@ def start(scheduler: Scheduler) -> Record:
     return record
 
 
-def test_one_partition_alone_is_full_at_half_of_the_bound() -> None:
-    """Its share is the whole second half, which begins when the free half is used: 50 of 100."""
+def test_one_partition_alone_has_the_whole_bound() -> None:
+    """Nothing is reserved for others."""
     heard = Heard(bound=100, sessions=1)
-    heard.park(0, 49)
+    heard.park(0, 99)
     assert heard.full == []
     heard.park(0)
     assert heard.full == [0]
     assert heard.changes == [(0, True)]
 
 
-def test_within_its_share_a_partition_goes_on() -> None:
-    """Beyond the free half a partition with much parked is full, one with little is not."""
-    heard = Heard(bound=100, sessions=5)  # shares of 10
-    heard.park(0, 45)
-    heard.park(1, 9)
+def test_what_is_reserved_for_others_is_left_to_them() -> None:
+    """One of five has the free half and its own tenth; the others go on to theirs."""
+    heard = Heard(bound=100, sessions=5)
+    heard.park(0, 59)
     assert heard.full == []
+    heard.park(0)
+    assert heard.full == [0]
+    heard.park(1, 9)
+    assert heard.full == [0]
     heard.park(1)
-    assert heard.full == [1]
+    assert heard.full == [0, 1]
+
+
+def test_several_greedy_ones_are_full_at_the_same_moment() -> None:
+    """All that are beyond their reserve, not only the one that parked last: each could start a pool's worth."""
+    heard = Heard(bound=100, sessions=5)
+    heard.park(0, 35)
+    heard.park(1, 34)
+    assert heard.full == []
     heard.park(0)
     assert heard.full == [0, 1]
 
@@ -88,10 +101,10 @@ def test_at_the_bound_all_are_full() -> None:
 
 
 def test_a_full_one_goes_on_an_eighth_below() -> None:
-    """Not to and fro with each record: from 50 on it is full, until 43 are left."""
+    """Not to and fro with each record: from 100 on it is full, until 87 are left."""
     heard = Heard(bound=100, sessions=1)
-    heard.park(0, 50)
-    heard.leave(0, 6)
+    heard.park(0, 100)
+    heard.leave(0, 12)
     assert heard.full == [0]
     heard.leave(0)
     assert heard.full == []
@@ -120,7 +133,7 @@ def test_forgetting_a_session_frees_its_places_and_the_others() -> None:
 
 def test_a_full_session_starts_retries_only() -> None:
     """What was parked and is due starts; new records wait until it is full no more, and lose nothing."""
-    scheduler, [session] = scheduler_with(4, 3)
+    scheduler, [session] = scheduler_with(2, 3)
     first, second = start(scheduler), start(scheduler)
     scheduler.park(first)
     scheduler.park(second)
@@ -129,12 +142,12 @@ def test_a_full_session_starts_retries_only() -> None:
     scheduler.unpark(second)
     assert scheduler.take() is second
     third = scheduler.take()
-    assert (third and third.offset) == 2, "one parked of four: new ones start again"
+    assert (third and third.offset) == 2, "one parked of two: new ones start again"
 
 
 def test_a_retry_above_the_ceiling_waits() -> None:
     """In a full session a retry starts, but not one above what the offset map can say; it counts as parked."""
-    scheduler, [session] = scheduler_with(4, 2)
+    scheduler, [session] = scheduler_with(2, 2)
     first, second = start(scheduler), start(scheduler)
     scheduler.park(first)
     scheduler.park(second)
@@ -151,7 +164,7 @@ def test_a_retry_above_the_ceiling_waits() -> None:
 
 def test_on_full_hears_each_change() -> None:
     """Once when a session becomes full, once when it does no more."""
-    scheduler, [session] = scheduler_with(2, 2)
+    scheduler, [session] = scheduler_with(1, 2)
     heard: list[bool] = []
     scheduler.on_full = lambda one: heard.append(one.full)
     record = start(scheduler)
@@ -182,7 +195,7 @@ def test_a_session_that_comes_at_the_bound_is_full_at_once() -> None:
     sessions=st.integers(1, 4),
     steps=st.lists(st.tuples(st.integers(0, 3), st.integers(-6, 6)), max_size=60),
 )
-def test_full_means_over_a_share_and_is_said_once(bound: int, sessions: int, steps: list[tuple[int, int]]) -> None:
+def test_full_means_no_room_and_is_said_once(bound: int, sessions: int, steps: list[tuple[int, int]]) -> None:
     """After any parking and leaving: at the bound all are full, nobody is full without reason, and each change is
     heard exactly once."""
     heard = Heard(bound, sessions)
@@ -192,10 +205,12 @@ def test_full_means_over_a_share_and_is_said_once(bound: int, sessions: int, ste
         heard.leave(one, min(max(0, -change), heard.sessions[one].parked))
         count = sum(session.parked for session in heard.sessions)
         assert heard.parking.count == count
-        free, share = bound // 2, max(1, bound // 2 // sessions)
+        reserve = bound // 2 // sessions
+        claimed = sum(max(session.parked, reserve) for session in heard.sessions)
         for session in heard.sessions:
             assert session.full or count < bound
-            reason = count >= bound * 7 / 8 or (count >= free * 7 / 8 and session.parked >= share * 7 / 8)
+            assert session.full or claimed < bound or session.parked < reserve
+            reason = count >= bound * 7 / 8 or (claimed >= bound * 7 / 8 and session.parked >= reserve * 7 / 8)
             assert reason or not session.full
     last = dict(heard.changes)
     assert {number for number, full in last.items() if full} == set(heard.full)

@@ -59,7 +59,7 @@ class SyncCore(Moves):
         assert self.scheduler.parked <= most, "I4: more are parked than the bound allows"
         assert len(self.scheduler.in_flight) <= self.workers
         for holding in self.model.holdings.values():
-            assert not holding.session.full or self.scheduler.parked * 8 >= self.max_parked // 2 * 7
+            assert not holding.session.full or self.scheduler.parked * 8 >= self.max_parked * 3 - 8
 
     @invariant()
     def the_ledger_knows_what_the_model_knows(self) -> None:
