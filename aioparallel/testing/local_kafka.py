@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,7 @@ _CLUSTER_ID: Final = "YWlvcGFyYWxsZWwta2Fma2"
 _FORMAT_TIMEOUT: Final = 60.0
 _CLEAN_STOP_TIMEOUT: Final = 20.0
 _KILL_TIMEOUT: Final = 10.0
+_PAUSE_TIMEOUT: Final = 5.0
 _POLL_INTERVAL: Final = 0.05
 _PORT_ATTEMPTS: Final = 3
 _PORT_TAKEN: Final = ("Address already in use", "BindException")
@@ -147,8 +149,15 @@ class LocalKafka(Broker):
         self._wait_until_ready(process)
 
     def pause(self) -> None:
-        """Let the broker hang (SIGSTOP): connections stay open and nothing answers."""
-        self._running().signal(signal.SIGSTOP)
+        """Let the broker hang (SIGSTOP): connections stay open and nothing answers. Returns when it has stopped."""
+        process = self._running()
+        process.signal(signal.SIGSTOP)
+        # The signal is sent, but a thread on another core may run on for a moment, and answer a request.
+        deadline = time.monotonic() + _PAUSE_TIMEOUT
+        while process.pid is not None and not _has_stopped(process.pid):
+            if time.monotonic() > deadline:
+                raise BrokerStartError(f"Apache Kafka (pid {process.pid}) did not stop within {_PAUSE_TIMEOUT:g} s")
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """Let a paused broker go on."""
@@ -237,6 +246,20 @@ class LocalKafka(Broker):
                     f"{self._start_timeout:g} s; {self._java}). It said:\n{self.log_tail()}"
                 )
             time.sleep(_POLL_INTERVAL)
+
+
+def _has_stopped(pid: int) -> bool:
+    """Whether every thread of a process that got SIGSTOP stands still."""
+    threads = Path(f"/proc/{pid}/task")
+    if threads.is_dir():
+        try:
+            # The state stands behind the name, which is in parentheses and may hold anything.
+            states = [(thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in threads.iterdir()]
+        except OSError:
+            return False  # a thread has just ended, so not all of them stand still
+        return all(state == "T" for state in states)
+    state = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return state.stdout.strip().startswith("T")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
