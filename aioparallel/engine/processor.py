@@ -57,7 +57,12 @@ class Processor:
         on_idle: Callable[[], None],
     ) -> None:
         # All that is in flight may fail at once and be parked beyond the bound that is looked at before starts.
-        self.scheduler = Scheduler(options.ordering, options.order_by, options.parked_bound - options.max_concurrency)
+        self.scheduler = Scheduler(
+            options.ordering,
+            options.order_by,
+            slots=options.max_concurrency,
+            max_parked=options.parked_bound - options.max_concurrency,
+        )
         self.scheduler.on_drained = self._look_at_drains
         self.scheduler.on_full = self._fullness_changed
         self._outlet: Outlet = outlet or NoOutlet()

@@ -51,10 +51,16 @@ class Scheduler:
     """
 
     def __init__(
-        self, ordering: Ordering = Ordering.KEY, order_by: OrderBy | None = None, max_parked: int = sys.maxsize
+        self,
+        ordering: Ordering = Ordering.KEY,
+        order_by: OrderBy | None = None,
+        *,
+        slots: int = sys.maxsize,
+        max_parked: int = sys.maxsize,
     ) -> None:
         self._ordering = ordering
         self._order_by = order_by
+        self._slots = slots
         self._ring: deque[Session] = deque()  # sessions with something ready, in turn
         self._orphans = Orphans()
         self.paused = False
@@ -139,15 +145,24 @@ class Scheduler:
     # -- out --------------------------------------------------------------------------------------------
 
     def take(self) -> AnyRecord | None:
-        """The next record to run, now in flight; None when nothing is ready. Sessions take turns."""
+        """The next record to run, now in flight; None when nothing is ready.
+
+        Sessions take turns; one that holds more than its share of the slots lets the others go first. So a topic
+        whose handlers hang takes no more than its part from those that are well.
+        """
         if self.paused:
             return None
         ring = self._ring
+        passed_over = 0
         while ring:
             session = ring[0]
             if not session.ready:
                 ring.popleft()
                 session.in_ring = False
+                continue
+            if session.in_flight * len(ring) > self._slots and passed_over < len(ring):
+                passed_over += 1
+                ring.rotate(-1)
                 continue
             item = session.ready.popleft()
             self.ready -= 1
@@ -163,6 +178,7 @@ class Scheduler:
 
     def _start(self, session: Session, record: AnyRecord) -> None:
         self.in_flight.add(record)
+        session.in_flight += 1
         if record._parks:
             self.parking.leave(session)
         else:
@@ -179,6 +195,7 @@ class Scheduler:
         lane = record._lane
         session = lane.session
         self.in_flight.remove(record)
+        session.in_flight -= 1
         if session.stopped:
             self._end_stopped(record, session, Outcome.SUCCEEDED)
             return
@@ -211,6 +228,7 @@ class Scheduler:
         if record in self.producing:
             self.producing.remove(record)
             self.in_flight.add(record)
+            session.in_flight += 1
         self.succeed(record)
         if outcome is not Outcome.SUCCEEDED:
             self.succeeded -= 1
@@ -221,6 +239,7 @@ class Scheduler:
             self.producing.remove(record)
         else:
             self.in_flight.remove(record)
+            record._lane.session.in_flight -= 1
 
     def _count(self, outcome: Outcome) -> None:
         if outcome is Outcome.SUCCEEDED:
@@ -236,6 +255,7 @@ class Scheduler:
         :meth:`end` or :meth:`park` comes next, whatever becomes of the session meanwhile.
         """
         self.in_flight.remove(record)
+        record._lane.session.in_flight -= 1
         self.producing.add(record)
 
     def park(self, record: AnyRecord) -> bool:

@@ -54,6 +54,7 @@ class Session:
         "full",
         "generation",
         "held",
+        "in_flight",
         "in_ring",
         "lanes",
         "ledger",
@@ -87,6 +88,7 @@ class Session:
         self.buffered = 0
         self.buffered_bytes = 0
         self.parked = 0
+        self.in_flight = 0
         self.stopped = False  # draining or dropped: outcomes take the slow path
         self.draining = 0  # records in flight or producing that a drain still waits for
         self.full = False  # too many parked: only retries start

@@ -98,18 +98,20 @@ async def test_statistics_say_that_a_stuck_key_has_filled_the_buffer(
         consumer.stop()
     assert stats.longest_lane is not None
     assert stats.longest_lane.key == HOT
-    assert 1_000 < stats.longest_lane.length <= 2_001
+    assert stats.longest_lane.length <= 2_001
     assert stats.buffered <= 2_000
     assert stats.ready_lanes == 0
 
 
 async def full(consumer: ParallelConsumer) -> Stats:
-    """The statistics once intake is full and only the hot key's handler runs."""
+    """The statistics once intake is full of the hot key's records, and only its handler runs. Full alone is not enough:
+    it also is while others' records are still between them."""
     while True:
         await asyncio.sleep(0.02)
         try:
             stats = consumer.stats()
         except ConsumerStateError:
             continue  # it does not run yet
-        if stats.intake == "full: max_buffered reached" and stats.in_flight == 1:
+        is_full = stats.intake == "full: max_buffered reached" and stats.in_flight == 1
+        if is_full and stats.longest_lane is not None and stats.longest_lane.length > 1_000:
             return stats

@@ -190,8 +190,12 @@ class Model:
     # -- what happens -----------------------------------------------------------------------------------
 
     def look(self, could_start: Collection[Entry], chosen: Entry | None) -> None:
-        """A worker looked for work. ``could_start``: all that was startable then."""
-        waiting = {one.owner for one in could_start} - ({chosen.owner} if chosen else set())
+        """A worker looked for work. ``could_start``: all that was startable then.
+
+        Whoever has something in flight may be passed over for longer: it may have its share already.
+        """
+        waiting = {one.owner for one in could_start if not one.owner.count(State.IN_FLIGHT)}
+        waiting -= {chosen.owner} if chosen else set()
         for holding in self.holdings.values():
             holding.passed_over = holding.passed_over + 1 if holding in waiting else 0
         if chosen:

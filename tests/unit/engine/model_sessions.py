@@ -65,7 +65,9 @@ class Sessions(RuleBasedStateMachine):
         ordering = ordering or Ordering.KEY
         self.model = Model(ordering, by_first_byte)
         # As the processor makes it: max_parked of the options, less what may be in flight when it is looked at.
-        self.scheduler = Scheduler(ordering, first_byte if by_first_byte else None, max_parked)
+        self.scheduler = Scheduler(
+            ordering, first_byte if by_first_byte else None, slots=workers, max_parked=max_parked
+        )
         self.scheduler.on_drained = self._note_drained
         self.group = Group(PARTITIONS, metadata_limit)
         self.block = block

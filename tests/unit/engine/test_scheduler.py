@@ -38,6 +38,29 @@ def drain_ready(scheduler: Scheduler) -> list[Record]:
     return taken
 
 
+def test_a_session_beyond_its_share_of_the_slots_lets_the_others_go_first() -> None:
+    """One whose handlers never end keeps its part; the others get all that they free again. Alone it has everything."""
+    scheduler = Scheduler(slots=10)
+    hanging, healthy = make_session(0), make_session(1)
+    feed(scheduler, hanging, *(b"h%d" % n for n in range(50)))
+    feed(scheduler, healthy, *(b"k%d" % n for n in range(500)))
+    running: list[Record] = []
+    for _ in range(400):
+        while len(scheduler.in_flight) < 10:
+            record = scheduler.take()
+            assert record is not None
+            if record.partition == 1:
+                running.append(record)
+        assert hanging.in_flight <= 6
+        scheduler.succeed(running.pop(0))
+    for record in running:
+        scheduler.succeed(record)
+    while len(scheduler.in_flight) < 10 and (record := scheduler.take()) is not None:
+        if record.partition == 1:
+            scheduler.succeed(record)
+    assert (hanging.in_flight, healthy.buffered) == (10, 0)
+
+
 def test_a_lane_has_one_record_in_flight() -> None:
     """Of each key one record starts; the next one only after its outcome (I3)."""
     scheduler, session = Scheduler(), make_session()

@@ -37,6 +37,7 @@ class SyncCore(Moves):
             assert session.buffered == holding.count(State.BUFFERED)
             assert session.buffered_bytes == holding.buffered_bytes
             assert session.parked == holding.count(State.PARKED)
+            assert session.in_flight == holding.count(State.IN_FLIGHT)
             assert session.draining == (holding.count(*BEGUN) if holding.stopped else 0)
 
     @invariant()

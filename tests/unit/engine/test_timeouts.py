@@ -10,7 +10,9 @@ from typing import Literal
 import pytest
 
 from aioparallel import FailurePolicy, Record, RetryPolicy
+from aioparallel.engine.process import process
 from aioparallel.errors import HandlerTimeout
+from aioparallel.options import Options
 from aioparallel.testing.memory import InMemoryBroker
 from tests.unit.engine.memory import committed, consumer_of, produce, until
 
@@ -131,3 +133,28 @@ async def test_waiting_for_room_or_a_deferral_is_not_the_handlers_time() -> None
     async with consumer:
         await consumer.run(handle)
         assert consumer.stats().succeeded == 1
+
+
+async def test_a_topic_that_hangs_leaves_the_others_their_slots() -> None:
+    """Of five topics one hangs for ever: the others do their work while its handlers wait for their deadline."""
+    done: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    async def handle(record: Record) -> None:
+        if record.topic == "t0":
+            await asyncio.Event().wait()
+        await asyncio.sleep(0.01)
+        done.append(loop.time())
+
+    many = [Record(f"t{n % 5}", 0, n // 5, b"%d" % n) for n in range(3_000)]
+    began = loop.time()
+    running = asyncio.ensure_future(
+        process(many, handle, Options(max_concurrency=50, handler_timeout=30, drain_timeout=0))
+    )
+    async with asyncio.timeout(20):
+        while len(done) < 2_400:
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.wait([running])
+    # Forty slots for them: 2,400 records of 10 ms take 0.6 s. With the slots in turns only, all of them would hang.
+    assert done[-1] - began < 10
