@@ -45,7 +45,11 @@ class Outbox:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
         if type(value) is not Outgoing or self.unacknowledged_bytes >= self._bound:
             return False
-        self.deliver(record, (value,), done)
+        # As deliver() does, in one piece: nearly all outputs come this way. Nobody waits while there is room.
+        outputs, size = (value,), _size(value)
+        self.unacknowledged += 1
+        self.unacknowledged_bytes += size
+        self._producer.send(outputs, partial(self._delivered, record, outputs, size, done))
         return True
 
     def collect(self, record: Record[Any, Any], value: object) -> Sequence[Outgoing] | None:

@@ -21,7 +21,7 @@ from .topics import fill_numbered, number_of, on_uvloop, read_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
 
-RECORDS, KEYS, PARTITIONS, ROUNDS = 200_000, 1_000, 8, 3
+RECORDS, KEYS, PARTITIONS, ROUNDS = 200_000, 1_000, 8, 6
 
 
 async def transform(servers: str, source: str, target: str, producing: Producing) -> float:
@@ -76,7 +76,7 @@ async def test_the_rate_of_a_bare_producer(
     local_kafka: LocalKafka, kafka_topic: TopicMaker, tell: Callable[[str], None]
 ) -> None:
     """200,000 records read, run and produced at 60 % or more of the rate at which a bare producer sends them, medians
-    of three interleaved rounds; all there once, in key order."""
+    of five interleaved rounds after one that warms the fresh broker up; all there once, in key order."""
     servers = local_kafka.bootstrap_servers
     source = await kafka_topic(PARTITIONS)
     targets = [await kafka_topic(PARTITIONS) for _ in range(ROUNDS)]
@@ -93,7 +93,8 @@ async def test_the_rate_of_a_bare_producer(
         return taken
 
     taken = await asyncio.to_thread(rounds)
-    ratio = statistics.median(sent for sent, _ in taken) / statistics.median(ours for _, ours in taken)
+    counted = taken[1:]
+    ratio = statistics.median(sent for sent, _ in counted) / statistics.median(ours for _, ours in counted)
     tell(f"ratio of medians {ratio:.2f}")
     for target in targets:
         assert check_outputs(await read_all(servers, target)) == 0
