@@ -28,16 +28,20 @@ class Parking:
         self._full: set[Session] = set()
         self._reserve = 0  # for each session
         self._unused = 0  # of the reserves of all
+        self._stale = True  # sessions have come or gone since: to share out anew takes time in proportion to all
         self.count = 0
 
     def join(self, session: Session) -> None:
         """The session is new, and among the sessions already."""
-        self._share_out()
-        if self.count + self._unused >= self._bound:
+        self._stale = True
+        if self.count >= self._bound // 2:  # with less there is room for certain
+            self._share_out()
             self._look((session,))
 
     def enter(self, session: Session) -> None:
         """One record of this session is parked."""
+        if self._stale:
+            self._share_out()
         if session.parked < self._reserve:
             self._unused -= 1
         session.parked += 1
@@ -47,6 +51,8 @@ class Parking:
 
     def leave(self, session: Session) -> None:
         """One record of this session is parked no more."""
+        if self._stale:
+            self._share_out()
         session.parked -= 1
         self.count -= 1
         if session.parked < self._reserve:
@@ -60,10 +66,13 @@ class Parking:
         session.full = False
         self.count -= session.parked
         session.parked = 0
-        self._share_out()
-        self._look(tuple(self._full))
+        self._stale = True
+        if self._full:
+            self._share_out()
+            self._look(tuple(self._full))
 
     def _share_out(self) -> None:
+        self._stale = False
         self._reserve = self._bound // 2 // max(1, len(self._sessions))
         self._unused = sum(max(0, self._reserve - session.parked) for session in self._sessions)
 
