@@ -111,13 +111,13 @@ class Engine:
 
     def pause(self) -> None:
         """Start nothing and fetch nothing until :meth:`resume`; what is in flight ends, commits go on."""
-        self._processor.scheduler.paused = True
+        self._processor.scheduler.pause()
         self._fetcher.replan()
 
     def resume(self) -> None:
         """Go on after :meth:`pause`."""
         if not self._end.done():
-            self._processor.scheduler.paused = False
+            self._processor.scheduler.resume()
             self._changed()
 
     async def commit_now(self) -> bool:
@@ -165,7 +165,7 @@ class Engine:
             self._end.set_exception(error)
 
     def _quiesce(self) -> None:
-        self._processor.scheduler.paused = True
+        self._processor.scheduler.pause()
         for task in self._tasks[:1]:
             task.cancel()  # the fetcher; commits go on until the end
 
@@ -188,6 +188,7 @@ class Engine:
 
     def stats(self) -> Stats:
         """A snapshot of everything; walks the lanes, so a few times a second at most."""
+        self._processor.scheduler.keep_books()  # a handler may ask
         intake = "stopped" if self._end.done() else self._fetcher.state
         return stats_of(self._client, self._processor, self._assignment, self._committer, intake)
 

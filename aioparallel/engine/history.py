@@ -17,7 +17,16 @@ _MESSAGE_LENGTH = 1_000  # characters
 class History:
     """Kept on the record (``Record._history``); everything on one event loop."""
 
-    __slots__ = ("attempts_before", "deferral", "first_failure", "idle_parks", "last_failure", "origin", "trying_since")
+    __slots__ = (
+        "attempts_before",
+        "deferral",
+        "first_failure",
+        "idle_parks",
+        "last_failure",
+        "origin",
+        "strayed",
+        "trying_since",
+    )
 
     def __init__(self) -> None:
         self.attempts_before = 0  # in the topics the record stood in before
@@ -27,6 +36,7 @@ class History:
         self.last_failure: Failure | None = None
         self.origin: Origin | None = None
         self.deferral: Deferral | None = None
+        self.strayed = False  # its last attempt ended by a cancellation that may not have been its own
 
     def failed(self, failure: Failure) -> None:
         """Note one more failed attempt."""
@@ -34,6 +44,7 @@ class History:
             self.trying_since = failure.at
         self.first_failure = self.first_failure or failure
         self.last_failure = failure
+        self.strayed = False
 
 
 def history_of(record: Record[Any, Any]) -> History:

@@ -7,12 +7,12 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aioparallel.options import OrderBy, Ordering
-from aioparallel.records import Record
+from aioparallel.records import Headers, Record
 
 if TYPE_CHECKING:
     from aioparallel.engine.session import Session
 
-__all__ = ["Lane", "lane_keys", "size_of"]
+__all__ = ["Lane", "lane_keys", "size_of_headers"]
 
 
 class Lane:
@@ -35,12 +35,6 @@ class Lane:
         # The lane of a newer session with the same key, closed until the record that still runs here ends.
         self.successor: Lane | None = None
 
-    def append(self, record: Record) -> None:
-        """Put a record behind the others. Only for a lane that has some."""
-        assert self.tail is not None
-        self.tail._next = record
-        self.tail = record
-
     def __iter__(self) -> Iterator[Record]:
         record = self.head
         while record is not None:
@@ -58,11 +52,6 @@ def lane_keys(records: Sequence[Record[Any, Any]], ordering: Ordering, order_by:
     return itertools.repeat(True if ordering is Ordering.PARTITION else None)
 
 
-def size_of(record: Record[Any, Any]) -> int:
-    """Bytes of key, value and headers, before they are deserialised."""
-    size = 0 if record.value is None else len(record.value)
-    if record.key is not None:
-        size += len(record.key)
-    for name, value in record.headers:
-        size += len(name) + (0 if value is None else len(value))
-    return size
+def size_of_headers(headers: Headers) -> int:
+    """Bytes of names and values."""
+    return sum(len(name) + (0 if value is None else len(value)) for name, value in headers)

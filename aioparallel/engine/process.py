@@ -30,7 +30,7 @@ async def process(
     fatal: list[BaseException] = []
 
     def end(error: BaseException) -> None:
-        processor.scheduler.paused = True
+        processor.scheduler.pause()
         fatal.append(error)
         turn.set()
 

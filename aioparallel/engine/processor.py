@@ -107,7 +107,7 @@ class Processor:
 
     def notify(self) -> None:
         """Something may have become ready: let a worker look."""
-        if self.scheduler.ready and not self.scheduler.paused:
+        if self.scheduler.has_ready:
             self._pool.notify()
 
     @property
@@ -190,12 +190,11 @@ class Processor:
 
     def _delivered(self, record: AnyRecord, error: Exception | None) -> None:
         if error is None:
-            self.scheduler.end(record, Outcome.SUCCEEDED)
-            self._one_less_producing()
+            self._end_record(record, Outcome.SUCCEEDED)
             return
         if isinstance(error, Abandoned) or not record._lane.session.current:
             self.scheduler.put_back(record)
-            self._one_less_producing()
+            self._look_around()
             return
         decision = self._decide(record, error)
         if decision is None or decision.delay is not None:
@@ -235,8 +234,7 @@ class Processor:
     def _end(self, record: AnyRecord, error: Exception, decision: Decision) -> None:
         """No more attempts here. The record is in flight, or producing if it is to be put away."""
         if decision.end == "skip":
-            self.scheduler.end(record, Outcome.SKIPPED)
-            self._one_less_producing()
+            self._end_record(record, Outcome.SKIPPED)
         elif decision.end == "stop":
             self._park(record, None)
             stopped = RecordStopped(
@@ -251,14 +249,21 @@ class Processor:
 
     def _disposed(self, record: AnyRecord, error: Exception | None) -> None:
         if error is None:
-            self.scheduler.end(record, Outcome.DEAD_LETTERED)
+            self._end_record(record, Outcome.DEAD_LETTERED)
         else:
             self._park(record, None)  # given up because its session is stopped
-        self._one_less_producing()
+            self._look_around()
 
-    def _one_less_producing(self) -> None:
-        if self.scheduler.ready == 1:
-            self.notify()  # with more of them a worker is on its way already: acknowledgements come in batches
+    def _end_record(self, record: AnyRecord, outcome: Outcome) -> None:
+        worker_comes = self.scheduler.has_ready  # acknowledgements come in batches: one wakes a worker
+        self.scheduler.end(record, outcome)
+        if not worker_comes:
+            self.notify()
+        if not self.scheduler.producing:
+            self._on_idle()
+
+    def _look_around(self) -> None:
+        self.notify()
         if not self.scheduler.producing:
             self._on_idle()
 

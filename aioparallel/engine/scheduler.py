@@ -9,18 +9,18 @@ from __future__ import annotations
 import enum
 import itertools
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
-from aioparallel.engine.lanes import Lane, lane_keys, size_of
+from aioparallel.engine.lanes import Lane, lane_keys, size_of_headers
 from aioparallel.engine.orphans import Orphans
 from aioparallel.engine.parking import Parking
 from aioparallel.engine.session import Session, SessionState
+from aioparallel.engine.turns import Turns
 from aioparallel.options import OrderBy, Ordering
 from aioparallel.records import Record
 
-__all__ = ["Outcome", "Scheduler"]
+__all__ = ["ENDED", "AnyRecord", "Outcome", "Scheduler", "Step"]
 
 AnyRecord = Record[Any, Any]
 
@@ -32,6 +32,16 @@ class Outcome(enum.Enum):
     DEAD_LETTERED = "dead-lettered"
     """In the dead-letter topic, put away by a function, or in a retry topic."""
     SKIPPED = "skipped"
+
+
+Step = Callable[[AnyRecord], object]
+"""The first step of a record's handler: :data:`ENDED`, or anything else when it goes on, or ended another way."""
+ENDED: Final = object()
+"""The handler has returned None, and nothing else is to be done about the record."""
+
+
+def _leave_in_flight(record: AnyRecord) -> None:
+    pass
 
 
 def _nothing() -> None:
@@ -60,15 +70,18 @@ class Scheduler:
     ) -> None:
         self._ordering = ordering
         self._order_by = order_by
-        self._slots = slots
-        self._ring: deque[Session] = deque()  # sessions with something ready, in turn
+        self._turns = Turns(slots)
         self._orphans = Orphans()
         self.paused = False
+        # The turn that runs now, see run_ready(): its session, what of it has ended and is not counted yet, and the
+        # record whose handler is in its first step.
+        self._turn: Session | None = None
+        self._ended: list[AnyRecord] = []
+        self._current: AnyRecord | None = None
 
         self.sessions: set[Session] = set()
         self.in_flight: set[AnyRecord] = set()
         self.producing: set[AnyRecord] = set()
-        self.ready = 0  # lanes (and records without order) that could start now
         self.admitted = 0
         self.succeeded = 0
         self.dead_lettered = 0
@@ -85,6 +98,16 @@ class Scheduler:
         self.on_full: Callable[[Session], None] = _ignore  # a session became full of parked records, or no more
 
     # Buffered is counted by session alone: the sum is wanted once a fetch, the parts once a record.
+
+    @property
+    def ready(self) -> int:
+        """Lanes, and records without order, that could start now."""
+        return sum(len(session.ready) for session in self.sessions)
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether a worker would find something to start."""
+        return not self.paused and bool(self._turns)
 
     @property
     def buffered(self) -> int:
@@ -111,72 +134,134 @@ class Scheduler:
     def admit(self, session: Session, records: Sequence[AnyRecord]) -> None:
         """Put records, ascending by offset and registered in the session's ledger, into their lanes."""
         lanes, ready, loose = session.lanes, session.ready, session.loose
-        ready_before, size = len(ready), 0
+        buffered_bytes = 0
         for record, key in zip(records, lane_keys(records, self._ordering, self._order_by), strict=False):
+            raw_key, value = record.key, record.value
+            size = (len(raw_key) if raw_key else 0) + (len(value) if value else 0)
+            if record.headers:
+                size += size_of_headers(record.headers)
+            record._size = size
+            buffered_bytes += size
             record._next = None
-            record._size = record_size = size_of(record)
-            size += record_size
             if key is None:
                 record._lane = loose
                 ready.append(record)
-                continue
-            lane = lanes.get(key)
-            if lane is not None:
+            elif (lane := lanes.get(key)) is not None:
                 record._lane = lane
-                lane.append(record)
-                continue
-            record._lane = lanes[key] = lane = Lane(session, key, record)
-            if not (self._orphans and self._orphans.close(lane)):
-                ready.append(lane)
+                assert lane.tail is not None  # a lane that is there has records
+                lane.tail._next = record
+                lane.tail = record
+            else:
+                record._lane = lanes[key] = lane = Lane(session, key, record)
+                if not (self._orphans and self._orphans.close(lane)):
+                    ready.append(record)
         if session not in self.sessions:
             self.sessions.add(session)
             self.parking.join(session)
         self.admitted += len(records)
         session.buffered += len(records)
-        session.buffered_bytes += size
-        self._became_ready(session, len(ready) - ready_before)
-
-    def _became_ready(self, session: Session, count: int) -> None:
-        self.ready += count
-        if count and not session.in_ring:
-            session.in_ring = True
-            self._ring.append(session)
+        session.buffered_bytes += buffered_bytes
+        if ready:
+            self._turns.join(session)
 
     # -- out --------------------------------------------------------------------------------------------
 
-    def take(self) -> AnyRecord | None:
-        """The next record to run, now in flight; None when nothing is ready.
+    def run_ready(self, step: Step, most: int) -> tuple[AnyRecord, object] | None:  # noqa: PLR0912
+        """Start ready records, up to ``most`` of one session, by calling ``step(record)`` for one after the other.
 
-        Sessions take turns; one that holds more than its share of the slots lets the others go first. So a topic
-        whose handlers hang takes no more than its part from those that are well.
+        Those for which it returns :data:`ENDED` have succeeded. The first for which it returns something else is in
+        flight, and comes back with that. None: all of them have ended, or there were none; see :attr:`has_ready`.
+
+        The hot path in one piece, and its books are kept by turn, not by record. Whatever looks at the scheduler from
+        inside a handler has to call :meth:`keep_books` first.
         """
-        if self.paused:
+        if self.paused or not self._turns:
             return None
-        ring = self._ring
-        passed_over = 0
-        while ring:
-            session = ring[0]
-            if not session.ready:
-                ring.popleft()
-                session.in_ring = False
-                continue
-            if session.in_flight * len(ring) > self._slots and passed_over < len(ring):
-                passed_over += 1
-                ring.rotate(-1)
-                continue
-            item = session.ready.popleft()
-            self.ready -= 1
-            record = item if isinstance(item, Record) else item.head
-            assert record is not None
-            if record.offset > session.ceiling and not (record._parks and record.offset <= session.map_ceiling):
-                session.held.append(item)
-                continue
-            ring.rotate(-1)
-            self._start(session, record)
-            return record
+        self._turn = session = self._turns.next()
+        ready, lanes, ended = session.ready, session.lanes, self._ended
+        try:
+            while ready and most > 0:
+                record = ready.popleft()
+                if record._parks or record.offset > session.ceiling:
+                    self._current = None
+                    if not self._start_slowly(record, session):
+                        continue
+                else:
+                    self._current = record
+                most -= 1
+                outcome = step(record)
+                if outcome is not ENDED or self._current is not record:
+                    break
+                ended.append(record)
+                lane = record._lane
+                if lane.key is None:
+                    continue
+                lane.head = following = record._next
+                if following is None:
+                    # Nothing of the lane points back at the record: a cycle for each record would live until a full
+                    # garbage collection, which are rare.
+                    lane.tail = None
+                    del lanes[lane.key]
+                else:
+                    record._next = None  # or whoever keeps a record would keep all that came after it
+                    ready.append(following)
+            else:
+                self._current = None
+                return None
+        except BaseException:
+            self.keep_books()
+            self.put_back(record)
+            raise
+        finally:
+            self.keep_books()
+            self._turn = None
+            if ready:
+                self._turns.join(session)
+        if outcome is not ENDED:
+            return record, outcome
+        self.succeed(record)
         return None
 
-    def _start(self, session: Session, record: AnyRecord) -> None:
+    def _start_slowly(self, record: AnyRecord, session: Session) -> bool:
+        """Start a retry, which has books of its own; or hold the record back: False."""
+        if record.offset > (session.map_ceiling if record._parks else session.ceiling):
+            session.held.append(record)
+            return False
+        self.keep_books()
+        self._start(record, session)
+        return True
+
+    def keep_books(self) -> None:
+        """Count what this turn has ended so far, and the record whose handler is in its first step as in flight."""
+        session, ended, current = self._turn, self._ended, self._current
+        if session is None:
+            return
+        if ended:
+            count = len(ended)
+            session.ledger.complete_all([record.offset for record in ended])
+            session.buffered -= count
+            session.buffered_bytes -= sum([record._size for record in ended])
+            self.succeeded += count
+            ended.clear()
+            self.taken_left, taken_left = self.taken_left - count, self.taken_left
+            if self.taken_left <= 0 < taken_left:
+                self.on_taken()
+            self.succeeded_left, succeeded_left = self.succeeded_left - count, self.succeeded_left
+            if self.succeeded_left <= 0 < succeeded_left:
+                self.on_succeeded()
+        if current is not None:
+            self._current = None
+            self._start(current, session)
+
+    def take(self) -> AnyRecord | None:
+        """The next record to run, now in flight; None when nothing is ready."""
+        while self.has_ready:
+            taken = self.run_ready(_leave_in_flight, 1)
+            if taken is not None:
+                return taken[0]
+        return None
+
+    def _start(self, record: AnyRecord, session: Session) -> None:
         self.in_flight.add(record)
         session.in_flight += 1
         if record._parks:
@@ -208,14 +293,12 @@ class Scheduler:
             return
         lane.head = following = record._next
         if following is None:
-            # Nothing of the lane points back at the record: a cycle for each record would live until a full
-            # garbage collection, which are rare.
             lane.tail = None
             del session.lanes[lane.key]
         else:
-            record._next = None  # or whoever keeps a record would keep all that came after it
-            session.ready.append(lane)
-            self._became_ready(session, 1)
+            record._next = None
+            session.ready.append(following)
+            self._turns.join(session)
 
     def end(self, record: AnyRecord, outcome: Outcome) -> None:
         """A record in flight or producing has ended in another way, or after its outputs were acknowledged."""
@@ -291,10 +374,10 @@ class Scheduler:
         self._ready_again(record)
 
     def _ready_again(self, record: AnyRecord) -> None:
-        lane = record._lane
-        if not lane.session.stopped:
-            lane.session.ready.append(record if lane.key is None else lane)
-            self._became_ready(lane.session, 1)
+        session = record._lane.session
+        if not session.stopped:
+            session.ready.append(record)
+            self._turns.join(session)
 
     def _end_stopped(self, record: AnyRecord, session: Session, outcome: Outcome | None) -> None:
         """An outcome in a session that drains (it still counts), or was dropped (nothing counts, I6)."""
@@ -302,9 +385,9 @@ class Scheduler:
         if session.state is SessionState.DROPPED:
             self.dropped += 1
             opened = self._orphans.end(lane)
-            if opened is not None:
-                opened.session.ready.append(opened)
-                self._became_ready(opened.session, 1)
+            if opened is not None and opened.head is not None:
+                opened.session.ready.append(opened.head)
+                self._turns.join(opened.session)
             return
         if outcome is None:
             self.dropped += 1
@@ -321,9 +404,10 @@ class Scheduler:
 
     def stop(self, session: Session) -> int:
         """Start nothing more of this session. Returns how many of its records are in flight or producing."""
+        self.keep_books()
         if not session.stopped:
             session.stopped = True
-            self.ready -= len(session.ready)
+            self._turns.leave(session)
             session.ready.clear()
             session.held.clear()
             session.draining = sum(1 for record in self._begun() if record._lane.session is session)
@@ -351,6 +435,15 @@ class Scheduler:
     def _begun(self) -> Iterable[AnyRecord]:
         return itertools.chain(self.in_flight, self.producing)
 
+    def pause(self) -> None:
+        """Start nothing until :meth:`resume`."""
+        self.keep_books()
+        self.paused = True
+
+    def resume(self) -> None:
+        """Start again."""
+        self.paused = False
+
     def set_ceiling(self, session: Session, ceiling: int) -> None:
         """Start nothing above this offset from now on; what was held back below it is ready again."""
         session.map_ceiling = ceiling
@@ -364,5 +457,5 @@ class Scheduler:
         session.ceiling = -1 if session.full else session.map_ceiling
         if session.held and not session.stopped:
             session.ready.extend(session.held)
-            self._became_ready(session, len(session.held))
             session.held.clear()
+            self._turns.join(session)

@@ -17,9 +17,6 @@ __all__ = ["NO_CEILING", "Session", "SessionState"]
 NO_CEILING = sys.maxsize
 """Every offset may start."""
 
-Ready = Lane | Record
-"""What waits for a worker: a lane (its head runs next), or a record without order by itself."""
-
 
 class SessionState(enum.Enum):
     """Where a session stands."""
@@ -83,7 +80,7 @@ class Session:
         # The scheduler's.
         self.lanes: dict[Hashable, Lane] = {}
         self.loose = Lane(self, None)
-        self.ready: deque[Ready] = deque()
+        self.ready: deque[Record] = deque()  # heads of lanes, and records without order
         self.in_ring = False
         self.buffered = 0
         self.buffered_bytes = 0
@@ -93,7 +90,7 @@ class Session:
         self.draining = 0  # records in flight or producing that a drain still waits for
         self.full = False  # too many parked: only retries start
         self.ceiling = NO_CEILING  # nothing above it starts without a closer look: map_ceiling, or -1 while full
-        self.held: list[Ready] = []  # ready, but not to be started now
+        self.held: list[Record] = []  # ready, but not to be started now
 
         # The committer's.
         self.acknowledged: Committed | None = None

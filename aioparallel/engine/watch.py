@@ -71,13 +71,16 @@ class Watch:
         self._timer: asyncio.TimerHandle | None = None
         self.seconds = seconds
         self.running = self._deadlines.running
-        """What is watched; see :attr:`Deadlines.running`. After an entry: :meth:`wind` unless :attr:`is_wound`."""
-        self.is_wound = False
+        """What is watched; see :attr:`Deadlines.running`."""
+        self._is_wound = False
 
-    def wind(self) -> None:
-        """Set the timer for what was entered first."""
-        self.is_wound = True
-        self._timer = asyncio.get_running_loop().call_later(self.seconds, self._passed)
+    def begin(self, worker: Worker) -> None:
+        """Its handler goes on from now on; whoever sees it end takes it out of :attr:`running`."""
+        loop = asyncio.get_running_loop()
+        self.running[worker] = loop.time() + self.seconds
+        if not self._is_wound:
+            self._is_wound = True
+            self._timer = loop.call_later(self.seconds, self._passed)
 
     def close(self) -> None:
         """Strike nobody any more."""
@@ -93,7 +96,7 @@ class Watch:
                 loop.call_later(_STUCK_AFTER, self._name_if_stuck, worker, worker.record)
         # Deadlines come in the order of the starts, so the timer never has to be set earlier than it is.
         upcoming = self._deadlines.next_time
-        self.is_wound = upcoming is not None
+        self._is_wound = upcoming is not None
         if upcoming is not None:
             self._timer = loop.call_later(upcoming - now, self._passed)
 

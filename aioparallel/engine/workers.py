@@ -5,7 +5,7 @@ demand. Waking is a chain: whoever has work for others wakes one worker, and a w
 while more is ready wakes the next. So handlers that never suspend run in one worker, without wake-ups.
 
 A handler is cancelled without its worker (``watch.py``). After each record the worker takes back what cancellations are
-left (:meth:`WorkerPool._tidy`); a handler that cancels its own task and returns would otherwise kill the next record.
+left; a handler that cancels its own task and returns would otherwise kill the next record.
 """
 
 from __future__ import annotations
@@ -14,17 +14,21 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterable, Callable, Coroutine
 from contextvars import Context, copy_context
+from time import perf_counter
 
 from aioparallel.engine.handlers import Handler, NotAHandler, collect, coroutine_handler, in_task
-from aioparallel.engine.isolation import resume, run_in
-from aioparallel.engine.scheduler import AnyRecord, Scheduler
+from aioparallel.engine.history import history_of
+from aioparallel.engine.isolation import Ended, drive, resume
+from aioparallel.engine.scheduler import ENDED, AnyRecord, Scheduler
 from aioparallel.engine.watch import Hit, Stuck, Watch, Worker
 from aioparallel.errors import ConsumerStateError, HandlerCancelled, HandlerTimeout
 
 __all__ = ["WorkerPool"]
 
-# Records that all workers together run before they let the event loop turn.
-_SLICE = 32
+# Seconds of handlers that do not suspend, of all workers together, before they let the event loop turn.
+_SLICE = 0.0005
+# Records that a worker runs before it looks at the clock.
+_TURN = 16
 # Seconds after which a worker that was cancelled from outside is replaced.
 _REVIVE_DELAY = 0.02
 
@@ -65,9 +69,8 @@ class WorkerPool:
         self._context = copy_context()
         self._workers: set[Worker] = set()
         self._idle: list[asyncio.Future[None]] = []
-        self._strays: set[AnyRecord] = set()
         self._watch = Watch(timeout) if timeout is not None else None
-        self._slice = _SLICE
+        self._slice, self._slice_over = _SLICE, False
         self._closing = False
 
     def notify(self) -> None:
@@ -139,96 +142,102 @@ class WorkerPool:
                 asyncio.get_running_loop().call_later(_REVIVE_DELAY, self._revive)
 
     def _revive(self) -> None:
-        if self._scheduler.ready and not self._closing:
+        if self._scheduler.has_ready and not self._closing:
             self.notify()
 
     # The hot path in one piece: every call would be paid for each record.
-    async def _run_records(self, worker: Worker) -> None:  # noqa: C901, PLR0912
-        take, succeed = self._scheduler.take, self._scheduler.succeed
-        handler, new_context, hand_over = self._handler, self._context.copy, self._hand_over
-        watch, task = self._watch, worker.task
-        seconds, running = (0.0, {}) if watch is None else (watch.seconds, watch.running)
-        clock = asyncio.get_running_loop().time
+    async def _run_records(self, worker: Worker) -> None:  # noqa: C901
+        task, scheduler, watch = worker.task, self._scheduler, self._watch
         assert task is not None
-        while not self._closing:
-            record = take()
-            if record is None:
-                await self._wait_for_work()
-                continue
-            worker.record = record
+        driver = drive(self._handler, task.cancelling)
+        driver.send(None)
+        send, new_context, context = driver.send, self._context.copy, self._context
+
+        def step(record: AnyRecord) -> object:
+            nonlocal context
             context = new_context()
-            try:
-                coroutine = handler(record)
-                yielded = context.run(coroutine.send, None)
-            except StopIteration as stop:
-                if stop.value is None and record._history is None:
-                    succeed(record)
-                elif not hand_over(record, stop.value):
-                    await self._conclude(worker, record, context, stop.value)
-                self._slice -= 1
-            except BaseException as error:
-                await self._failed(worker, record, error)
-            else:
-                if self._scheduler.ready:
-                    self.notify()
-                if watch is not None:
-                    running[worker] = clock() + seconds
-                    if not watch.is_wound:
-                        watch.wind()
-                try:
-                    value = await resume(coroutine, context, yielded)
-                except BaseException as error:
-                    await self._failed(worker, record, error)
-                else:
-                    if watch is not None:
-                        running.pop(worker, None)
-                    if value is None and record._history is None:
-                        succeed(record)
-                    elif not hand_over(record, value):
-                        await self._conclude(worker, record, context, value)
-            worker.record = None
-            if task.cancelling() or self._strays:
-                await self._tidy(worker, task, record)
+            return context.run(send, record)
+
+        run_ready, succeed, hand_over = scheduler.run_ready, scheduler.succeed, self._hand_over
+        while not self._closing:
             if self._slice <= 0:
                 await self._end_slice()
+            began = perf_counter()
+            taken = run_ready(step, _TURN)
+            suspended = False
+            if taken is not None:
+                record, outcome = taken
+                worker.record = record
+                if outcome is not ENDED and type(outcome) is not Ended:
+                    suspended = True
+                    self._let_others()
+                    if watch is not None:
+                        watch.begin(worker)
+                    outcome = await resume(driver, context, outcome)
+                    if watch is not None:
+                        watch.running.pop(worker, None)
+                if outcome is ENDED:
+                    succeed(record)
+                elif isinstance(outcome, Ended):
+                    value = outcome.value
+                    if value is None or not hand_over(record, value):
+                        await self._finish(worker, record, context, outcome)
+                    await self._take_back_cancels(worker)
+                worker.record = None
+            elif not scheduler.has_ready:
+                await self._wait_for_work()
+                continue
+            if not suspended:
+                self._slice -= perf_counter() - began
 
-    async def _conclude(self, worker: Worker, record: AnyRecord, context: Context, value: object) -> None:
-        """What follows a handler's return, unless that is nothing: wait for a deferral, collect outputs, hand over."""
-        try:
-            await self._settle_cancels(worker)
-            history = record._history
-            if history is not None and history.deferral is not None:
-                self._let_others()
-                value = await history.deferral.wait()
-            if isinstance(value, AsyncIterable):
-                self._let_others()
-                value = await self._collect(worker, context, value)
-            await self._on_returned(record, value)
-        except BaseException as error:
-            await self._failed(worker, record, error)
+    async def _finish(self, worker: Worker, record: AnyRecord, context: Context, outcome: Ended) -> None:
+        """What follows a handler's end, unless that is nothing."""
+        failure = outcome.error
+        if failure is None:
+            try:
+                await self._conclude(worker, record, context, outcome.value)
+            except BaseException as error:
+                failure = error
+        if failure is not None:
+            await self._failed(worker, record, failure)
         if record._history is not None:
             record._history.deferral = None
 
+    async def _conclude(self, worker: Worker, record: AnyRecord, context: Context, value: object) -> None:
+        """The handler has returned: wait for a deferral, collect outputs, hand over."""
+        # It succeeded: a cancel that came too late must not hit what follows.
+        await self._take_back_cancels(worker)
+        history = record._history
+        if history is not None and history.deferral is not None:
+            self._let_others()
+            value = await history.deferral.wait()
+        if isinstance(value, AsyncIterable):
+            self._let_others()
+            value = await self._collect(worker, record, context, value)
+        await self._on_returned(record, value)
+
     def _let_others(self) -> None:
-        if self._scheduler.ready:
+        if self._scheduler.has_ready:
             self.notify()
 
-    async def _collect(self, worker: Worker, context: Context, outputs: AsyncIterable[object]) -> object:
+    async def _collect(
+        self, worker: Worker, record: AnyRecord, context: Context, outputs: AsyncIterable[object]
+    ) -> object:
         """Collecting is the handler's own time: it has the deadline anew."""
-        watch = self._watch
-        if watch is not None:
-            watch.running[worker] = asyncio.get_running_loop().time() + watch.seconds
-            if not watch.is_wound:
-                watch.wind()
-        value = await run_in(context, collect(outputs))
-        if watch is not None:
-            watch.running.pop(worker, None)
-        return value
-
-    async def _settle_cancels(self, worker: Worker) -> None:
-        # The handler returned normally, so it succeeded: a cancel that came too late must not hit what follows.
-        if worker.task is not None and worker.task.cancelling():
-            await self._take_back_cancels(worker, worker.task)
+        assert worker.task is not None
+        driver = drive(lambda _: collect(outputs), worker.task.cancelling)
+        driver.send(None)
+        if self._watch is not None:
+            self._watch.begin(worker)
+        outcome = context.run(driver.send, record)
+        if not isinstance(outcome, Ended):  # a list is always something to do about
+            outcome = await resume(driver, context, outcome)
+        if self._watch is not None:
+            self._watch.running.pop(worker, None)
+        assert isinstance(outcome, Ended)
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
 
     async def _end_slice(self) -> None:
         """Let the loop turn, after so many records that did not suspend.
@@ -236,15 +245,15 @@ class WorkerPool:
         The worker that used the slice up goes on in the next turn. Others that get here in this one would
         only split its work: they wait until a handler suspends and wakes them.
         """
-        if self._slice < 0:
+        if self._slice_over:
             await self._wait_for_work()
             return
-        self._slice = -1
+        self._slice_over = True
         asyncio.get_running_loop().call_soon(self._new_slice)
         await asyncio.sleep(0)
 
     def _new_slice(self) -> None:
-        self._slice = _SLICE
+        self._slice, self._slice_over = _SLICE, False
 
     async def _wait_for_work(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
@@ -268,7 +277,7 @@ class WorkerPool:
             self._scheduler.put_back(record)
             raise error
         try:
-            await self._settle_cancels(worker)
+            await self._take_back_cancels(worker)
             await self._on_failed(record, failure)
         except asyncio.CancelledError:
             # In a drain, or from outside, while the record waited for room.
@@ -290,22 +299,19 @@ class WorkerPool:
             return _own(error)
         # A stray: from outside, from the handler's own task.cancel(), or from a timeout that an earlier record
         # has left behind. The record starts once more at once; a second time it is its own failure.
-        if record in self._strays:
-            self._strays.discard(record)
+        history = history_of(record)
+        history.strayed = not history.strayed
+        if not history.strayed:
             return _own(error)
-        self._strays.add(record)
         self._scheduler.put_back(record)
         raise error
 
-    async def _tidy(self, worker: Worker, task: asyncio.Task[None], record: AnyRecord) -> None:
-        """Take back cancellations that outlived their record."""
-        self._strays.discard(record)
-        if task.cancelling():
-            await self._take_back_cancels(worker, task)
-
-    async def _take_back_cancels(self, worker: Worker, task: asyncio.Task[None]) -> None:
-        """A cancel that is pending (requested, not delivered) lands in this sleep; ``uncancel`` alone would not clear
-        it on Python 3.11 and 3.12."""
+    async def _take_back_cancels(self, worker: Worker) -> None:
+        """Take back cancellations that have outlived their record. One that is pending (requested, not delivered)
+        lands in this sleep; ``uncancel`` alone would not clear it on Python 3.11 and 3.12."""
+        task = worker.task
+        if task is None or not task.cancelling():
+            return
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
         while task.cancelling():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from aioparallel.offsets.offset_map import OffsetMap
 
@@ -130,6 +130,18 @@ class Ledger:
         if offset > self.highest_completed:  # noqa: PLR1730 - max() takes as long as all the rest
             self.highest_completed = offset
 
+    def complete_all(self, offsets: Iterable[int]) -> None:
+        """:meth:`complete` for several of them."""
+        incompletes, highest = self.incompletes, self.highest_completed
+        for offset in offsets:
+            try:
+                del incompletes[offset]
+            except KeyError:
+                self.complete(offset)  # raises
+            if offset > highest:
+                highest = offset
+        self.highest_completed = highest
+
     @property
     def next_commit(self) -> int:
         """The offset to commit: the first incomplete one, or the first that nothing is known of."""
@@ -157,7 +169,8 @@ class Ledger:
         highest = max(self.highest_completed, base - 1)
         if highest < base:
             return OffsetMap(base, highest)
-        return OffsetMap(base, highest, tuple([offset for offset in self.incompletes if offset <= highest]))
+        incompletes = tuple(self.incompletes)
+        return OffsetMap(base, highest, incompletes[: bisect_right(incompletes, highest)])
 
     def _rebuild_if_mostly_dead(self) -> None:
         # A dict keeps the entries of deleted keys until an insertion makes it grow: a million completed in

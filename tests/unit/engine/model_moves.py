@@ -8,8 +8,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from aioparallel.engine.scheduler import Outcome
+from aioparallel.engine.scheduler import ENDED, Outcome
 from aioparallel.engine.session import NO_CEILING
+from aioparallel.records import Record
 from tests.unit.engine.model import BEGUN, UNFINISHED, Entry, State
 from tests.unit.engine.model_group import Fate
 from tests.unit.engine.model_sessions import PARTITIONS, PICK, Sessions, having
@@ -40,21 +41,59 @@ class Moves(Sessions):
             assert not could, "nothing was started though something is ready"
             self.model.look((), None)
             return False
+        entry = self._started(record, could, parked)
+        self.model.look(could, entry)
+        assert all(holding.passed_over <= PARTITIONS for holding in self.model.holdings.values()), "no turns"
+        return True
+
+    def _started(self, record: Record, could: list[Entry], parked: int) -> Entry:
         entry = next((one for one in could if one.record is record), None)
         assert entry is not None, f"I3: {record!r} was started: out of turn, held back, or twice"
         assert entry.tried or parked < self.max_parked, "I4: a new record was started at the bound of parked ones"
         assert record.attempt == 1 + record._parks
-        self.model.look(could, entry)
-        assert all(holding.passed_over <= PARTITIONS for holding in self.model.holdings.values()), "no turns"
-        return True
+        return entry
+
+    @precondition(lambda self: self.scheduler.ready and len(self.model.entries(State.IN_FLIGHT)) < self.workers)
+    @rule(most=st.integers(1, 5), looked_at=st.integers(0, 5), ends=st.integers(0, 5))
+    def run(self, most: int, looked_at: int, ends: int) -> None:
+        """A worker runs some whose handlers end in their first step, and perhaps one that goes on. One handler looks
+        at the statistics."""
+        started: list[Entry] = []
+
+        def step(record: Record) -> object:
+            could = [one for holding in self.model.holdings.values() for one in self.model.startable(holding)]
+            entry = self._started(record, could, len(self.model.entries(State.PARKED)))
+            if not started:
+                self.model.look(could, entry)  # one turn, however many start in it
+            entry.state = State.IN_FLIGHT
+            started.append(entry)
+            if len(started) == looked_at:
+                self.scheduler.keep_books()
+                self.check_all()
+            if len(started) > ends:
+                return None
+            self._ended(entry, Outcome.SUCCEEDED)
+            return ENDED
+
+        taken = self.scheduler.run_ready(step, most)
+        assert len(started) <= most
+        assert len({entry.owner.partition for entry in started}) <= 1
+        if len(started) > ends:
+            assert taken == (started[-1].record, None)
+        else:
+            assert taken is None
+
+    def check_all(self) -> None:
+        """Look at every invariant."""
+        raise NotImplementedError
 
     @precondition(lambda self: self.scheduler.ready)
     @rule()
     def pause(self) -> None:
         """While paused nothing starts."""
-        self.scheduler.paused = True
+        self.scheduler.pause()
         assert self.scheduler.take() is None
-        self.scheduler.paused = False
+        self.scheduler.resume()
 
     @precondition(lambda self: not self.block and self.model.holdings and self.scheduler.unfinished)
     @rule(pick=PICK, below=st.booleans())

@@ -104,7 +104,7 @@ async def test_leaving_the_block_stops_a_run_in_the_background(broker: InMemoryB
     async with asyncio.timeout(10):
         async with consumer_of(broker) as consumer:
             running = asyncio.create_task(consumer.run(seen))
-            await until(lambda: seen.started)
+            await until(lambda: len(seen.started) == 2)
         await running
     assert committed(broker) == len(seen.ended) == 2
 

@@ -182,9 +182,9 @@ def test_paused_takes_nothing() -> None:
     """While paused nothing starts, and nothing is forgotten."""
     scheduler = Scheduler()
     [record] = feed(scheduler, make_session(), b"a")
-    scheduler.paused = True
+    scheduler.pause()
     assert scheduler.take() is None
-    scheduler.paused = False
+    scheduler.resume()
     assert scheduler.take() is record
 
 

@@ -11,7 +11,6 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from aioparallel.engine.scheduler import Outcome
 from aioparallel.engine.session import NO_CEILING
-from aioparallel.records import Record
 from tests.unit.engine.model import BEGUN, GAP, State
 from tests.unit.engine.model_group import Fate
 from tests.unit.engine.model_moves import Moves
@@ -48,7 +47,7 @@ class SyncCore(Moves):
             session = holding.session
             total += len(session.ready)
             items = [*session.ready, *session.held]
-            heads = [item if isinstance(item, Record) else item.head for item in items]
+            heads = items
             assert len(heads) == len(set(heads))
             assert set(heads) == {entry.record for entry in self.model.ready(holding)}
         assert self.scheduler.ready == total
