@@ -21,9 +21,10 @@ __all__ = ["Committer"]
 
 logger = logging.getLogger(__name__)
 
-# Incompletes encoded (about a millisecond's worth) after which the event loop gets a turn. Counted, not timed:
-# uvloop's clock stands still within a turn, and a simulation must take the same turns each time.
-_TURN = 5_000
+# Incompletes encoded (up to a millisecond's worth) after which the event loop gets a turn. Counted, not timed:
+# uvloop's clock stands still within a turn, and a simulation must take the same turns each time. One map is one
+# step (I9): where it alone is larger, the turn comes right behind it (the largest take 1 to 3 ms).
+_TURN = 2_000
 # Seconds of rest after a round for each incomplete encoded in it: about four times what the encoding took, so that
 # maps never take more than a fifth of the loop (500 partitions with full maps: 3 s a round).
 _REST = 2e-6
@@ -86,6 +87,8 @@ class Committer:
             for _ in range(MetadataLimit.DEFAULT.bit_length() + 1):  # each refusal at least halves the limit
                 faults: set[CommitFault] = set()
                 for generation, part in requests(await self._samples(wanted)):
+                    if self._cost > _TURN:
+                        await asyncio.sleep(0)  # building a full request is another millisecond
                     # Sampled sessions may have gone while others were encoded or committed.
                     still = [one for one in part if _may_commit(one.session) and one.session.generation == generation]
                     if still:

@@ -7,12 +7,14 @@ layout is in docs/offset-maps.md.
 from __future__ import annotations
 
 from array import array
-from itertools import accumulate, chain
+from itertools import accumulate, chain, repeat
+from operator import add, lshift
 from zlib import crc32
 
 from aioparallel.errors import OffsetMapError
 from aioparallel.offsets.java_formats import smallest_java_payload
 from aioparallel.offsets.java_reader import check_incompletes, decode_java_payload
+from aioparallel.offsets.lanes import digits_of_numbers, lane_ones, numbers_of_digits, regroup, zero_places
 from aioparallel.offsets.offset_map import MAX_BODY_BYTES, MAX_OFFSET, OffsetMap
 from aioparallel.offsets.pattern import Pattern
 from aioparallel.offsets.rice import (
@@ -35,6 +37,9 @@ _MAGIC = 0xA9 << 7
 _VERSION = 1
 _GAPS, _RUNS, _JAVA = 0, 1, 2
 _CHECKSUM_BITS = 30
+_UNIT = 16
+"""Bits of a UTF-16 character."""
+_LESS_ONE = bytes([255, *range(255)])
 _MAX_TEXT = MAX_BODY_BYTES * 8 // BITS + 16
 
 
@@ -45,15 +50,15 @@ def is_dense(text: str) -> bool:
 
 def split_runs(pattern: Pattern) -> tuple[array[int], array[int], bool]:
     """Lengths less 1 of the incomplete runs, those of the complete ones, and whether a complete one is first."""
-    runs = pattern.runs
-    complete_first = runs[0] == 0
-    lengths = array("q", runs)
-    incomplete = lengths[2::2] if complete_first else lengths[0::2]
-    return _less_one(incomplete), _less_one(lengths[1::2]), complete_first
+    incomplete, complete = pattern.sides
+    return _less_one(incomplete), _less_one(complete), bool(complete and not pattern.leads)
 
 
-def _less_one(lengths: array[int]) -> array[int]:
-    return array("q", [length - 1 for length in lengths])
+def _less_one(lengths: list[int]) -> array[int]:
+    try:
+        return array("B", bytes(lengths).translate(_LESS_ONE))
+    except ValueError:
+        return array("Q", [length - 1 for length in lengths])
 
 
 def runs_at_least(pattern: Pattern) -> float:
@@ -90,40 +95,42 @@ def dense_text(pattern: Pattern, java: bytes | None = None, limit: int | None = 
             f"Dense: the offset map takes {length} characters, more than limit={limit}; fit_offset_map cuts it"
         )
     if kind == _JAVA and java is not None:
-        digits = number(len(java)) + _octets_to_digits(java)
+        digits = number(len(java)).encode() + digits_of_numbers(array("B", java), 8)
     elif kind == _RUNS:
-        digits = ("1" if complete_first else "0") + write_block(incomplete, ki) + write_block(complete, kc)
+        digits = (b"1" if complete_first else b"0") + write_block(incomplete, ki) + write_block(complete, kc)
     else:
-        # Where gaps are short, their unary part is the bitset, which is there already.
+        # With k = 0 the unary part of the gaps is the digits of the offsets: quickly made where gaps are short.
         short = not k and pattern.size <= 8 * len(between)
-        bitset = format(pattern.bits, f"0{pattern.size}b")[::-1][: pattern.size - pattern.tail] if short else None
-        digits = number(pattern.size) + write_block(between, k, bitset)
+        unary = bytes(pattern.digits[: pattern.size - pattern.tail]) if short else None
+        digits = number(pattern.size).encode() + write_block(between, k, unary)
     return _enclose(pattern.base, kind, digits)
 
 
-def _octets_to_digits(octets: bytes) -> str:
-    return format(int.from_bytes(b"\1" + octets, "big"), "b")[1:]
-
-
-def _enclose(base: int, kind: int, digits: str) -> str:
-    digits += "0" * (-len(digits) % BITS)
-    body = "".join([chr(_FIRST + int(digits[at : at + BITS], 2)) for at in range(0, len(digits), BITS)])
-    head = chr(_FIRST + (_MAGIC | _VERSION << 3 | kind))
+def _enclose(base: int, kind: int, digits: bytes) -> str:
+    row = int(regroup(digits + b"0" * (-len(digits) % BITS), BITS, _UNIT), 2)
+    count = -(-len(digits) // BITS)
+    body = (row + _FIRST * lane_ones(count, 2)).to_bytes(2 * count, "big")
+    head = (_FIRST + (_MAGIC | _VERSION << 3 | kind)).to_bytes(2, "big")
     checksum = _checksum(base, head + body)
-    return head + chr(_FIRST + (checksum >> BITS)) + chr(_FIRST + (checksum & 0x7FFF)) + body
+    found = (_FIRST + (checksum >> BITS)).to_bytes(2, "big") + (_FIRST + (checksum & 0x7FFF)).to_bytes(2, "big")
+    return (head + found + body).decode("utf-16-be")
 
 
-def _checksum(base: int, text: str) -> int:
+def _checksum(base: int, octets: bytes) -> int:
     # With the base in it: tools that copy a commit to another offset, keeping its text, then leave no map
     # behind where it would be wrong.
-    return crc32(text.encode("utf-16-be"), crc32(base.to_bytes(8, "big"))) & ((1 << _CHECKSUM_BITS) - 1)
+    return crc32(octets, crc32(base.to_bytes(8, "big"))) & ((1 << _CHECKSUM_BITS) - 1)
 
 
 def decode_dense(base: int, text: str) -> OffsetMap:
     """The map in the text. Raises OffsetMapError with the reason for anything that is none."""
     if len(text) > _MAX_TEXT:
         raise OffsetMapError(f"offset map: {len(text)} characters are more than the largest body needs")
-    if not _FIRST <= ord(min(text)) <= ord(max(text)) <= _LAST:
+    octets = text.encode("utf-16-be", "surrogatepass")
+    count = len(octets) // 2
+    # A character below the block leaves its lane negative, that is with the top bit set like one above it.
+    row = int.from_bytes(octets, "big") - _FIRST * lane_ones(count, 2)
+    if row < 0 or row & lane_ones(count, 2) << BITS:
         raise OffsetMapError("offset map: Dense has a character outside U+0800..U+87FF")
     head = ord(text[0]) - _FIRST
     if head & ~0x7F != _MAGIC:
@@ -133,11 +140,12 @@ def decode_dense(base: int, text: str) -> OffsetMap:
     if len(text) <= ENVELOPE:
         raise OffsetMapError("offset map: Dense is truncated in its envelope")
     found = (ord(text[1]) - _FIRST) << BITS | (ord(text[2]) - _FIRST)
-    if found != _checksum(base, text[0] + text[ENVELOPE:]):
+    if found != _checksum(base, octets[:2] + octets[2 * ENVELOPE :]):
         raise OffsetMapError(
             f"offset map: Dense has a checksum that does not fit: damaged, or not written for offset {base}"
         )
-    digits = Digits("".join([format(ord(character) - _FIRST, "015b") for character in text[ENVELOPE:]]))
+    units = format(row, f"0{_UNIT * count}b").encode()[_UNIT * ENVELOPE :]
+    digits = Digits(bytes(regroup(units, _UNIT, BITS)))
     kind = head & 7
     if kind not in _READERS:
         raise OffsetMapError(f"offset map: Dense has a body of unknown kind {kind}")
@@ -146,26 +154,27 @@ def decode_dense(base: int, text: str) -> OffsetMap:
 
 def _read_gaps(base: int, digits: Digits) -> OffsetMap:
     size = digits.number()
-    block = read_block(digits)
+    count, k, remainders, unary = read_block(digits)
     digits.end()
-    check_incompletes(len(block.zeros))
+    check_incompletes(count)
     highest = _highest(base, size)
-    if block.k:
+    if k:
         # The gaps up to number i, and the i incomplete offsets between them: the unary parts add up to
-        # zeros[i] - i, the remainders to their running sum.
-        k, sums = block.k, accumulate(block.remainders)
-        offsets = [
-            base + at + ((zero - at) << k) + low for at, (zero, low) in enumerate(zip(block.zeros, sums, strict=True))
-        ]
+        # zeros[i] - i, the remainders to their running sum. So base + i + ((zeros[i] - i) << k) + that sum.
+        each, zeros = (1 << k) - 1, zero_places(0, unary)
+        rest = map(add, accumulate(remainders), range(base, base - each * count, -each))
+        offsets = list(map(add, map(lshift, zeros, repeat(k)), rest))
+        last = offsets[-1] if offsets else base - 1
     else:
-        offsets = [base + zero for zero in block.zeros] if base else block.zeros
-    if offsets and offsets[-1] > highest:
-        raise OffsetMapError(f"offset map: Dense lists offset {offsets[-1]} above its highest {highest}")
+        last = base + len(unary) - 1
+        offsets = zero_places(base, unary) if last <= highest else []
+    if last > highest:
+        raise OffsetMapError(f"offset map: Dense lists offset {last} above its highest {highest}")
     return OffsetMap(base, highest, tuple(offsets))
 
 
 def _read_runs(base: int, digits: Digits) -> OffsetMap:
-    complete_first = digits.take(1) == "1"
+    complete_first = digits.take(1) == b"1"
     incomplete = [length + 1 for length in read_block(digits).values()]
     complete = [length + 1 for length in read_block(digits).values()]
     digits.end()
@@ -188,7 +197,7 @@ def _read_java(base: int, digits: Digits) -> OffsetMap:
     length = digits.number()
     row = digits.take(8 * length)
     digits.end()
-    return decode_java_payload(base, int("1" + row, 2).to_bytes(length + 1, "big")[1:])
+    return decode_java_payload(base, numbers_of_digits(row, 8).tobytes())
 
 
 def _highest(base: int, size: int) -> int:

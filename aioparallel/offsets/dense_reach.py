@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Collection
+from functools import partial
 
 from aioparallel.offsets.dense import runs_at_least, split_runs
 from aioparallel.offsets.java_reach import java_reach, promising_forms
 from aioparallel.offsets.pattern import Pattern
-from aioparallel.offsets.rice import RunningSizes, best_parameter, block_size, number_size
+from aioparallel.offsets.rice import RunningSizes, number_size
 
 __all__ = ["dense_reaches"]
 
@@ -30,55 +30,58 @@ def dense_reaches(pattern: Pattern, digits: int) -> list[int]:
 
 
 def _gaps_reach(pattern: Pattern, digits: int) -> int:
-    offsets, values = pattern.offsets, pattern.gaps
+    offsets = pattern.offsets
+    values = pattern.gaps[:digits]  # each takes a digit at least
+    sizes = RunningSizes(values)
 
     def last(count: int) -> int:
         return offsets[count] - 1 if count < len(offsets) else pattern.highest
 
-    def head(count: int) -> int:
-        return number_size(last(count) - pattern.base + 1)
-
     def within(k: int) -> int:
-        sizes = RunningSizes(values, k, digits)
-        return bisect_right(range(sizes.top + 1), digits, key=lambda count: sizes.block(count) + head(count)) - 1
+        top = min(len(values), digits // (k + 1))
+        return _most(top, digits, lambda count: sizes.block(count, k) + number_size(last(count) - pattern.base + 1))
 
-    count = max(map(within, _parameters(values, digits, within)))
+    count = max(map(within, _parameters(sizes, len(values), digits, within)))
     return last(count) if count >= 0 else pattern.base - 1
 
 
-def _parameters(values: array[int], digits: int, within: Callable[[int], int]) -> Collection[int]:
+def _most(top: int, digits: int, size: Callable[[int], int]) -> int:
+    """The largest count up to ``top`` whose size keeps to the digits; -1 when even that of 0 does not."""
+    return bisect_right(range(top + 1), digits, key=size) - 1
+
+
+def _parameters(sizes: RunningSizes, total: int, digits: int, within: Callable[[int], int]) -> Collection[int]:
     """The parameters to try: all where that is quick, else those that are the best for what they keep."""
-    count = min(len(values), digits)
-    k = best_parameter(values[:count])[0]
+    k = sizes.best(total)
     if digits <= _FEW_DIGITS:
         return range(k + 3)
-    tried = set[int]()
+    tried, count = set[int](), 0
     while k not in tried:
         tried.add(k)
         count = max(0, within(k))
-        k = best_parameter(values[:count])[0]
-    one_more = values[: count + 1]
-    return tried | {near for near in (k - 1, k + 1) if near >= 0 and block_size(one_more, near) <= digits}
+        k = sizes.best(count)
+    one_more = min(count + 1, total)
+    return tried | {near for near in (k - 1, k + 1) if near >= 0 and sizes.block(one_more, near) <= digits}
 
 
 def _rice_runs_reach(pattern: Pattern, digits: int) -> int:
     incomplete, complete, complete_first = split_runs(pattern)
     lead = int(complete_first)
-    pairs = min(len(incomplete), len(complete) - lead)
-    ends = pattern.run_ends
+    of_incomplete, of_complete = RunningSizes(incomplete[:digits]), RunningSizes(complete[:digits])
+    most = min(len(incomplete), len(complete) - lead)
+    pairs = most
     for _ in range(3):
         if pairs < 0:
             return pattern.base - 1
-        in_incomplete = RunningSizes(incomplete, best_parameter(incomplete[:pairs])[0], digits)
-        in_complete = RunningSizes(complete, best_parameter(complete[: pairs + lead])[0], digits)
-        top = min(in_incomplete.top, in_complete.top - lead, len(incomplete), len(complete) - lead)
-        pairs = (
-            bisect_right(
-                range(top + 1),
-                digits - 1,
-                key=lambda count: in_incomplete.block(count) + in_complete.block(count + lead),
-            )
-            - 1
+        ki, kc = of_incomplete.best(min(pairs, digits)), of_complete.best(min(pairs + lead, digits))
+        pairs = _most(
+            min(most, digits // (ki + 1), digits // (kc + 1) - lead),
+            digits - 1,
+            partial(_pairs_size, of_incomplete, ki, of_complete, kc, lead),
         )
     entries = 2 * (pairs + lead)
-    return pattern.base + (ends[entries - 1] if entries > 0 else 0) - 1
+    return pattern.base + (pattern.run_ends[entries - 1] if entries > 0 else 0) - 1
+
+
+def _pairs_size(of_incomplete: RunningSizes, ki: int, of_complete: RunningSizes, kc: int, lead: int, pairs: int) -> int:
+    return of_incomplete.block(pairs, ki) + of_complete.block(pairs + lead, kc)

@@ -60,9 +60,12 @@ JAVA_FORMATS = {
 
 _SMALLEST_COMPRESSED = 11
 """Magic byte, frame header (6 bytes), one block (4 bytes): no compressed payload is smaller."""
-_FEW_RUNS = 20_000
+_FEW_RUNS = 2_000
+_MANY_RUNS = 20_000
 _SMALL_BITSET = 8_192  # bytes
 _SMALL_PAYLOAD = 32
+_NEAR = 1.2
+_REPEATS = 0.8
 
 
 def java_text(payload: bytes) -> str:
@@ -72,21 +75,30 @@ def java_text(payload: bytes) -> str:
 
 def java_payload(pattern: Pattern, form: JavaFormat) -> bytes:
     """Magic byte and body. Raises ValueError when the format cannot hold the pattern."""
-    body = run_length_body(pattern.runs, form) if form.runs else _bitset_body(pattern, form)
+    body = run_length_body(pattern, form) if form.runs else _bitset_body(pattern, form)
     return bytes((form.magic,)) + (compress_frame(body) if form.compressed else body)
 
 
-def run_length_body(runs: list[int], form: JavaFormat) -> bytes:
-    """The run lengths in big-endian entries of ``form.width`` bytes. Raises ValueError when one does not fit."""
+def run_length_body(pattern: Pattern, form: JavaFormat, entries: int | None = None) -> bytes:
+    """The first so many run lengths (all) in big-endian entries of ``form.width`` bytes.
+
+    Raises ValueError when one does not fit, or when they are more than a body may hold.
+    """
+    runs = pattern.runs[:entries]
     if form.width * len(runs) > MAX_BODY_BYTES:
         raise ValueError(f"{form.name}: {len(runs)} runs make a body of more than {MAX_BODY_BYTES} bytes")
-    try:
-        entries = array("h" if form.width == 2 else "i", runs)
-    except OverflowError:
-        raise ValueError(f"{form.name}: a run of {max(runs)} offsets is longer than {form.largest}") from None
+    longest = pattern.longest_run if entries is None else max(runs, default=0)
+    if longest > form.largest:
+        raise ValueError(f"{form.name}: a run of {longest} offsets is longer than {form.largest}")
+    lengths = array("I", runs)  # in half the time that "h" takes
     if sys.byteorder == "little":
-        entries.byteswap()
-    return entries.tobytes()
+        lengths.byteswap()
+    octets = lengths.tobytes()
+    if form.width == 4:
+        return octets
+    body = bytearray(2 * len(runs))
+    body[0::2], body[1::2] = octets[2::4], octets[3::4]
+    return bytes(body)
 
 
 def _bitset_body(pattern: Pattern, form: JavaFormat) -> bytes:
@@ -102,12 +114,13 @@ def smallest_java_payload(pattern: Pattern) -> bytes | None:
 
     Sizes without zstd follow from the number of offsets and of runs. Those with zstd must be made, and most can
     be seen to lose beforehand: what is sparse loses as a bitset, and where runs are many and short, and the
-    bits have no pattern that zstd finds, run lengths lose. With at most 20,000 runs in a bitset of at most 8 KiB
-    all are made, so there the choice is exact; beyond, up to 21 bytes may be given away on a regular pattern.
+    bits have no pattern that zstd finds, run lengths lose. With at most 2,000 runs in a bitset of at most 8 KiB
+    all are made, so there the choice is exact. With up to 20,000 runs a sample decides; beyond, up to 21 bytes may
+    be given away on a regular pattern.
     """
     size, runs = pattern.size, pattern.run_count
     octets = (size + 7) // 8
-    short = size <= 0x7FFF or (16 * runs < size + 64 and max(pattern.runs) <= 0x7FFF)
+    short = size <= 0x7FFF or (16 * runs < size + 64 and pattern.longest_run <= 0x7FFF)
     plain = [
         (form, 1 + (form.width * runs if form.runs else form.width + octets + 1))
         for form in JAVA_FORMATS.values()
@@ -133,9 +146,24 @@ def compressed_payloads(pattern: Pattern) -> list[bytes]:
     if octets <= _SMALL_BITSET or size <= 128 * runs:
         payloads += _those_that_fit(pattern, "BitSetCompressed", "BitSetV2Compressed")
     smallest = min(map(len, payloads), default=octets)
-    if runs <= _FEW_RUNS or size >= 8 * runs or _SMALL_PAYLOAD < smallest < octets // 2:
+    regular = size >= 8 * runs or _SMALL_PAYLOAD < smallest < octets // 2
+    if regular or runs <= _FEW_RUNS or (runs <= _MANY_RUNS and _runs_may_win(pattern)):
         payloads += _those_that_fit(pattern, "RunLengthCompressed", "RunLengthV2Compressed")
     return payloads
+
+
+def _runs_may_win(pattern: Pattern) -> bool:
+    """Whether run lengths under zstd may come near a bitset: to make them all takes long.
+
+    They do where they come near in a sample, the first eighth; and they may where something repeats itself only
+    beyond the sample, in which case the gaps shrink more as a whole than in the sample.
+    """
+    sample = pattern.cut(pattern.last_complete(pattern.base + pattern.size // 8))
+    bitset, runs = _those_that_fit(sample, "BitSetV2Compressed", "RunLengthV2Compressed")
+    if len(runs) < _NEAR * len(bitset):
+        return True
+    of_sample, of_all = (compress_frame(gaps.tobytes()) for gaps in (sample.gaps, pattern.gaps))
+    return len(of_all) * len(sample.gaps) < _REPEATS * len(of_sample) * len(pattern.gaps)
 
 
 def _those_that_fit(pattern: Pattern, *names: str) -> list[bytes]:

@@ -58,10 +58,10 @@ def _runs_reach(pattern: Pattern, form: JavaFormat, room: int) -> int:
     """Cut behind a run of complete offsets: behind an even number of entries."""
     runs, ends = pattern.runs, pattern.run_ends
     entries = min(len(runs), MAX_BODY_BYTES // form.width)
-    if max(runs) > form.largest:
+    if pattern.longest_run > form.largest:
         entries = min(entries, next(at for at, run in enumerate(runs) if run > form.largest))
     if form.compressed:
-        body = run_length_body(runs[:entries], form)
+        body = run_length_body(pattern, form, entries)
         step = 2 * form.width
         entries = 2 * _furthest(lambda pairs: len(compress_frame(body[: step * pairs])), room, entries // 2)
         return pattern.base + (ends[entries - 1] if entries else 0) - 1

@@ -15,6 +15,7 @@ from itertools import accumulate, chain, compress
 from aioparallel.errors import OffsetMapError
 from aioparallel.offsets.frames import decompress_frame
 from aioparallel.offsets.java_formats import JAVA_FORMATS, JavaFormat
+from aioparallel.offsets.lanes import zero_places
 from aioparallel.offsets.offset_map import MAX_BODY_BYTES, MAX_INCOMPLETES, MAX_OFFSET, OffsetMap
 
 __all__ = ["check_incompletes", "decode_java_payload", "decode_java_text"]
@@ -28,7 +29,6 @@ _PIECE = 4_096  # bytes of a bitset unpacked at a time: memory stays small whate
 # The places of the zero bits in each byte: what is incomplete in it.
 _ZEROS = tuple(tuple(bit for bit in range(8) if not octet >> bit & 1) for octet in range(256))
 _NOT_FULL = bytes([1] * 255 + [0])
-_IS_ZERO = bytes([0] * 48 + [1, 0] + [0] * 206)  # the digit "0" to 1, the digit "1" to 0
 _NEGATIVE = bytes(range(128))  # what to delete to see whether a high byte is left
 
 
@@ -116,8 +116,7 @@ def _zero_places(base: int, bitset: bytes) -> list[int]:
         piece = bitset[at : at + _PIECE]
         # A digit a bit, the highest first: the one put in front keeps leading zeros, and falls away again.
         digits = format(int.from_bytes(piece + b"\1", "little"), "b")[:0:-1]
-        first = base + 8 * at
-        places += compress(range(first, first + 8 * len(piece)), digits.encode().translate(_IS_ZERO))
+        places += zero_places(base + 8 * at, digits.encode())
     return places
 
 

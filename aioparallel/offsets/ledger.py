@@ -110,9 +110,11 @@ class Ledger:
         return known + fresh
 
     def _enter(self, fresh: list[int]) -> None:
-        before = len(self.incompletes)
-        self.incompletes.update(dict.fromkeys(fresh))
-        entered = len(self.incompletes) - before
+        incompletes = self.incompletes
+        before = len(incompletes)
+        for offset in fresh:  # a third quicker than to update from a dict made for it
+            incompletes[offset] = None
+        entered = len(incompletes) - before
         self._entered += entered
         self._slots += entered
 
@@ -131,16 +133,18 @@ class Ledger:
             self.highest_completed = offset
 
     def complete_all(self, offsets: Iterable[int]) -> None:
-        """:meth:`complete` for several of them."""
+        """:meth:`complete` for several of them; where one is wrong, those before it are completed."""
         incompletes, highest = self.incompletes, self.highest_completed
-        for offset in offsets:
-            try:
-                del incompletes[offset]
-            except KeyError:
-                self.complete(offset)  # raises
-            if offset > highest:
-                highest = offset
-        self.highest_completed = highest
+        try:
+            for offset in offsets:
+                try:
+                    del incompletes[offset]
+                except KeyError:
+                    self.complete(offset)  # raises
+                if offset > highest:  # noqa: PLR1730 - as above
+                    highest = offset
+        finally:
+            self.highest_completed = highest
 
     @property
     def next_commit(self) -> int:

@@ -1,27 +1,28 @@
-"""The offsets of one map, seen the ways the formats need them: distances, runs, bits.
+"""The offsets of one map, seen the ways the formats need them: gaps, runs, bits.
 
 A map of 100,000 offsets is written in a few milliseconds because nothing here loops over offsets where one
-operation on a long integer does: an ``array`` of int64 read as one integer is a row of 64-bit lanes, and one
-subtraction works on all of them.
+operation on a whole row does (:mod:`aioparallel.offsets.lanes`).
 """
 
 from __future__ import annotations
 
-import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, compress, pairwise
+from itertools import accumulate, compress
+from operator import sub
 
+from aioparallel.offsets.lanes import PIECE, LaneRow, digits_of_places, lane_ones, lane_row, narrow_lanes
 from aioparallel.offsets.offset_map import MAX_INCOMPLETES, MAX_OFFSET
 
 __all__ = ["Pattern"]
 
-_LANE = 8  # bytes
 _CLEAR = tuple(0xFF ^ (1 << bit) for bit in range(8))
-_DENSE = 32
-"""Up to so many offsets an incomplete one, bits are made from one byte per offset; beyond, from the bitset."""
+_SHORT = 2**31
+_LONG = "L" if array("L").itemsize == 8 else "Q"  # the same, in half the time that "Q" takes
+_DENSE = 16
+"""Up to so many offsets an incomplete one, bits are made by blocks of offsets; beyond, one by one."""
 
 
 class Pattern:
@@ -40,51 +41,42 @@ class Pattern:
         self.base = base
         self.highest = highest
         self.size = highest - base + 1
-        try:
-            self.offsets = array("q", incompletes if isinstance(incompletes, Sequence) else tuple(incompletes))
-        except OverflowError:
-            raise ValueError("incompletes: an offset is within 0..2**63-1") from None
+        self.offsets = _as_array(incompletes, highest)
         if len(self.offsets) > MAX_INCOMPLETES:
             raise ValueError(
                 f"{len(self.offsets)} incomplete offsets from {base} on: a map lists at most {MAX_INCOMPLETES}; "
                 "cut it with fit_offset_map"
             )
-        self.distances = self._distances()
+        self._check_ends()
+        self._gap_rows = list(self._checked_gaps())
+        self._cut: Pattern | None = None
 
-    def _distances(self) -> array[int]:
-        """How far each incomplete offset is behind the one before it, the first behind ``base - 1``: all >= 1.
-
-        Any other lane tells of offsets out of order: a smaller one leaves its lane negative, that is with the
-        top bit set, and an equal one leaves 0, which loses 1 in the check. A lane that went wrong may borrow
-        from those above it, but then it has told already. A negative offset in the middle cannot hide behind
-        2**63: the last one is within the range, and the lane where the row comes back down tells.
-        """
-        offsets, count = self.offsets, len(self.offsets)
-        self._lanes = self._ones = 0
-        if not count:
-            return array("q")
-        for end in (offsets[0], offsets[-1]):
+    def _check_ends(self) -> None:
+        for end in (*self.offsets[:1], *self.offsets[-1:]):
             if not self.base <= end <= self.highest:
                 raise ValueError(f"incompletes: {end} is outside [{self.base}, {self.highest}]")
-        lanes = _as_integer(offsets)
-        behind = lanes - ((lanes & ((1 << 64 * (count - 1)) - 1)) << 64) - (self.base - 1)
-        ones = int.from_bytes(b"\1\0\0\0\0\0\0\0" * count, "little")
-        if behind < 0 or (behind | (behind - ones)) & (ones << 63):
-            raise ValueError("incompletes: offsets must ascend, each once")
-        self._lanes, self._ones = behind, ones
-        return _as_array(behind, count)
+
+    def _checked_gaps(self) -> Iterator[LaneRow]:
+        """The :attr:`gaps` in lanes.
+
+        A lane below 0 has its top bit set: that tells of offsets out of order, or equal ones. A lane that went
+        wrong may borrow from those above it, but then it has told already. An offset with the top bit set, from
+        which a step down could look like one up, tells by itself.
+        """
+        offsets, octets = self.offsets, self.offsets.itemsize
+        before = array(offsets.typecode, (self.base,)) + offsets[:-1]
+        for at in range(0, len(offsets), PIECE):
+            piece = offsets[at : at + PIECE]
+            row, ones = lane_row(piece), lane_ones(len(piece), octets)
+            gaps = row - lane_row(before[at : at + PIECE]) - (ones if at else ones ^ 1)
+            if gaps < 0 or (gaps | row) & ones << 8 * octets - 1:
+                raise ValueError("incompletes: offsets must ascend, each once")
+            yield LaneRow(gaps, len(piece), octets)
 
     @cached_property
     def gaps(self) -> array[int]:
         """How many complete offsets stand before each incomplete one, since the one before."""
-        return _as_array(self._lanes - self._ones, len(self.offsets)) if self.offsets else array("q")
-
-    @cached_property
-    def _apart(self) -> bool:
-        """Whether no two incomplete offsets stand side by side: every distance but the first is above 1."""
-        above_first = self._lanes >> 64
-        ones = self._ones >> 64
-        return not (above_first - 2 * ones) & (ones << 63)
+        return narrow_lanes(self._gap_rows)
 
     @cached_property
     def tail(self) -> int:
@@ -92,18 +84,18 @@ class Pattern:
         return self.highest - (self.offsets[-1] if self.offsets else self.base - 1)
 
     @cached_property
+    def digits(self) -> bytearray:
+        """A digit for each offset in turn, 1 where it is complete."""
+        return digits_of_places(self.offsets, self.base, self.size)
+
+    @cached_property
     def bits(self) -> int:
         """Bit ``i`` is 1 where offset ``base + i`` is complete."""
-        size, base = self.size, self.base
-        if not size:
+        if not self.size:
             return 0
-        if size > _DENSE * len(self.offsets):
+        if self.size > _DENSE * len(self.offsets):
             return int.from_bytes(self._sparse_bitset(), "little")
-        digits = bytearray(b"1") * size
-        for offset in self.offsets:
-            digits[offset - base] = 48
-        digits.reverse()
-        return int(bytes(digits), 2)
+        return int(self.digits[::-1], 2)
 
     def _sparse_bitset(self) -> bytearray:
         octets = bytearray(b"\xff") * ((self.size + 7) // 8)
@@ -127,51 +119,52 @@ class Pattern:
         """How many entries :attr:`runs` has, without making it."""
         if not self.offsets:
             return 2 if self.size else 1
-        leads = self.distances[0] == 1
         if self.size <= _DENSE * len(self.offsets):
             # One change between two runs, and one more run than changes; an empty first run if base is complete.
             changes = ((self.bits ^ (self.bits >> 1)) & ((1 << (self.size - 1)) - 1)).bit_count()
-            return changes + 1 + (not leads)
-        starts = len(self.offsets) - self.distances.count(1) + leads
+            return changes + 1 + (self.bits & 1)
+        leads = self.leads
+        starts = len(self.offsets) - self.gaps.count(0) + leads
         return 2 * starts + (-1 if leads else 1) + (self.tail > 0)
+
+    @property
+    def leads(self) -> bool:
+        """Whether the first offset is incomplete."""
+        return bool(self.offsets) and self.offsets[0] == self.base
+
+    @cached_property
+    def sides(self) -> tuple[list[int], list[int]]:
+        """Lengths of the runs of incomplete offsets, and of those of complete ones, each in turn."""
+        count, gaps = len(self.offsets), self.gaps
+        complete = list(gaps.tobytes().translate(None, b"\0") if gaps.itemsize == 1 else filter(None, gaps))
+        if not count:
+            incomplete = []
+        elif len(complete) >= count - self.leads:
+            incomplete = [1] * count  # no two side by side
+        else:
+            starts = list(compress(range(count), gaps))
+            if self.leads:
+                starts.insert(0, 0)
+            incomplete = list(map(sub, [*starts[1:], count], starts))
+        if self.tail:
+            complete.append(self.tail)
+        return incomplete, complete
 
     @cached_property
     def runs(self) -> list[int]:
         """Lengths of the runs in turn, the first of incomplete offsets (0 when ``base`` is complete)."""
-        count, distances = len(self.offsets), self.distances
-        if not count:
-            return [0, self.size] if self.size else [0]
-        if not self._apart and self.size <= _DENSE * count:
-            return self._runs_of_bits()
-        leads = distances[0] == 1
-        if self._apart:
-            gaps, lengths = self.gaps, [1] * count
-        else:
-            starts = list(compress(range(count), map((1).__lt__, distances)))
-            if leads:
-                starts.insert(0, 0)
-            gaps = array("q", [distances[start] - 1 for start in starts])
-            starts.append(count)
-            lengths = [after - start for start, after in pairwise(starts)]
-        runs = [0] * (2 * len(gaps))
-        runs[0::2] = gaps
-        runs[1::2] = lengths
-        if leads:
-            del runs[0]
-        else:
-            runs.insert(0, 0)
-        if self.tail:
-            runs.append(self.tail)
+        incomplete, complete = self.sides
+        if not self.leads:
+            incomplete = [0, *incomplete]
+        runs = [0] * (len(incomplete) + len(complete))
+        runs[0::2] = incomplete
+        runs[1::2] = complete
         return runs
 
-    def _runs_of_bits(self) -> list[int]:
-        """The same from the bits, where the incomplete offsets are many: a 1 at each change of side."""
-        changes = (self.bits ^ (self.bits << 1)) & ((1 << self.size) - 1) & ~1 | 1 << self.size
-        pieces = format(changes, "b")[::-1].split("1")
-        pieces.pop()  # behind the closing 1
-        runs = [length + 1 for length in map(len, pieces)]
-        runs[0] -= 1  # the first has no change in front
-        return [0, *runs] if self.bits & 1 else runs
+    @cached_property
+    def longest_run(self) -> int:
+        """The largest of :attr:`runs`."""
+        return max(self.runs)
 
     @cached_property
     def run_ends(self) -> list[int]:
@@ -179,8 +172,12 @@ class Pattern:
         return list(accumulate(self.runs))
 
     def cut(self, highest: int) -> Pattern:
-        """The same up to ``highest``."""
-        return Pattern(self.base, highest, self.offsets[: bisect_right(self.offsets, highest)])
+        """The same up to ``highest``; the last one is kept, because it is asked for again and again."""
+        if self._cut is None or self._cut.highest != highest:
+            self._cut = Pattern(self.base, highest, self.offsets[: bisect_right(self.offsets, highest)])
+            if "digits" in self.__dict__:
+                self._cut.digits = self.digits[: self._cut.size]
+        return self._cut
 
     def last_complete(self, highest: int) -> int:
         """The last complete offset at or below ``highest``, or ``base - 1``."""
@@ -191,16 +188,12 @@ class Pattern:
         return highest
 
 
-def _as_array(lanes: int, count: int) -> array[int]:
-    numbers = array("q")
-    numbers.frombytes(lanes.to_bytes(_LANE * count, "little"))
-    if sys.byteorder == "big":  # pragma: no cover
-        numbers.byteswap()
-    return numbers
-
-
-def _as_integer(offsets: array[int]) -> int:
-    if sys.byteorder == "big":  # pragma: no cover
-        offsets = offsets[:]
-        offsets.byteswap()
-    return int.from_bytes(offsets.tobytes(), "little")
+def _as_array(incompletes: Iterable[int], highest: int) -> array[int]:
+    """The offsets in the items that are the quickest to make and to reckon with: 4 bytes as long as that does."""
+    offsets = incompletes if isinstance(incompletes, Sequence) else tuple(incompletes)
+    for code in ("I", _LONG, "q") if highest < _SHORT else (_LONG, "q"):
+        try:
+            return array(code, offsets)
+        except OverflowError:  # out of range in any case: which way, the checks tell
+            continue
+    raise ValueError("incompletes: an offset is within 0..2**63-1")

@@ -8,20 +8,25 @@ value by value. With ``k = 0`` the unary part of the gaps between incomplete off
 
 from __future__ import annotations
 
-import sys
 from array import array
-from collections.abc import Sequence
-from itertools import accumulate, compress, repeat
+from itertools import repeat
+from operator import add, rshift
 from typing import NamedTuple
 
 from aioparallel.errors import OffsetMapError
+from aioparallel.offsets.lanes import (
+    PIECE,
+    digits_of_numbers,
+    lane_piece,
+    numbers_of_digits,
+    zero_places,
+)
 
 __all__ = [
     "Digits",
     "RiceBlock",
     "RunningSizes",
     "best_parameter",
-    "block_size",
     "number",
     "number_size",
     "read_block",
@@ -29,7 +34,7 @@ __all__ = [
 ]
 
 _WIDTH = 6  # bits that tell how many bits a number has: up to 63
-_IS_ZERO = bytes([0] * 48 + [1, 0] + [0] * 206)
+_TABLE = 1_024  # unary parts up to this are made once each
 
 
 def number(value: int) -> str:
@@ -46,127 +51,123 @@ def number_size(value: int) -> int:
 class Digits:
     """A row of digits read from the front. Raises OffsetMapError when it ends too early."""
 
-    __slots__ = ("_at", "_text")
+    __slots__ = ("_at", "_row")
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self, row: bytes) -> None:
+        self._row = row
         self._at = 0
 
-    def take(self, count: int) -> str:
+    def take(self, count: int) -> bytes:
         """The next ``count`` digits."""
-        text = self._text[self._at : self._at + count]
-        if len(text) < count:
+        row = self._row[self._at : self._at + count]
+        if len(row) < count:
             raise OffsetMapError("offset map: Dense is truncated")
         self._at += count
-        return text
+        return row
 
     def number(self) -> int:
         """What :func:`number` wrote; a leading zero, which it never writes, is refused."""
         width = int(self.take(_WIDTH), 2)
         if not width:
             return 0
-        text = self.take(width)
-        if text[0] == "0":
+        row = self.take(width)
+        if row.startswith(b"0"):
             raise OffsetMapError("offset map: Dense has a number with a leading zero")
-        return int(text, 2)
+        return int(row, 2)
 
     def end(self) -> None:
         """Raises OffsetMapError unless only the padding of the last character is left: under 15 zeros."""
-        rest = self._text[self._at :]
-        if len(rest) >= 15 or "1" in rest:
+        rest = self._row[self._at :]
+        if len(rest) >= 15 or b"1" in rest:
             raise OffsetMapError(f"offset map: Dense has {len(rest)} digits after its end")
 
 
 class RiceBlock(NamedTuple):
-    """A block as read: its parameter, the remainders, and the places of the zeros in the unary part."""
+    """A block as read: how many values, the parameter, the remainders (none where it is 0), and the unary part."""
 
+    total: int
     k: int
-    remainders: list[int]
-    zeros: list[int]
+    remainders: array[int]
+    unary: bytes
 
     def values(self) -> list[int]:
         """The values in order."""
-        k, remainders = self.k, self.remainders or repeat(0)
-        before = [-1, *self.zeros]
-        return [(zero - last - 1) << k | low for zero, last, low in zip(self.zeros, before, remainders, strict=False)]
+        k, zeros = self.k, zero_places(0, self.unary)
+        before, remainders = [-1, *zeros], self.remainders or repeat(0)
+        return [(zero - last - 1) << k | low for zero, last, low in zip(zeros, before, remainders, strict=False)]
 
 
 def best_parameter(values: array[int]) -> tuple[int, int]:
-    """The parameter under which the values (an array of int64) take the fewest digits, and how many the block
-    takes then.
-
-    How many of the values have bit ``j`` set, for each ``j``, tells the sum of ``value >> k`` for every ``k``.
-    The row of all values as one integer counts each bit with one mask.
-    """
-    count = len(values)
-    ones = int.from_bytes(b"\1\0\0\0\0\0\0\0" * count, sys.byteorder)
-    row = int.from_bytes(values.tobytes(), sys.byteorder)
-    widest = _widest(row, count)
-    with_bit = [(row & ones << bit).bit_count() for bit in range(widest)]
-    best, shortest, shifted, unary = widest, widest * count, 0, 0
-    for k in reversed(range(widest)):
-        shifted = 2 * shifted + with_bit[k]
-        if k * count + shifted <= shortest:
-            best, shortest, unary = k, k * count + shifted, shifted
-    return best, _block_size(count, best, count + unary)
-
-
-def _widest(row: int, count: int) -> int:
-    """The bit length of the largest of ``count`` values: the row is folded until one lane has all their bits."""
-    while count > 1:
-        count = (count + 1) // 2
-        row = row >> 64 * count | row & (1 << 64 * count) - 1
-    return row.bit_length()
-
-
-def block_size(values: Sequence[int], k: int) -> int:
-    """How many digits :func:`write_block` makes under ``k``."""
-    return _block_size(len(values), k, len(values) + sum([value >> k for value in values]))
-
-
-def _block_size(count: int, k: int, unary: int) -> int:
-    return number_size(count) + _WIDTH + number_size(unary) + k * count + unary
+    """The parameter under which the values take the fewest digits, and how many the block takes then."""
+    sizes = RunningSizes(values)
+    k = sizes.best(len(values))
+    return k, sizes.block(len(values), k)
 
 
 class RunningSizes:
-    """Sizes of the blocks of the first 0, 1, 2, ... values, as far as ``digits`` can reach (:attr:`top`)."""
+    """How many digits :func:`write_block` makes of the first 0, 1, 2, ... values, under any parameter.
 
-    __slots__ = ("_k", "_unary", "top")
+    How many of them have bit ``j`` set, for each ``j``, tells the sum of ``value >> k`` for every ``k``. Where
+    the values are a row of lanes in one integer, one mask counts each bit. Kept are the counts up to each piece.
+    """
 
-    def __init__(self, values: Sequence[int], k: int, digits: int) -> None:
-        reachable = values[: digits // (k + 1)]
-        self._k = k
-        self._unary = list(accumulate([(value >> k) + 1 for value in reachable], initial=0))
-        self.top = len(reachable)
+    __slots__ = ("_counts", "_values", "_width")
 
-    def block(self, count: int) -> int:
-        """How many digits the block of the first ``count`` values takes."""
-        return _block_size(count, self._k, self._unary[count])
+    def __init__(self, values: array[int]) -> None:
+        rows = [lane_piece(values, at, at + PIECE) for at in range(0, len(values), PIECE)]
+        self._values = values
+        self._width = max((row.widest() for row in rows), default=0)
+        self._counts = [[0] * self._width]
+        for row in rows:
+            self._counts.append(list(map(add, self._counts[-1], row.bit_counts(self._width))))
+
+    def _bit_counts(self, count: int) -> list[int]:
+        piece, rest = divmod(count, PIECE)
+        counts = self._counts[piece]
+        if not rest:
+            return counts
+        return list(map(add, counts, lane_piece(self._values, count - rest, count).bit_counts(self._width)))
+
+    def best(self, count: int) -> int:
+        """The parameter under which the first ``count`` values take the fewest digits."""
+        shifted, sums = 0, [0]
+        for ones in reversed(self._bit_counts(count)):
+            shifted = 2 * shifted + ones
+            sums.append(shifted)
+        sums.reverse()
+        return min(range(len(sums)), key=lambda k: k * count + sums[k])
+
+    def block(self, count: int, k: int) -> int:
+        """How many digits the block of the first ``count`` values takes under ``k``."""
+        unary = count + sum([ones << bit for bit, ones in enumerate(self._bit_counts(count)[k:])])
+        return number_size(count) + _WIDTH + number_size(unary) + k * count + unary
 
 
-def write_block(values: Sequence[int], k: int, unary: str | None = None) -> str:
+def write_block(values: array[int], k: int, unary: bytes | None = None) -> bytes:
     """Count, ``k`` in 6 digits, length of the unary part, remainders, unary part (made unless it is there)."""
-    remainders = ""
-    if k:
-        mask = (1 << k) - 1
-        if mask < 4 * len(values):
-            table = [format(low, f"0{k}b") for low in range(mask + 1)]
-            remainders = "".join([table[value & mask] for value in values])
-        else:
-            remainders = "".join([format(value & mask, f"0{k}b") for value in values])
     if unary is None:
-        unary = "".join(["1" * (value >> k) + "0" for value in values])
-    return number(len(values)) + format(k, "06b") + number(len(unary)) + remainders + unary
+        unary = _unary(values, k)
+    head = number(len(values)) + format(k, "06b") + number(len(unary))
+    return head.encode() + digits_of_numbers(values, k) + unary
+
+
+def _unary(values: array[int], k: int) -> bytes:
+    most = max(values, default=0) >> k
+    if most >= _TABLE:
+        return b"".join([b"1" * (value >> k) + b"0" for value in values])
+    if values.itemsize == 1:
+        of_byte = [b"1" * (value >> k) + b"0" for value in range(256)]
+        return b"".join(map(of_byte.__getitem__, values))
+    table = [b"1" * quotient + b"0" for quotient in range(most + 1)]
+    return b"".join(map(table.__getitem__, map(rshift, values, repeat(k))))
 
 
 def read_block(digits: Digits) -> RiceBlock:
     """What :func:`write_block` wrote. Raises OffsetMapError; makes nothing larger than the digits there are."""
     count, k, length = digits.number(), int(digits.take(_WIDTH), 2), digits.number()
-    remainders: list[int] = []
-    if k:
-        row = digits.take(k * count)
-        remainders = [int(row[at : at + k], 2) for at in range(0, k * count, k)]
+    remainders = numbers_of_digits(digits.take(k * count), k)
     unary = digits.take(length)
-    if unary.count("0") != count or not unary.endswith("0" if count else ""):
+    # Counted so and not with count(), which searches for each anew.
+    if len(unary.translate(None, b"1")) != count or not unary.endswith(b"0" if count else b""):
         raise OffsetMapError(f"offset map: Dense has a block that does not hold its {count} values")
-    return RiceBlock(k, remainders, list(compress(range(length), unary.encode().translate(_IS_ZERO))))
+    return RiceBlock(count, k, remainders, unary)

@@ -9,7 +9,7 @@ import asyncio
 import importlib
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import cast
 
 import aiokafka.errors as kafka
@@ -35,7 +35,6 @@ from aioparallel.clients.aiokafka.internals import RawRecord
 from aioparallel.clients.aiokafka.membership import Membership
 from aioparallel.clients.aiokafka.offsets import Code
 from aioparallel.errors import ClientError, FetchFailed, NotAuthorized
-from aioparallel.records import Record
 from aioparallel.testing.embedded import EmbeddedBroker
 
 from .aiokafka_cluster import AiokafkaCluster, serving
@@ -99,15 +98,8 @@ async def test_every_declared_member_exists(member: Member) -> None:
     subscription = consumer._subscription.subscription
     assert subscription is not None
     assert subscription.assignment is not None
-    raw: list[RawRecord] = []
-
-    def build(_tp: object, record: RawRecord) -> Record:
-        raw.append(record)
-        return Record("topic", 0, record.offset)
-
     records = data._partition_records
-    records._consumer_record = build
-    next(records._records_iterator)
+    batch = records._records.next_batch()
     live = {
         internals.Assignment: subscription.assignment,
         internals.ClusterView: consumer._client.cluster,
@@ -123,7 +115,9 @@ async def test_every_declared_member_exists(member: Member) -> None:
         internals.OffsetFetchAnswer: OffsetFetchResponse_v3(throttle_time_ms=0, topics=[], error_code=0),
         internals.PartitionRecords: records,
         internals.PartitionState: subscription.assignment.state_value(partition),
-        internals.RawRecord: raw[0],
+        internals.RawBatch: batch,
+        internals.RawBatches: records._records,
+        internals.RawRecord: next(iter(batch)),
         internals.Subscription: subscription,
         internals.SubscriptionState: consumer._subscription,
     }
@@ -192,15 +186,13 @@ def test_a_membership_is_a_listener_to_aiokafka() -> None:
     assert {"on_partitions_assigned", "on_partitions_revoked"} == ConsumerRebalanceListener.__abstractmethods__
 
 
-async def test_records_are_built_by_the_function_on_the_instance(member: Member) -> None:
-    """aiokafka's iterator looks ``_consumer_record`` up for each record, after it has begun."""
+async def test_nothing_is_decoded_before_our_decoder_takes_over(member: Member) -> None:
+    """aiokafka's own iterator is a generator that has not begun: its place is free."""
     records = (await with_data(member))._partition_records
-    assert "_consumer_record" not in vars(records)
-    assert next(records._records_iterator).offset == 0
-    marker = Record("other", 7, 7)
-    records._consumer_record = lambda _tp, _raw: marker
-    assert next(records._records_iterator) is marker
-    assert records.next_fetch_offset == 2
+    iterator = records._records_iterator
+    assert inspect.isgenerator(iterator)
+    assert inspect.getgeneratorstate(iterator) == inspect.GEN_CREATED
+    assert records.next_fetch_offset == 0
 
 
 async def test_an_idle_client_is_not_taken_for_a_stalled_one(member: Member) -> None:
@@ -257,16 +249,35 @@ async def test_a_crashed_background_task_reaches_the_waiting_fetch(member: Membe
             await fetch
 
 
+class TornBatches:
+    """Batches that cannot be decoded at offset 4."""
+
+    def __init__(self, batches: internals.RawBatches) -> None:
+        self._batches = batches
+        self.has_next = batches.has_next
+
+    def next_batch(self) -> internals.RawBatch:
+        return cast("internals.RawBatch", TornBatch(self._batches.next_batch()))
+
+
+class TornBatch:
+    def __init__(self, batch: internals.RawBatch) -> None:
+        self._batch = batch
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._batch, name)
+
+    def __iter__(self) -> Iterator[RawRecord]:
+        for raw in self._batch:
+            if raw.offset == 4:
+                raise kafka.CorruptRecordException("bad")
+            yield raw
+
+
 async def test_a_walk_keeps_what_came_before_unreadable_data(member: Member) -> None:
     """Where decoding fails in the middle, the records before it are delivered, and the error names the offset."""
     records = (await with_data(member))._partition_records
-
-    def build(_tp: object, raw: RawRecord) -> Record:
-        if raw.offset == 4:
-            raise kafka.CorruptRecordException("bad")
-        return Record("topic", 0, raw.offset)
-
-    records._consumer_record = build
+    records._records = TornBatches(records._records)
     (partition,) = member.held
     async with asyncio.timeout(10):
         taken = await member.client.fetch({partition: 100})

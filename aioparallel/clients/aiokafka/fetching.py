@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from itertools import islice
+from collections.abc import Mapping
 from typing import Final, cast
 
 import aiokafka.errors as kafka
 from aiokafka.consumer.fetcher import FetchError as AiokafkaFetchError
 from aiokafka.consumer.fetcher import FetchResult
 
+from aioparallel.clients.aiokafka.decoding import Decoder
 from aioparallel.clients.aiokafka.internals import (
     Assignment,
     FetchedData,
@@ -24,7 +24,6 @@ from aioparallel.clients.aiokafka.internals import (
     FetchFault,
     PartitionRecords,
     PartitionState,
-    RawRecord,
     SubscriptionState,
 )
 from aioparallel.engine.client import Fetched
@@ -112,21 +111,20 @@ class FetchWalk:
             self._drop(tp)
             return None
         inside = data._partition_records
-        if "_consumer_record" not in vars(inside):
-            # aiokafka builds a dataclass for each record there, several times as slow as ours.
-            inside._consumer_record = _record_builder(tp)
+        decoder = inside._records_iterator
+        if not isinstance(decoder, Decoder):
+            decoder = inside._records_iterator = Decoder(TopicPartition(*tp), inside)
         before = inside.next_fetch_offset
         records: list[Record] = []
         try:
-            # extend, not list(): on an error it keeps what came before the error.
-            records.extend(islice(inside._records_iterator, most))
+            more = decoder.take(most, records)
         except Exception as error:
             self._put_aside(tp, inside, error)
         else:
-            if len(records) < most:
-                self._drop(tp)
-            else:
+            if more:
                 self._fetcher._records.move_to_end(tp)  # the others first next time
+            else:
+                self._drop(tp)
         data._update_position()
         if not records and inside.next_fetch_offset == before:
             return None
@@ -204,12 +202,3 @@ def _fetch_error(partition: TopicPartition, position: int, fault: Exception) -> 
         error = FetchFailed(partition, position, repr(fault))
     error.__cause__ = fault
     return error
-
-
-def _record_builder(tp: TopicPartition) -> Callable[[object, RawRecord], Record]:
-    topic, partition = tp
-
-    def build(_tp: object, raw: RawRecord) -> Record:
-        return Record(topic, partition, raw.offset, raw.key, raw.value, tuple(raw.headers), raw.timestamp)
-
-    return build

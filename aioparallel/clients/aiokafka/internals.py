@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSet
 from typing import ClassVar, Protocol
 
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records import TopicPartition
 
 __all__ = [
     "Assignment",
@@ -31,6 +31,8 @@ __all__ = [
     "OffsetFetchAnswer",
     "PartitionRecords",
     "PartitionState",
+    "RawBatch",
+    "RawBatches",
     "RawRecord",
     "Subscription",
     "SubscriptionState",
@@ -53,13 +55,45 @@ class RawRecord(Protocol):
     def headers(self) -> list[tuple[str, bytes | None]]: ...
 
 
+class RawBatch(Protocol):
+    """``aiokafka.record.default_records.DefaultRecordBatch`` (and the legacy one): iterating it decodes."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def producer_id(self) -> int | None: ...
+    @property
+    def is_control_batch(self) -> bool: ...
+    @property
+    def is_transactional(self) -> bool: ...
+    def validate_crc(self) -> bool: ...
+    def __iter__(self) -> Iterator[RawRecord]: ...
+
+
+class RawBatches(Protocol):
+    """``aiokafka.record.memory_records.MemoryRecords``."""
+
+    def has_next(self) -> bool: ...
+    def next_batch(self) -> RawBatch: ...
+
+
 class PartitionRecords(Protocol):
-    """``aiokafka.consumer.fetcher.PartitionRecords``: the data of one partition out of one fetch response."""
+    """``aiokafka.consumer.fetcher.PartitionRecords``: the data of one partition out of one fetch response.
+
+    Its own iterator has not begun when :class:`~aioparallel.clients.aiokafka.decoding.Decoder` takes its place.
+    """
 
     next_fetch_offset: int
-    _records_iterator: Iterator[Record]
-    """Yields what ``_consumer_record`` makes: our records, once ours is in its place."""
-    _consumer_record: Callable[[object, RawRecord], Record]
+    _records: RawBatches
+    _records_iterator: object
+    _check_crcs: bool
+    _isolation_level: int
+    _aborted_producers: MutableSet[int]
+
+    def _consume_aborted_up_to(self, batch_offset: int) -> None: ...
+    def _contains_abort_marker(self, next_batch: RawBatch) -> bool: ...
 
 
 class FetchedData(Protocol):

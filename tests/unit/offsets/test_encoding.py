@@ -51,6 +51,18 @@ def test_the_choice_is_the_smallest_java_format(wanted: OffsetMap) -> None:
     assert chosen.isascii()
 
 
+@pytest.mark.parametrize("period", [997, 5_003, 11_003])
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_the_choice_is_the_smallest_where_a_pattern_repeats(period: int, share: float) -> None:
+    """So many runs that not all formats are made, and the pattern repeats only behind the sample that decides."""
+    random, size = Random(period), 24_000
+    phrase = [random.random() < share for _ in range(period)]
+    incompletes = [at for at in range(size - 1) if phrase[at % period]]
+    chosen = encode_offset_map(0, size - 1, incompletes, limit=None)
+    every = [encode_offset_map(0, size - 1, incompletes, format=name, limit=None) for name in JAVA_FORMATS]
+    assert len(chosen) == min(map(len, every))
+
+
 @unhurried
 @given(wanted=offset_maps(), limit=st.integers(0, 200))
 def test_the_limit_decides_between_java_and_dense(wanted: OffsetMap, limit: int) -> None:

@@ -83,6 +83,16 @@ class LedgerMachine(RuleBasedStateMachine):
         self.model.complete.add(offset)
         self.model.by_name.add(offset)
 
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def completed_together(self, data: st.DataObject) -> None:
+        offsets = data.draw(st.lists(st.sampled_from(self.running), unique=True))
+        self.ledger.complete_all(offsets)
+        self.running = [offset for offset in self.running if offset not in offsets]
+        self.model.incomplete.difference_update(offsets)
+        self.model.complete.update(offsets)
+        self.model.by_name.update(offsets)
+
     @precondition(lambda self: self.model.complete)
     @rule(data=st.data())
     def completed_twice(self, data: st.DataObject) -> None:
@@ -166,6 +176,24 @@ def test_offsets_that_do_not_fit_the_position_are_refused(offsets: list[int], ne
     with pytest.raises(ValueError, match="must ascend and end below"):
         ledger.register(offsets, next_offset)
     assert ledger.position == 5
+
+
+def test_one_wrong_offset_among_several() -> None:
+    """It is named, and what stood before it is complete."""
+    ledger = Ledger(0)
+    ledger.register(range(5), 5)
+    with pytest.raises(ValueError, match="offset 9 is not incomplete"):
+        ledger.complete_all([3, 9, 4])
+    assert list(ledger.incompletes) == [0, 1, 2, 4]
+    assert ledger.highest_completed == 3
+
+
+def test_what_is_registered_above_the_last_completed_is_not_in_the_map() -> None:
+    """A commit speaks of the offsets up to the highest completed one, however many wait above it."""
+    ledger = Ledger(0)
+    ledger.register(range(9), 9)
+    ledger.complete_all([2, 4])
+    assert ledger.snapshot() == OffsetMap(0, 4, (0, 1, 3))
 
 
 def test_arguments_that_make_no_ledger() -> None:

@@ -1,0 +1,204 @@
+"""Rows of numbers and of binary digits, handled whole.
+
+A row of numbers side by side in one long integer, each in a *lane* of as many bits, is shifted, masked and
+subtracted in one operation; digits as bytes are moved by slices with a step. Both run at the speed of C, which
+a loop over the numbers in Python does not.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import cache
+from operator import mul
+from typing import NamedTuple
+
+__all__ = [
+    "PIECE",
+    "LaneRow",
+    "digits_of_numbers",
+    "digits_of_places",
+    "lane_ones",
+    "lane_piece",
+    "lane_row",
+    "low_bytes",
+    "narrow_lanes",
+    "numbers_of_digits",
+    "regroup",
+    "zero_places",
+]
+
+PIECE = 4_096
+"""Lanes that are handled at a time where there may be many: more would not stay in the processor's cache."""
+
+_CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
+_BLOCK = 256
+_WINDOW = 8_192
+_TWO_BYTES = 65_536
+_ZEROS = bytes(_BLOCK)
+_SINGLE = tuple(bytes((octet,)) for octet in range(_BLOCK))
+_DIGIT_ZERO = 48
+_TO_DIGITS = bytes([_DIGIT_ZERO] + [_DIGIT_ZERO + 1] * 255)  # 0 to "0", all else to "1"
+_TO_MASK = bytes([0] * _DIGIT_ZERO + [0xFF] + [0] * 207)
+_LOW = bytes(range(_BLOCK)) * (_WINDOW // _BLOCK + 1)
+
+
+def lane_row(numbers: array[int]) -> int:
+    """The numbers in lanes as wide as the array's items, the first in the lowest."""
+    if sys.byteorder == "big":  # pragma: no cover
+        numbers = numbers[:]
+        numbers.byteswap()
+    return int.from_bytes(numbers.tobytes(), "little")
+
+
+def lane_ones(count: int, octets: int) -> int:
+    """A 1 in each of ``count`` lanes of so many bytes."""
+    return _piece_of_ones(octets) if count == PIECE else _ones(count, octets)
+
+
+@cache
+def _piece_of_ones(octets: int) -> int:
+    return _ones(PIECE, octets)
+
+
+def _ones(count: int, octets: int) -> int:
+    return int.from_bytes(_SINGLE[1].ljust(octets, b"\0") * count, "little")
+
+
+class LaneRow(NamedTuple):
+    """So many numbers in lanes of so many bytes."""
+
+    row: int
+    lanes: int
+    octets: int
+
+    def widest(self) -> int:
+        """The bit length of the largest: the row is folded until one lane has all their bits."""
+        row, count, width = self.row, self.lanes, 8 * self.octets
+        while count > 1:
+            count = (count + 1) // 2
+            row = row >> width * count | row & (1 << width * count) - 1
+        return row.bit_length()
+
+    def bit_counts(self, width: int) -> list[int]:
+        """How many of the numbers have each of the lowest ``width`` bits set."""
+        ones = lane_ones(self.lanes, self.octets)
+        return [(self.row & ones << bit).bit_count() for bit in range(width)]
+
+
+def lane_piece(numbers: array[int], start: int, end: int) -> LaneRow:
+    """Some of the numbers in lanes."""
+    piece = numbers[start:end]
+    return LaneRow(lane_row(piece), len(piece), piece.itemsize)
+
+
+def narrow_lanes(rows: Sequence[LaneRow]) -> array[int]:
+    """The numbers in the rows, one after the other, as an array of the narrowest items that hold them all."""
+    widest = max((row.widest() for row in rows), default=0)
+    needed = next(size for size in _CODES if widest <= 8 * size)
+    numbers = array(_CODES[needed])
+    for row, count, octets in rows:
+        lanes = row.to_bytes(octets * count, "little")
+        narrow = bytearray(needed * count)
+        for at in range(needed):
+            narrow[at::needed] = lanes[at::octets]
+        numbers.frombytes(narrow)
+    if sys.byteorder == "big":  # pragma: no cover
+        numbers.byteswap()
+    return numbers
+
+
+def low_bytes(numbers: array[int]) -> bytes:
+    """The lowest byte of each."""
+    return numbers.tobytes()[0 if sys.byteorder == "little" else numbers.itemsize - 1 :: numbers.itemsize]
+
+
+def regroup(digits: bytes, width: int, new: int) -> bytearray:
+    """Groups of ``width`` digits as groups of ``new``: zeros put in front, or what is too much in front left out."""
+    groups = len(digits) // width
+    row = bytearray(b"0") * (groups * new)
+    for back in range(1, min(width, new) + 1):
+        row[new - back :: new] = digits[width - back :: width]
+    return row
+
+
+def digits_of_numbers(numbers: array[int], width: int) -> bytes:
+    """The low ``width`` binary digits of each, one after the other."""
+    if not numbers or not width:
+        return b""
+    if sys.byteorder == "little" and numbers.itemsize > 1:
+        numbers = numbers[:]
+        numbers.byteswap()
+    lane = 8 * numbers.itemsize
+    digits = format(int.from_bytes(numbers.tobytes(), "big"), f"0{lane * len(numbers)}b")
+    return bytes(regroup(digits.encode(), lane, width))
+
+
+def numbers_of_digits(digits: bytes, width: int) -> array[int]:
+    """The inverse: a number of each ``width`` digits (up to 63)."""
+    octets = next(octets for octets in _CODES if width <= 8 * octets)
+    numbers = array(_CODES[octets])
+    if digits and width:
+        row = regroup(digits, width, 8 * octets)
+        numbers.frombytes(int(row, 2).to_bytes(len(row) // 8, "big"))
+        if sys.byteorder == "little":
+            numbers.byteswap()
+    return numbers
+
+
+def digits_of_places(offsets: array[int], base: int, size: int) -> bytearray:
+    """A digit for each of ``size`` offsets from ``base`` on: 0 for those in ``offsets``, which ascend.
+
+    By blocks of 256: the low bytes of a block's offsets become zeros in a table of all bytes. Takes time in
+    proportion to ``size``.
+    """
+    count, low, first, table = len(offsets), low_bytes(offsets), base % _BLOCK, bytes.maketrans
+    ends = range(base - first + _BLOCK, base + size + _BLOCK, _BLOCK)
+    blocks: list[bytes] = []
+    heads = bytearray(b"1") * len(ends)  # the first place of a block is 0 in every table
+    at = 0
+    for end in ends:
+        after = bisect_left(offsets, end, at, min(at + _BLOCK, count))
+        if after > at and not low[at]:
+            heads[len(blocks)] = _DIGIT_ZERO
+        blocks.append(table(low[at:after], _ZEROS[: after - at]))
+        at = after
+    digits = bytearray(b"".join(blocks).translate(_TO_DIGITS))
+    digits[::_BLOCK] = heads
+    return digits[first : first + size]
+
+
+def zero_places(base: int, digits: bytes) -> list[int]:
+    """The offsets whose digit is 0, the first digit being that of ``base``: the inverse of the above.
+
+    By windows in which only the two low bytes of an offset differ. Takes time in proportion to the
+    digits, and memory to the offsets found.
+    """
+    places: list[int] = []
+    lead = base % _WINDOW
+    for at in range(-lead, len(digits), _WINDOW):
+        window = digits[max(0, at) : at + _WINDOW]
+        start = base + max(0, at)
+        places += _zeros_in_window(start, window)
+    return places
+
+
+def _zeros_in_window(start: int, digits: bytes) -> list[int]:
+    lead = start % _BLOCK
+    size = lead + len(digits)
+    # The low byte of each offset whose digit is 0, and nothing but zeros beside; a true zero heads its block.
+    mask = (b"1" * lead + digits).translate(_TO_MASK)
+    row = (int.from_bytes(mask, "little") & int.from_bytes(_LOW[:size], "little")).to_bytes(size, "little")
+    low = [
+        (b"\0" if head else b"") + row[at : at + _BLOCK].translate(None, b"\0")
+        for at, head in zip(range(0, size, _BLOCK), mask[::_BLOCK], strict=True)
+    ]
+    lows, middle = b"".join(low), map(mul, _SINGLE[start % _TWO_BYTES // _BLOCK :], map(len, low))
+    lanes = bytearray((start - start % _TWO_BYTES).to_bytes(8, "little") * len(lows))
+    lanes[0::8], lanes[1::8] = lows, b"".join(middle)
+    numbers = array("q", bytes(lanes))
+    if sys.byteorder == "big":  # pragma: no cover
+        numbers.byteswap()
+    return numbers.tolist()

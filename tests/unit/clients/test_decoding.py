@@ -1,0 +1,129 @@
+"""Our decoder against aiokafka's own iterator, over the same bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aiokafka.consumer.fetcher import PartitionRecords
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioparallel.clients.aiokafka.decoding import Decoder
+from aioparallel.records import Record, TopicPartition
+
+PARTITION = TopicPartition("topic", 3)
+ATTRIBUTES = 22  # the lower byte of a batch's attributes
+TRANSACTIONAL, CONTROL = 0x10, 0x20
+ABORT = b"\0\0\0\0"  # version 0, type 0
+
+
+def batch(first: int, keeps: list[bool], producer: int | None, codec: int, kind: int = 0) -> bytes:
+    """A batch of as many offsets as ``keeps`` has; those that are not kept were compacted away."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=codec,
+        is_transactional=int(bool(kind)),
+        producer_id=-1 if producer is None else producer,
+        producer_epoch=0,
+        base_sequence=0,
+        batch_size=1 << 20,
+    )
+    for offset, kept in enumerate(keeps):
+        if kept:
+            headers = [("name", b"x"), ("none", None)] if offset % 3 == 0 else []
+            key = ABORT if kind & CONTROL else (b"key" if offset % 2 else None)
+            builder.append(offset, 1_000 + offset, key, None if offset % 5 == 4 else b"v%d" % offset, headers)
+    data = builder.build()
+    data[0:8] = first.to_bytes(8, "big")
+    data[23:27] = (len(keeps) - 1).to_bytes(4, "big")
+    data[ATTRIBUTES] |= kind
+    return bytes(data)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> tuple[bytes, list[tuple[int, int]], int]:
+    """Batches, which transactions were aborted, and the position in them."""
+    data, offset = b"", 100
+    aborted: list[tuple[int, int]] = []
+    for _ in range(draw(st.integers(1, 5))):
+        keeps = draw(st.lists(st.booleans(), min_size=1, max_size=12))
+        producer = draw(st.sampled_from([None, 7, 8]))
+        kind = draw(st.sampled_from([0, TRANSACTIONAL])) if producer else 0
+        if producer and kind and draw(st.booleans()):
+            aborted.append((producer, offset))
+        if any(keeps):
+            data += batch(offset, keeps, producer, draw(st.sampled_from([0, 1, 4])), kind)
+        offset += len(keeps)
+        if kind:
+            data += batch(offset, [True], producer, 0, TRANSACTIONAL | CONTROL)
+            offset += 1
+    return data, aborted, draw(st.integers(100, 110))
+
+
+def response(data: bytes, aborted: list[tuple[int, int]], position: int, *, crcs: bool = False) -> Any:
+    return PartitionRecords(PARTITION, MemoryRecords(data), aborted, position, None, None, crcs, 1)
+
+
+def shown(record: Any) -> tuple[object, ...]:
+    return record.offset, record.key, record.value, record.headers, record.timestamp
+
+
+@given(logs(), st.lists(st.integers(1, 7), min_size=1, max_size=8))
+def test_the_decoder_reads_what_aiokafka_reads(
+    log: tuple[bytes, list[tuple[int, int]], int], portions: list[int]
+) -> None:
+    """The same records and the same next position, whatever the portions, with transactions, gaps and compression."""
+    theirs = response(*log)
+    expected = [shown(record) for record in theirs]
+    data = response(*log)
+    decoder, records, more, turn = Decoder(PARTITION, data), list[Record](), True, 0
+    while more:
+        before, most = len(records), portions[turn % len(portions)]
+        more = decoder.take(most, records)
+        assert len(records) - before <= most
+        assert not more or len(records) - before == most
+        turn += 1
+    assert [shown(record) for record in records] == expected
+    assert data.next_fetch_offset == theirs.next_fetch_offset
+
+
+def test_the_old_formats_are_read() -> None:
+    """Message sets of before Kafka 0.11."""
+    builder = LegacyRecordBatchBuilder(magic=1, compression_type=1, batch_size=1 << 20)
+    for offset in range(5):
+        builder.append(offset, 1_000 + offset, b"k", b"v%d" % offset)
+    built = bytes(builder.build())
+    theirs = response(built, [], 2)
+    expected = [shown(record) for record in theirs]
+    data, records = response(built, [], 2), list[Record]()
+    assert not Decoder(PARTITION, data).take(100, records)
+    assert [shown(record) for record in records] == expected
+    assert [record.offset for record in records] == [2, 3, 4]
+    assert data.next_fetch_offset == theirs.next_fetch_offset
+
+
+def test_a_damaged_batch_is_refused_after_what_came_before() -> None:
+    """Its checksum is wrong: the batch before it was taken, the position stays in front of it."""
+    damaged = bytearray(batch(2, [True], None, 0))
+    damaged[-2] ^= 1
+    data, records = response(batch(0, [True, True], None, 0) + bytes(damaged), [], 0, crcs=True), list[Record]()
+    with pytest.raises(CorruptRecordException):
+        Decoder(PARTITION, data).take(100, records)
+    assert [record.offset for record in records] == [0, 1]
+    assert data.next_fetch_offset == 2
+
+
+def test_a_record_is_as_its_constructor_makes_it() -> None:
+    """The decoder fills a record by itself; nothing is forgotten."""
+    records: list[Record] = []
+    Decoder(PARTITION, response(batch(5, [True], None, 0), [], 0)).take(1, records)
+    (decoded,) = records
+    made: Record = Record("topic", 3, 5, None, b"v0", (("name", b"x"), ("none", None)), 1_000)
+    missing = object()
+    for name in Record.__slots__:
+        assert getattr(decoded, name, missing) == getattr(made, name, missing), name
