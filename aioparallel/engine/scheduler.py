@@ -177,7 +177,7 @@ class Scheduler:
         """
         if self.paused or not self._turns:
             return None
-        self._turn = session = self._turns.next()
+        self._turn = session = self._turns.begin()
         ready, lanes, ended = session.ready, session.lanes, self._ended
         try:
             while ready and most > 0:
@@ -215,8 +215,7 @@ class Scheduler:
         finally:
             self.keep_books()
             self._turn = None
-            if ready:
-                self._turns.join(session)
+            self._turns.end(session)
         if outcome is not ENDED:
             return record, outcome
         self.succeed(record)
@@ -298,7 +297,8 @@ class Scheduler:
         else:
             record._next = None
             session.ready.append(following)
-            self._turns.join(session)
+            if not session.in_ring:
+                self._turns.join(session)
 
     def end(self, record: AnyRecord, outcome: Outcome) -> None:
         """A record in flight or producing has ended in another way, or after its outputs were acknowledged."""

@@ -13,7 +13,7 @@ class Turns:
     """Sessions take turns; one that holds more than its share of the ``slots`` lets the others go first. So a topic
     whose handlers hang takes no more than its part from those that are well.
 
-    It holds those sessions that have something ready, and no others, but for the one whose turn it is.
+    It holds those sessions that have something ready, and no others.
     """
 
     def __init__(self, slots: int) -> None:
@@ -23,24 +23,28 @@ class Turns:
     def __bool__(self) -> bool:
         return bool(self._ring)
 
+    def begin(self) -> Session:
+        """The session whose turn it is; it stays in front until :meth:`end`."""
+        ring = self._ring
+        count = len(ring)
+        for _ in range(count - 1):
+            if ring[0].in_flight * count <= self._slots:
+                break
+            ring.rotate(-1)
+        return ring[0]
+
+    def end(self, session: Session) -> None:
+        """Its turn is over: to the end of the line, or out of it."""
+        if not session.ready:
+            self.leave(session)
+        elif session.in_ring:
+            self._ring.rotate(-1)
+
     def join(self, session: Session) -> None:
-        """It has something ready, and waits for its turn if it does not already."""
+        """It has something ready."""
         if not session.in_ring:
             session.in_ring = True
             self._ring.append(session)
-
-    def next(self) -> Session:
-        """The session whose turn it is; to be put back with :meth:`join` if it has something ready then."""
-        ring = self._ring
-        count = len(ring)
-        if count > 1:
-            for _ in range(count):
-                if ring[0].in_flight * count <= self._slots:
-                    break
-                ring.rotate(-1)
-        session = ring.popleft()
-        session.in_ring = False
-        return session
 
     def leave(self, session: Session) -> None:
         """It has nothing ready any more."""

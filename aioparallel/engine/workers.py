@@ -217,7 +217,7 @@ class WorkerPool:
         await self._on_returned(record, value)
 
     def _let_others(self) -> None:
-        if self._scheduler.has_ready:
+        if (self._idle or len(self._workers) < self._size) and self._scheduler.has_ready:
             self.notify()
 
     async def _collect(
