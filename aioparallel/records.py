@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
 
     from aioparallel.engine.deferral import Deferral
     from aioparallel.engine.history import History
-    from aioparallel.engine.lanes import Lane
+    from aioparallel.engine.session import Session
 
     # Covariant, so that a Record made with a key fits where any Record is wanted.
     K_co = TypeVar("K_co", default=bytes | None, covariant=True)
@@ -143,8 +144,9 @@ class Record(Generic[K_co, V_co]):
 
     For type checkers it is generic: ``Record[str, Order]`` says what the deserialisers give; ``Record`` alone is
     raw. A record compares by identity; its place in the log, ``(topic, partition, offset)``, names it for good.
-    The underscored slots belong to the engine: the lane it waits in, the record behind it there, its size in
-    bytes, how often it was parked, and for the few that have one, what happened to it so far.
+    The underscored slots belong to the engine: its session, the key of the lane it waits in (None: no order), the
+    record behind it there, its size in bytes, how often it was parked, and for the few that have one, what happened to
+    it so far.
     """
 
     __slots__ = (
@@ -153,6 +155,7 @@ class Record(Generic[K_co, V_co]):
         "_next",
         "_parks",
         "_raw",
+        "_session",
         "_size",
         "headers",
         "key",
@@ -170,7 +173,8 @@ class Record(Generic[K_co, V_co]):
     value: V_co
     headers: Headers
     timestamp: int
-    _lane: Lane
+    _session: Session
+    _lane: Hashable
     _next: Record[Any, Any] | None
     _size: int
     _parks: int

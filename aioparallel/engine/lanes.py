@@ -1,45 +1,21 @@
-"""A lane: the FIFO of records that must run one after the other."""
+"""A lane: the FIFO of records that must run one after the other.
+
+There is no object for it. Its records are linked through ``Record._next``, from the one that runs next, runs now or is
+parked (the *head*, which stays in place until it has ended) to the one that came last, which ``Session.lanes`` holds by
+the lane's key. Most lanes of a topic with many keys have a single record: an object for each would cost as much as the
+record's decoding, and an empty deque takes 760 bytes.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
 
 from aioparallel.options import OrderBy, Ordering
 from aioparallel.records import Headers, Record
 
-if TYPE_CHECKING:
-    from aioparallel.engine.session import Session
-
-__all__ = ["Lane", "lane_keys", "size_of_headers"]
-
-
-class Lane:
-    """Records of one session with one lane key, linked through ``Record._next``.
-
-    Linked rather than a deque: an empty deque takes 760 bytes, and there may be 100,000 lanes with one record
-    each. The head stays in place while it is in flight or parked, which is what keeps the lane's order.
-
-    A session's *loose* lane (``key`` None) stands for records without order: they carry it to name their
-    session, and are never linked.
-    """
-
-    __slots__ = ("head", "key", "session", "successor", "tail")
-
-    def __init__(self, session: Session, key: Hashable, head: Record | None = None) -> None:
-        self.session = session
-        self.key = key
-        self.head = head
-        self.tail = head
-        # The lane of a newer session with the same key, closed until the record that still runs here ends.
-        self.successor: Lane | None = None
-
-    def __iter__(self) -> Iterator[Record]:
-        record = self.head
-        while record is not None:
-            yield record
-            record = record._next
+__all__ = ["lane_keys", "length_from", "size_of_headers"]
 
 
 def lane_keys(records: Sequence[Record[Any, Any]], ordering: Ordering, order_by: OrderBy | None) -> Iterable[Hashable]:
@@ -50,6 +26,15 @@ def lane_keys(records: Sequence[Record[Any, Any]], ordering: Ordering, order_by:
         return [record.key for record in records]
     # One lane for the partition, or none.
     return itertools.repeat(True if ordering is Ordering.PARTITION else None)
+
+
+def length_from(head: Record[Any, Any]) -> int:
+    """Records of the lane whose head this is."""
+    length, record = 1, head
+    while (following := record._next) is not None:
+        record = following
+        length += 1
+    return length
 
 
 def size_of_headers(headers: Headers) -> int:

@@ -9,6 +9,7 @@ from aioparallel.engine.assignment import Assignment
 from aioparallel.engine.client import Client
 from aioparallel.engine.committer import Committer
 from aioparallel.engine.health import Problem
+from aioparallel.engine.lanes import length_from
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.session import Session, SessionState
 from aioparallel.engine.stats import LongestLane, PartitionStats, Stats
@@ -41,7 +42,7 @@ def stats_of(client: Client, processor: Processor, assignment: Assignment, commi
         lanes=sum(len(session.lanes) for session in scheduler.sessions),
         lag=None if None in lags or not assignment.has_assignment else sum(lag for lag in lags if lag is not None),
         intake=intake,
-        longest_lane=_longest_lane(scheduler.sessions),
+        longest_lane=_longest_lane(scheduler.heads()),
         commits=committer.commits,
         failed_commits=committer.failed_commits,
         offset_resets=assignment.offset_resets,
@@ -75,15 +76,11 @@ def _partition_stats(client: Client, session: Session) -> PartitionStats:
     )
 
 
-def _longest_lane(sessions: Iterable[Session]) -> LongestLane | None:
+def _longest_lane(heads: Iterable[Record[Any, Any]]) -> LongestLane | None:
     longest: LongestLane | None = None
-    for session in sessions:
-        for lane in session.lanes.values():
-            if lane.head is None or lane.head._next is None:
-                continue
-            length = sum(1 for _ in lane)
-            if longest is None or length > longest.length:
-                longest = LongestLane(session.partition, lane.key, length, lane.head.offset)
+    for head in heads:
+        if head._next is not None and ((length := length_from(head)) > (longest.length if longest else 1)):
+            longest = LongestLane(head._session.partition, head._lane, length, head.offset)
     return longest
 
 

@@ -6,10 +6,10 @@ comes back to the process that had it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
+from typing import Any
 
-from aioparallel.engine.lanes import Lane
-from aioparallel.records import TopicPartition
+from aioparallel.records import Record, TopicPartition
 
 __all__ = ["Orphans"]
 
@@ -18,28 +18,33 @@ class Orphans:
     """At most one lane for each key of a partition: a newer one is not started before it ends."""
 
     def __init__(self) -> None:
-        self._lanes: dict[tuple[TopicPartition, Hashable], Lane] = {}
+        # By partition and key of the lane: the head of the newer lane that waits for it.
+        self._waiting: dict[tuple[TopicPartition, Hashable], Record[Any, Any] | None] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._lanes)
+        return bool(self._waiting)
 
-    def adopt(self, lane: Lane) -> None:
-        """Its session is dropped, its head has begun. A lane without a key has no order to keep."""
-        if lane.key is not None:
-            self._lanes[lane.session.partition, lane.key] = lane
+    @property
+    def waiting(self) -> Iterable[Record[Any, Any]]:
+        """Heads of lanes that wait."""
+        return [head for head in self._waiting.values() if head is not None and not head._session.stopped]
 
-    def close(self, lane: Lane) -> bool:
+    def adopt(self, record: Record[Any, Any]) -> None:
+        """Its session is dropped, and it has begun. Without a lane there is no order to keep."""
+        if record._lane is not None:
+            self._waiting[record._session.partition, record._lane] = None
+
+    def close(self, head: Record[Any, Any]) -> bool:
         """Whether this new lane must wait for an orphan; of several that wait, the newest is the one."""
-        orphan = self._lanes.get((lane.session.partition, lane.key))
-        if orphan is None:
+        place = head._session.partition, head._lane
+        if place not in self._waiting:
             return False
-        orphan.successor = lane
+        self._waiting[place] = head
         return True
 
-    def end(self, lane: Lane) -> Lane | None:
-        """The orphan's head has ended. Returns the lane that has waited for it and may start now."""
-        if lane.key is None:
+    def end(self, record: Record[Any, Any]) -> Record[Any, Any] | None:
+        """An adopted record has ended. Returns the head of the lane that has waited for it and may start now."""
+        if record._lane is None:
             return None
-        del self._lanes[lane.session.partition, lane.key]
-        successor, lane.successor = lane.successor, None
-        return None if successor is None or successor.session.stopped else successor
+        head = self._waiting.pop((record._session.partition, record._lane))
+        return None if head is None or head._session.stopped else head

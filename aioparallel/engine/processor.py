@@ -131,7 +131,7 @@ class Processor:
     def cancel(self, sessions: Sequence[Session]) -> int:
         """Cancel the handlers in flight of these sessions. Returns how many."""
         wanted = set(sessions)
-        return self._pool.cancel(lambda record: record._lane.session in wanted)
+        return self._pool.cancel(lambda record: record._session in wanted)
 
     async def _drained(self, sessions: Sequence[Session], seconds: float) -> bool:
         for session in sessions:
@@ -166,7 +166,7 @@ class Processor:
 
     def _hand_over(self, record: AnyRecord, value: object) -> bool:
         """Let outputs leave in one step where that is possible; what is not goes through :meth:`_returned`."""
-        if record._history is not None or record._lane.session.state is SessionState.DROPPED:
+        if record._history is not None or record._session.state is SessionState.DROPPED:
             return False
         if not self._outlet.offer(record, value, self._delivered):
             return False
@@ -182,7 +182,7 @@ class Processor:
         while (room := self._outlet.room()) is not None:
             self.notify()  # this worker waits, others need not
             await room
-        if record._lane.session.state is not SessionState.DROPPED:
+        if record._session.state is not SessionState.DROPPED:
             self.scheduler.produce(record)
             self._outlet.deliver(record, outputs, self._delivered)
         else:
@@ -192,7 +192,7 @@ class Processor:
         if error is None:
             self._end_record(record, Outcome.SUCCEEDED)
             return
-        if isinstance(error, Abandoned) or not record._lane.session.current:
+        if isinstance(error, Abandoned) or not record._session.current:
             self.scheduler.put_back(record)
             self._look_around()
             return
@@ -212,7 +212,7 @@ class Processor:
             while (room := self._disposal.room()) is not None:
                 self.notify()
                 await room
-            if not record._lane.session.current:
+            if not record._session.current:
                 self.scheduler.put_back(record)
                 return
             self.scheduler.produce(record)
@@ -276,7 +276,7 @@ class Processor:
             retries.add(record, asyncio.get_running_loop().time() + decision.delay)
             if len(retries) > 2 * self.scheduler.parked + _FORGOTTEN:
                 # Records of dropped sessions would stay until their time, which may be far away.
-                retries.keep(lambda one: one._lane.session.current)
+                retries.keep(lambda one: one._session.current)
             self._set_timer()
 
     def _fullness_changed(self, session: Session) -> None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from aioparallel.engine.lanes import Lane, lane_keys, size_of_headers
+from aioparallel.engine.lanes import lane_keys, size_of_headers
 from aioparallel.engine.orphans import Orphans
 from aioparallel.engine.parking import Parking
 from aioparallel.engine.session import Session, SessionState
@@ -82,6 +82,7 @@ class Scheduler:
         self.sessions: set[Session] = set()
         self.in_flight: set[AnyRecord] = set()
         self.producing: set[AnyRecord] = set()
+        self.parked_records: set[AnyRecord] = set()
         self.admitted = 0
         self.succeeded = 0
         self.dead_lettered = 0
@@ -133,7 +134,7 @@ class Scheduler:
 
     def admit(self, session: Session, records: Sequence[AnyRecord]) -> None:
         """Put records, ascending by offset and registered in the session's ledger, into their lanes."""
-        lanes, ready, loose = session.lanes, session.ready, session.loose
+        lanes, ready = session.lanes, session.ready
         buffered_bytes = 0
         for record, key in zip(records, lane_keys(records, self._ordering, self._order_by), strict=False):
             raw_key, value = record.key, record.value
@@ -142,19 +143,18 @@ class Scheduler:
                 size += size_of_headers(record.headers)
             record._size = size
             buffered_bytes += size
+            record._session = session
+            record._lane = key
             record._next = None
             if key is None:
-                record._lane = loose
                 ready.append(record)
-            elif (lane := lanes.get(key)) is not None:
-                record._lane = lane
-                assert lane.tail is not None  # a lane that is there has records
-                lane.tail._next = record
-                lane.tail = record
-            else:
-                record._lane = lanes[key] = lane = Lane(session, key, record)
-                if not (self._orphans and self._orphans.close(lane)):
-                    ready.append(record)
+                continue
+            last = lanes.get(key)
+            lanes[key] = record
+            if last is not None:
+                last._next = record
+            elif not (self._orphans and self._orphans.close(record)):
+                ready.append(record)
         if session not in self.sessions:
             self.sessions.add(session)
             self.parking.join(session)
@@ -193,15 +193,11 @@ class Scheduler:
                 if outcome is not ENDED or self._current is not record:
                     break
                 ended.append(record)
-                lane = record._lane
-                if lane.key is None:
+                if record._lane is None:
                     continue
-                lane.head = following = record._next
+                following = record._next
                 if following is None:
-                    # Nothing of the lane points back at the record: a cycle for each record would live until a full
-                    # garbage collection, which are rare.
-                    lane.tail = None
-                    del lanes[lane.key]
+                    del lanes[record._lane]
                 else:
                     record._next = None  # or whoever keeps a record would keep all that came after it
                     ready.append(following)
@@ -264,6 +260,7 @@ class Scheduler:
         self.in_flight.add(record)
         session.in_flight += 1
         if record._parks:
+            self.parked_records.discard(record)
             self.parking.leave(session)
         else:
             session.buffered -= 1
@@ -276,8 +273,7 @@ class Scheduler:
 
     def succeed(self, record: AnyRecord) -> None:
         """The handler has ended well: complete the offset and open the lane for the next record."""
-        lane = record._lane
-        session = lane.session
+        session = record._session
         self.in_flight.remove(record)
         session.in_flight -= 1
         if session.stopped:
@@ -288,12 +284,11 @@ class Scheduler:
         self.succeeded_left -= 1
         if not self.succeeded_left:
             self.on_succeeded()
-        if lane.key is None:
+        if record._lane is None:
             return
-        lane.head = following = record._next
+        following = record._next
         if following is None:
-            lane.tail = None
-            del session.lanes[lane.key]
+            del session.lanes[record._lane]
         else:
             record._next = None
             session.ready.append(following)
@@ -302,7 +297,7 @@ class Scheduler:
 
     def end(self, record: AnyRecord, outcome: Outcome) -> None:
         """A record in flight or producing has ended in another way, or after its outputs were acknowledged."""
-        session = record._lane.session
+        session = record._session
         if session.stopped:
             self._leave(record)
             self._end_stopped(record, session, outcome)
@@ -322,7 +317,7 @@ class Scheduler:
             self.producing.remove(record)
         else:
             self.in_flight.remove(record)
-            record._lane.session.in_flight -= 1
+            record._session.in_flight -= 1
 
     def _count(self, outcome: Outcome) -> None:
         if outcome is Outcome.SUCCEEDED:
@@ -338,7 +333,7 @@ class Scheduler:
         :meth:`end` or :meth:`park` comes next, whatever becomes of the session meanwhile.
         """
         self.in_flight.remove(record)
-        record._lane.session.in_flight -= 1
+        record._session.in_flight -= 1
         self.producing.add(record)
 
     def park(self, record: AnyRecord) -> bool:
@@ -346,12 +341,13 @@ class Scheduler:
 
         False when its session is stopped: then nobody waits for it any more.
         """
-        session = record._lane.session
+        session = record._session
         self._leave(record)
         if session.stopped:
             self._end_stopped(record, session, None)
             return False
         record._parks += 1
+        self.parked_records.add(record)
         self.parking.enter(session)
         return True
 
@@ -361,12 +357,13 @@ class Scheduler:
 
     def put_back(self, record: AnyRecord) -> None:
         """The start did not count: the record is ready again at once, with the same attempt."""
-        session = record._lane.session
+        session = record._session
         self._leave(record)
         if session.stopped:
             self._end_stopped(record, session, None)
             return
         if record._parks:
+            self.parked_records.add(record)
             self.parking.enter(session)
         else:
             session.buffered += 1
@@ -374,28 +371,26 @@ class Scheduler:
         self._ready_again(record)
 
     def _ready_again(self, record: AnyRecord) -> None:
-        session = record._lane.session
+        session = record._session
         if not session.stopped:
             session.ready.append(record)
             self._turns.join(session)
 
     def _end_stopped(self, record: AnyRecord, session: Session, outcome: Outcome | None) -> None:
         """An outcome in a session that drains (it still counts), or was dropped (nothing counts, I6)."""
-        lane = record._lane
         if session.state is SessionState.DROPPED:
             self.dropped += 1
-            opened = self._orphans.end(lane)
-            if opened is not None and opened.head is not None:
-                opened.session.ready.append(opened.head)
-                self._turns.join(opened.session)
+            opened = self._orphans.end(record)
+            if opened is not None:
+                opened._session.ready.append(opened)
+                self._turns.join(opened._session)
             return
         if outcome is None:
             self.dropped += 1
         else:
             session.ledger.complete(record.offset)
             self._count(outcome)
-        if lane.key is not None:
-            lane.head = record._next
+        record._next = None
         session.draining -= 1
         if not session.draining:
             self.on_drained()
@@ -410,7 +405,7 @@ class Scheduler:
             self._turns.leave(session)
             session.ready.clear()
             session.held.clear()
-            session.draining = sum(1 for record in self._begun() if record._lane.session is session)
+            session.draining = sum(1 for record in self._begun() if record._session is session)
         return session.draining
 
     def drop(self, session: Session) -> None:
@@ -419,18 +414,25 @@ class Scheduler:
             return
         self.stop(session)
         session.state = SessionState.DROPPED
-        for lane in session.lanes.values():
-            lane.head = lane.tail = None
         for record in self._begun():
-            if record._lane.session is session:
-                self._orphans.adopt(record._lane)
+            if record._session is session:
+                self._orphans.adopt(record)
                 record._next = None
+        if session.parked:
+            self.parked_records = {record for record in self.parked_records if record._session is not session}
         self.dropped += session.buffered + session.parked
         session.buffered = session.buffered_bytes = 0
         session.lanes.clear()
         self.sessions.discard(session)
         self.parking.forget(session)
         self.on_drained()
+
+    def heads(self) -> set[AnyRecord]:
+        """The first record of each lane, and all ready ones without order."""
+        heads = {*self.in_flight, *self.producing, *self.parked_records, *self._orphans.waiting}
+        for session in self.sessions:
+            heads.update(session.ready, session.held)
+        return heads
 
     def _begun(self) -> Iterable[AnyRecord]:
         return itertools.chain(self.in_flight, self.producing)

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Hashable
 
 from aioparallel.engine.client import Committed, Generation
-from aioparallel.engine.lanes import Lane
 from aioparallel.offsets import Ledger
 from aioparallel.records import Record, TopicPartition
 
@@ -55,7 +54,6 @@ class Session:
         "in_ring",
         "lanes",
         "ledger",
-        "loose",
         "map_ceiling",
         "parked",
         "partition",
@@ -78,8 +76,7 @@ class Session:
         self.target = sys.maxsize
 
         # The scheduler's.
-        self.lanes: dict[Hashable, Lane] = {}
-        self.loose = Lane(self, None)
+        self.lanes: dict[Hashable, Record] = {}  # by key, the record that came last; see lanes.py
         self.ready: deque[Record] = deque()  # heads of lanes, and records without order
         self.in_ring = False
         self.buffered = 0
