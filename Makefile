@@ -1,11 +1,11 @@
-# `make demo` and `make test` set up what they need by themselves and are quick the second time.
+# `make demo`, `make bench` and `make test` set up what they need by themselves and are quick the second time.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint format unit load-memory load-hot load-partitions load-failures clean
+.PHONY: help demo bench test lint format unit load-memory load-hot load-partitions load-failures clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -19,12 +19,19 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml
 	$(PIP) --editable '.[demo]'
 	@touch $@
 
+$(VENV)/.bench: $(VENV)/bin/python pyproject.toml
+	$(PIP) --editable '.[bench]'
+	@touch $@
+
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 	$(PIP) --editable '.[dev]'
-	@touch $@ $(VENV)/.demo
+	@touch $@ $(VENV)/.demo $(VENV)/.bench
 
 demo: $(VENV)/.demo  ## enrich 20,000 real flights over HTTP: plain loop against aioparallel
 	$(BIN)/aioparallel demo $(ARGS)
+
+bench: $(VENV)/.bench  ## measure aioparallel and its peers (an hour; ARGS=--quick: 2 minutes)
+	$(BIN)/aioparallel bench $(ARGS)
 
 test: $(VENV)/.dev  ## all tests, on Apache Kafka 4.3.1 too (fetched with Maven the first time)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare

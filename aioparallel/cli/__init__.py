@@ -1,4 +1,4 @@
-"""The ``aioparallel`` command. Needs the extra ``cli``; its demo needs the extra ``demo``."""
+"""The ``aioparallel`` command. Needs the extra ``cli``; the demo and the benchmark have extras of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def main() -> None:
         sys.exit(
             f"aioparallel: the command line needs {' and '.join(missing)}, not installed here.\n"
             "    pip install 'aioparallel[cli]'     the command line\n"
-            "    pip install 'aioparallel[demo]'    the command line and all that `aioparallel demo` needs"
+            "    pip install 'aioparallel[demo]'    the command line and all that `aioparallel demo` needs\n"
+            "    pip install 'aioparallel[bench]'   the command line and all that `aioparallel bench` needs"
         )
     from aioparallel.cli.app import app  # noqa: PLC0415
 

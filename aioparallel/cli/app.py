@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
+from aioparallel.cli.bench.command import bench
 from aioparallel.cli.dlq.commands import dlq
-from aioparallel.errors import AioparallelError
+from aioparallel.cli.running import failing_with_a_sentence, make_console, require_extra, until_terminated
 
 if TYPE_CHECKING:
     from aioparallel.cli.demo.report import Outcome
-    from aioparallel.cli.demo.run import Demo
     from aioparallel.cli.demo.settings import Settings
 
 __all__ = ["app"]
 
 DEMO_NEEDS = ("aiohttp", "httpx", "httpx_aiohttp", "matplotlib")
 WIDTH_WITHOUT_TERMINAL = 120  # columns
-INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 app = typer.Typer(
     name="aioparallel",
@@ -55,7 +49,8 @@ def root(
 ) -> None:
     """The asyncio parallel consumer for Kafka.
 
-    Start with **aioparallel demo**: real data, a plain loop and the parallel consumer side by side.
+    Start with **aioparallel demo**: real data, a plain loop and the parallel consumer side by side. **aioparallel
+    bench** measures it beside its peers.
     """
 
 
@@ -144,13 +139,11 @@ def demo(
 
     - `evidence/`: what the handler and the service saw, and the logs of all processes
     """
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH_WITHOUT_TERMINAL)
-    require_demo_extra()
+    console = make_console(WIDTH_WITHOUT_TERMINAL)
+    require_extra("demo", DEMO_NEEDS)
     from aioparallel.cli.demo.settings import BrokerKind, Settings  # noqa: PLC0415
 
-    with failing_with_a_sentence(console):
+    with failing_with_a_sentence("demo", console):
         settings = Settings(
             output=output,
             records=records,
@@ -167,28 +160,7 @@ def demo(
         raise typer.Exit(1)
 
 
-def require_demo_extra() -> None:
-    """Leave with what to install when something that the demo needs is not there."""
-    missing = [name for name in DEMO_NEEDS if find_spec(name) is None]
-    if missing:
-        typer.echo(
-            f"aioparallel demo needs {', '.join(missing)}, not installed here.\n    pip install 'aioparallel[demo]'",
-            err=True,
-        )
-        raise typer.Exit(1)
-
-
-@contextmanager
-def failing_with_a_sentence(console: Console) -> Iterator[None]:
-    """What the user can do something about ends the command with a message, not with a traceback."""
-    try:
-        yield
-    except (AioparallelError, OSError) as error:
-        console.print(Text.assemble(("ERROR ", "bold red"), str(error)))
-        raise typer.Exit(1) from None
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        console.print("Stopped; every process the demo started has ended.")
-        raise typer.Exit(INTERRUPTED) from None
+app.command()(bench)
 
 
 def run_demo(settings: Settings, console: Console) -> Outcome:
@@ -204,19 +176,10 @@ def run_demo(settings: Settings, console: Console) -> Outcome:
         level=logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    outcome = asyncio.run(until_terminated(demo))
+    outcome = asyncio.run(until_terminated(demo.run()))
     show(outcome, console)
     console.print(
         f"Picture: {settings.picture}\nEnriched records: {settings.enriched}\nEvidence: {settings.evidence}",
         highlight=False,
     )
     return outcome
-
-
-async def until_terminated(demo: Demo) -> Outcome:
-    """Run the demo; SIGTERM ends it as Ctrl-C does, with everything it started."""
-    task = asyncio.current_task()
-    assert task is not None  # a coroutine that runs has one
-    with suppress(NotImplementedError):  # Windows has no signal handlers on its loop
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await demo.run()

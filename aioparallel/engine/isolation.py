@@ -57,16 +57,16 @@ def drive(handler: Callable[[AnyRecord], Coroutine[Any, Any, object]], cancellin
 @types.coroutine
 def resume(driver: Driver, context: Context, yielded: object) -> Generator[Any, Any, object]:
     """Await the rest of the handler whose first step in ``context`` has yielded ``yielded``; how it ended."""
-    run, send, throw = context.run, driver.send, driver.throw
+    # Nothing is bound ahead: most handlers suspend once, and what this frame holds lives as long as the handler.
     while True:
         try:
             sent = yield yielded
         except GeneratorExit:
-            run(driver.close)
+            context.run(driver.close)
             raise
         except BaseException as error:
-            yielded = run(throw, error)
+            yielded = context.run(driver.throw, error)
         else:
-            yielded = run(send, sent)
+            yielded = context.run(driver.send, sent)
         if yielded is ENDED or type(yielded) is Ended:
             return yielded

@@ -166,7 +166,7 @@ class Scheduler:
 
     # -- out --------------------------------------------------------------------------------------------
 
-    def run_ready(self, step: Step, most: int) -> tuple[AnyRecord, object] | None:  # noqa: PLR0912
+    def run_ready(self, step: Step, most: int) -> tuple[AnyRecord, object] | None:
         """Start ready records, up to ``most`` of one session, by calling ``step(record)`` for one after the other.
 
         Those for which it returns :data:`ENDED` have succeeded. The first for which it returns something else is in
@@ -191,7 +191,7 @@ class Scheduler:
                 most -= 1
                 outcome = step(record)
                 if outcome is not ENDED or self._current is not record:
-                    break
+                    return self._leave_turn(record, outcome)
                 ended.append(record)
                 if record._lane is None:
                     continue
@@ -201,9 +201,7 @@ class Scheduler:
                 else:
                     record._next = None  # or whoever keeps a record would keep all that came after it
                     ready.append(following)
-            else:
-                self._current = None
-                return None
+            self._current = None
         except BaseException:
             self.keep_books()
             self.put_back(record)
@@ -212,6 +210,10 @@ class Scheduler:
             self.keep_books()
             self._turn = None
             self._turns.end(session)
+        return None
+
+    def _leave_turn(self, record: AnyRecord, outcome: object) -> tuple[AnyRecord, object] | None:
+        self.keep_books()
         if outcome is not ENDED:
             return record, outcome
         self.succeed(record)

@@ -9,12 +9,18 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from typing import NamedTuple
+import types
+from collections.abc import Awaitable, Callable, Generator
+from contextvars import Context
+from typing import Any, NamedTuple
 
 from aioparallel.engine.deadlines import Deadlines
+from aioparallel.engine.isolation import Driver, resume
 from aioparallel.engine.scheduler import AnyRecord
 
 __all__ = ["Hit", "Stuck", "Watch", "Worker"]
+
+GoOn = Callable[[Driver, Context, object], Awaitable[object]]
 
 logger = logging.getLogger(__name__)
 
@@ -70,17 +76,24 @@ class Watch:
         self._deadlines: Deadlines[Worker] = Deadlines(seconds)
         self._timer: asyncio.TimerHandle | None = None
         self.seconds = seconds
-        self.running = self._deadlines.running
-        """What is watched; see :attr:`Deadlines.running`."""
         self._is_wound = False
 
-    def begin(self, worker: Worker) -> None:
-        """Its handler goes on from now on; whoever sees it end takes it out of :attr:`running`."""
-        loop = asyncio.get_running_loop()
-        self.running[worker] = loop.time() + self.seconds
-        if not self._is_wound:
-            self._is_wound = True
-            self._timer = loop.call_later(self.seconds, self._passed)
+    def watched(self, worker: Worker) -> GoOn:
+        """:func:`~aioparallel.engine.isolation.resume`, with the worker watched until the handler has ended."""
+        loop, running = asyncio.get_running_loop(), self._deadlines.running
+
+        @types.coroutine
+        def go_on(driver: Driver, context: Context, yielded: object) -> Generator[Any, Any, object]:
+            running[worker] = loop.time() + self.seconds
+            if not self._is_wound:
+                self._is_wound = True
+                self._timer = loop.call_later(self.seconds, self._passed)
+            try:
+                return (yield from resume(driver, context, yielded))
+            finally:
+                running.pop(worker, None)
+
+        return go_on
 
     def close(self) -> None:
         """Strike nobody any more."""

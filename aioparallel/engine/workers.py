@@ -146,8 +146,8 @@ class WorkerPool:
             self.notify()
 
     # The hot path in one piece: every call would be paid for each record.
-    async def _run_records(self, worker: Worker) -> None:  # noqa: C901
-        task, scheduler, watch = worker.task, self._scheduler, self._watch
+    async def _run_records(self, worker: Worker) -> None:
+        task, scheduler = worker.task, self._scheduler
         assert task is not None
         driver = drive(self._handler, task.cancelling)
         driver.send(None)
@@ -158,31 +158,25 @@ class WorkerPool:
             context = new_context()
             return context.run(send, record)
 
-        run_ready, succeed, hand_over = scheduler.run_ready, scheduler.succeed, self._hand_over
+        go_on = resume if self._watch is None else self._watch.watched(worker)
+        run_ready, succeed = scheduler.run_ready, scheduler.succeed
         while not self._closing:
             if self._slice <= 0:
                 await self._end_slice()
-            began = perf_counter()
+            began, suspended = perf_counter(), False
             taken = run_ready(step, _TURN)
-            suspended = False
             if taken is not None:
                 record, outcome = taken
+                taken = None  # or it would live as long as the handler, and be looked at by the garbage collector
                 worker.record = record
-                if outcome is not ENDED and type(outcome) is not Ended:
-                    suspended = True
+                suspended = not isinstance(outcome, Ended)
+                if suspended:
                     self._let_others()
-                    if watch is not None:
-                        watch.begin(worker)
-                    outcome = await resume(driver, context, outcome)
-                    if watch is not None:
-                        watch.running.pop(worker, None)
+                    outcome = await go_on(driver, context, outcome)
                 if outcome is ENDED:
                     succeed(record)
-                elif isinstance(outcome, Ended):
-                    value = outcome.value
-                    if value is None or not hand_over(record, value):
-                        await self._finish(worker, record, context, outcome)
-                    await self._take_back_cancels(worker)
+                else:
+                    await self._finish(worker, record, context, outcome)
                 worker.record = None
             elif not scheduler.has_ready:
                 await self._wait_for_work()
@@ -190,18 +184,21 @@ class WorkerPool:
             if not suspended:
                 self._slice -= perf_counter() - began
 
-    async def _finish(self, worker: Worker, record: AnyRecord, context: Context, outcome: Ended) -> None:
+    async def _finish(self, worker: Worker, record: AnyRecord, context: Context, outcome: object) -> None:
         """What follows a handler's end, unless that is nothing."""
-        failure = outcome.error
-        if failure is None:
-            try:
-                await self._conclude(worker, record, context, outcome.value)
-            except BaseException as error:
-                failure = error
-        if failure is not None:
-            await self._failed(worker, record, failure)
-        if record._history is not None:
-            record._history.deferral = None
+        assert isinstance(outcome, Ended)
+        if outcome.value is None or not self._hand_over(record, outcome.value):
+            failure = outcome.error
+            if failure is None:
+                try:
+                    await self._conclude(worker, record, context, outcome.value)
+                except BaseException as error:
+                    failure = error
+            if failure is not None:
+                await self._failed(worker, record, failure)
+            if record._history is not None:
+                record._history.deferral = None
+        await self._take_back_cancels(worker)
 
     async def _conclude(self, worker: Worker, record: AnyRecord, context: Context, value: object) -> None:
         """The handler has returned: wait for a deferral, collect outputs, hand over."""
@@ -227,13 +224,10 @@ class WorkerPool:
         assert worker.task is not None
         driver = drive(lambda _: collect(outputs), worker.task.cancelling)
         driver.send(None)
-        if self._watch is not None:
-            self._watch.begin(worker)
         outcome = context.run(driver.send, record)
         if not isinstance(outcome, Ended):  # a list is always something to do about
-            outcome = await resume(driver, context, outcome)
-        if self._watch is not None:
-            self._watch.running.pop(worker, None)
+            go_on = resume if self._watch is None else self._watch.watched(worker)
+            outcome = await go_on(driver, context, outcome)
         assert isinstance(outcome, Ended)
         if outcome.error is not None:
             raise outcome.error
@@ -262,8 +256,6 @@ class WorkerPool:
         await waiter
 
     async def _failed(self, worker: Worker, record: AnyRecord, error: BaseException) -> None:
-        if self._watch is not None:
-            self._watch.running.pop(worker, None)
         if record._history is not None and record._history.deferral is not None:
             record._history.deferral.forget()
             record._history.deferral = None

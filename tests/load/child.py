@@ -14,11 +14,11 @@ from typing import Self, cast
 from unittest import mock
 
 from aioparallel import ParallelConsumer
+from aioparallel.cli.bench.loop_holds import LoopHolds
 from aioparallel.errors import ConsumerStateError
 from aioparallel.options import OptionFields
 
 from .job import Job
-from .loop_holds import LoopHolds
 from .probes import probe_of
 
 _TOLD = (

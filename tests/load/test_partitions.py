@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import cast
@@ -11,18 +9,14 @@ from typing import cast
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from aioparallel.engine.committer import Committer
-from aioparallel.engine.scheduler import Scheduler
-from aioparallel.offsets import decode_offset_map
-from aioparallel.options import Options
+from aioparallel.cli.bench.full_maps import full_ledgers
+from aioparallel.cli.bench.holds import commit_holds
+from aioparallel.cli.bench.loop_holds import Hold
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.pytest_plugin import TopicMaker
 
 from .consumer_process import ConsumerProcess, Sample
-from .full_maps import full_map_sessions
 from .job import Job
-from .loop_holds import Hold, LoopHolds
-from .membership import joined
 from .producing import Message, fill
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(240)]
@@ -92,32 +86,13 @@ async def test_500_full_maps_are_committed_without_long_holds(
     """Maps of about 4,000 characters for each of 500 partitions are taken by the broker, read back as the ledgers say
     (I9), and no callback takes more than 20 ms of CPU time, collections apart (this process is not the consumer's)."""
     topic = await kafka_topic(PARTITIONS)
-    async with joined(local_kafka.bootstrap_servers, topic) as (client, generation):
-        sessions = full_map_sessions(topic, PARTITIONS, generation)
-        committer = Committer(client, Options(), Scheduler(), lambda: sessions, lambda: None)
-        holds: list[Hold] = []
-        for _ in range(ATTEMPTS):
-            for session in sessions:
-                session.acknowledged_version = None
-            watch = LoopHolds()
-            began = time.perf_counter()
-            with watch.watching():
-                assert await committer.commit(sessions)
-            took = time.perf_counter() - began
-            gc.collect()
-            holds.append(watch.longest()[0])
-            tell(f"committed in {took:.2f} s, {committer.commits} requests so far; holds {shown(holds[-1])}")
-        found = await client.committed([session.partition for session in sessions], 30)
-    sizes = [len(found[session.partition].metadata) for session in sessions]
-    tell(f"maps of {min(sizes)} to {max(sizes)} characters")
-    assert min(sizes) > 3_800
-    assert committer.failed_commits == committer.cut_maps == 0
-    for session in sessions[:2]:
-        offset, text = found[session.partition]
-        assert decode_offset_map(offset, text) == session.ledger.snapshot()
-    for session in sessions:
-        assert found[session.partition] == session.acknowledged
-    assert min(hold[0] - hold[2] for hold in holds) <= LONGEST_HOLD
+    holds = await commit_holds(local_kafka.bootstrap_servers, topic, PARTITIONS, full_ledgers(), ATTEMPTS)
+    for took, hold in zip(holds.seconds, holds.longest, strict=True):
+        tell(f"committed in {took:.2f} s; holds {shown(hold)}")
+    tell(f"{holds.requests} requests, maps of {holds.shortest_map} to {holds.longest_map} characters")
+    assert holds.problems == []
+    assert holds.shortest_map > 3_800
+    assert min(hold[0] - hold[2] for hold in holds.longest) <= LONGEST_HOLD
 
 
 def shown(hold: Hold) -> str:

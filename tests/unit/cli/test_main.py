@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from aioparallel import cli
 from aioparallel.cli import app as application
+from aioparallel.cli import running
 
 RUNNER = CliRunner()
 
@@ -37,7 +38,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 def test_demo_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without what the demo needs it names the missing packages and the extra."""
-    hide(monkeypatch, application, "matplotlib", "httpx")
+    hide(monkeypatch, running, "matplotlib", "httpx")
     result = RUNNER.invoke(application.app, ["demo"])
     assert result.exit_code == 1
     assert "needs httpx, matplotlib" in result.output

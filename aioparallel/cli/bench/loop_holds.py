@@ -19,18 +19,18 @@ __all__ = ["Hold", "LoopHolds"]
 Hold = tuple[float, float, float, str]
 """CPU seconds, wall seconds, of them seconds of garbage collection, what was run."""
 
-_NOTED: Final = 0.002
-"""Holds from here on (seconds) are noted by name."""
 _KEPT: Final = 20
 
 
 class LoopHolds:
     """The longest holds of the loop, in seconds of CPU of its thread.
 
-    A garbage collection falls into whichever callback sets it off; its time is noted beside it.
+    A garbage collection falls into whichever callback sets it off; its time is noted beside it. Holds shorter than
+    ``noted`` seconds are not told.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, noted: float = 0.002) -> None:
+        self._noted = noted
         self._longest: list[Hold] = []
         self._callbacks = 0
         self._total = 0.0
@@ -51,7 +51,7 @@ class LoopHolds:
             took = clock() - began
             self._callbacks += 1
             self._total += took
-            if took >= _NOTED:
+            if took >= self._noted:
                 self._note(took, wall() - wall_began, self._collecting - collecting, handle)
 
         asyncio.Handle._run = timed  # type: ignore[method-assign,assignment]
@@ -78,7 +78,7 @@ class LoopHolds:
             self._longest = sorted(self._longest, reverse=True)[:_KEPT]
 
     def longest(self) -> list[Hold]:
-        """The longest holds of more than two milliseconds, longest first; one of nothing where there are none."""
+        """The longest holds, longest first; one of nothing where there are none."""
         return sorted(self._longest, reverse=True)[:_KEPT] or [(0.0, 0.0, 0.0, "nothing")]
 
     def report(self) -> dict[str, object]:

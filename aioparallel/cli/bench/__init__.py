@@ -1,0 +1,1 @@
+"""``aioparallel bench``: this library and its peers on the same records, in one run, with the promises checked."""
