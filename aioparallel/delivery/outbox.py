@@ -38,18 +38,12 @@ class Outbox:
         self.unacknowledged = 0
         """Outputs sent and not acknowledged."""
         self.unacknowledged_bytes = 0
-        self.produced = 0
-        """Outputs acknowledged."""
 
     def offer(self, record: Record[Any, Any], value: object, done: Done) -> bool:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
         if type(value) is not Outgoing or self.unacknowledged_bytes >= self._bound:
             return False
-        # As deliver() does, in one piece: nearly all outputs come this way. Nobody waits while there is room.
-        outputs, size = (value,), _size(value)
-        self.unacknowledged += 1
-        self.unacknowledged_bytes += size
-        self._producer.send(outputs, partial(self._delivered, record, outputs, size, done))
+        self.deliver(record, (value,), done)
         return True
 
     def collect(self, record: Record[Any, Any], value: object) -> Sequence[Outgoing] | None:
@@ -97,7 +91,6 @@ class Outbox:
         if isinstance(result, ProduceFailed):
             done(record, result)
         else:
-            self.produced += len(outputs)
             if self._on_produced is not None:
                 for output, place in zip(outputs, result, strict=True):
                     self._tell(self._on_produced, record, output, place)

@@ -14,7 +14,6 @@ from zlib import crc32
 from aioparallel.errors import OffsetMapError
 from aioparallel.offsets.java_formats import smallest_java_payload
 from aioparallel.offsets.java_reader import check_incompletes, decode_java_payload
-from aioparallel.offsets.lanes import digits_of_numbers, lane_ones, numbers_of_digits, regroup, zero_places
 from aioparallel.offsets.offset_map import MAX_BODY_BYTES, MAX_OFFSET, OffsetMap
 from aioparallel.offsets.pattern import Pattern
 from aioparallel.offsets.rice import (
@@ -25,6 +24,7 @@ from aioparallel.offsets.rice import (
     read_block,
     write_block,
 )
+from aioparallel.offsets.rows import digits_of_numbers, numbers_of_digits, regroup, row_of_ones, zero_places
 
 __all__ = ["BITS", "ENVELOPE", "decode_dense", "dense_text", "is_dense", "runs_at_least", "split_runs"]
 
@@ -109,7 +109,7 @@ def dense_text(pattern: Pattern, java: bytes | None = None, limit: int | None = 
 def _enclose(base: int, kind: int, digits: bytes) -> str:
     row = int(regroup(digits + b"0" * (-len(digits) % BITS), BITS, _UNIT), 2)
     count = -(-len(digits) // BITS)
-    body = (row + _FIRST * lane_ones(count, 2)).to_bytes(2 * count, "big")
+    body = (row + _FIRST * row_of_ones(count, 2)).to_bytes(2 * count, "big")
     head = (_FIRST + (_MAGIC | _VERSION << 3 | kind)).to_bytes(2, "big")
     checksum = _checksum(base, head + body)
     found = (_FIRST + (checksum >> BITS)).to_bytes(2, "big") + (_FIRST + (checksum & 0x7FFF)).to_bytes(2, "big")
@@ -128,9 +128,9 @@ def decode_dense(base: int, text: str) -> OffsetMap:
         raise OffsetMapError(f"offset map: {len(text)} characters are more than the largest body needs")
     octets = text.encode("utf-16-be", "surrogatepass")
     count = len(octets) // 2
-    # A character below the block leaves its lane negative, that is with the top bit set like one above it.
-    row = int.from_bytes(octets, "big") - _FIRST * lane_ones(count, 2)
-    if row < 0 or row & lane_ones(count, 2) << BITS:
+    # A character below the block leaves its field negative, that is with the top bit set like one above it.
+    row = int.from_bytes(octets, "big") - _FIRST * row_of_ones(count, 2)
+    if row < 0 or row & row_of_ones(count, 2) << BITS:
         raise OffsetMapError("offset map: Dense has a character outside U+0800..U+87FF")
     head = ord(text[0]) - _FIRST
     if head & ~0x7F != _MAGIC:

@@ -15,8 +15,8 @@ from itertools import accumulate, chain, compress
 from aioparallel.errors import OffsetMapError
 from aioparallel.offsets.frames import decompress_frame
 from aioparallel.offsets.java_formats import JAVA_FORMATS, JavaFormat
-from aioparallel.offsets.lanes import zero_places
 from aioparallel.offsets.offset_map import MAX_BODY_BYTES, MAX_INCOMPLETES, MAX_OFFSET, OffsetMap
+from aioparallel.offsets.rows import zero_places
 
 __all__ = ["check_incompletes", "decode_java_payload", "decode_java_text"]
 

@@ -1,7 +1,7 @@
 """The offsets of one map, seen the ways the formats need them: gaps, runs, bits.
 
 A map of 100,000 offsets is written in a few milliseconds because nothing here loops over offsets where one
-operation on a whole row does (:mod:`aioparallel.offsets.lanes`).
+operation on a whole row does (:mod:`aioparallel.offsets.rows`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import cached_property
 from itertools import accumulate, compress
 from operator import sub
 
-from aioparallel.offsets.lanes import PIECE, LaneRow, digits_of_places, lane_ones, lane_row, narrow_lanes
 from aioparallel.offsets.offset_map import MAX_INCOMPLETES, MAX_OFFSET
+from aioparallel.offsets.rows import PIECE, Row, digits_of_places, narrowest, row_of, row_of_ones
 
 __all__ = ["Pattern"]
 
@@ -56,10 +56,10 @@ class Pattern:
             if not self.base <= end <= self.highest:
                 raise ValueError(f"incompletes: {end} is outside [{self.base}, {self.highest}]")
 
-    def _checked_gaps(self) -> Iterator[LaneRow]:
-        """The :attr:`gaps` in lanes.
+    def _checked_gaps(self) -> Iterator[Row]:
+        """The :attr:`gaps` in fields.
 
-        A lane below 0 has its top bit set: that tells of offsets out of order, or equal ones. A lane that went
+        A field below 0 has its top bit set: that tells of offsets out of order, or equal ones. A field that went
         wrong may borrow from those above it, but then it has told already. An offset with the top bit set, from
         which a step down could look like one up, tells by itself.
         """
@@ -67,16 +67,16 @@ class Pattern:
         before = array(offsets.typecode, (self.base,)) + offsets[:-1]
         for at in range(0, len(offsets), PIECE):
             piece = offsets[at : at + PIECE]
-            row, ones = lane_row(piece), lane_ones(len(piece), octets)
-            gaps = row - lane_row(before[at : at + PIECE]) - (ones if at else ones ^ 1)
+            row, ones = row_of(piece), row_of_ones(len(piece), octets)
+            gaps = row - row_of(before[at : at + PIECE]) - (ones if at else ones ^ 1)
             if gaps < 0 or (gaps | row) & ones << 8 * octets - 1:
                 raise ValueError("incompletes: offsets must ascend, each once")
-            yield LaneRow(gaps, len(piece), octets)
+            yield Row(gaps, len(piece), octets)
 
     @cached_property
     def gaps(self) -> array[int]:
         """How many complete offsets stand before each incomplete one, since the one before."""
-        return narrow_lanes(self._gap_rows)
+        return narrowest(self._gap_rows)
 
     @cached_property
     def tail(self) -> int:

@@ -14,11 +14,11 @@ from operator import add, rshift
 from typing import NamedTuple
 
 from aioparallel.errors import OffsetMapError
-from aioparallel.offsets.lanes import (
+from aioparallel.offsets.rows import (
     PIECE,
     digits_of_numbers,
-    lane_piece,
     numbers_of_digits,
+    row_piece,
     zero_places,
 )
 
@@ -108,13 +108,13 @@ class RunningSizes:
     """How many digits :func:`write_block` makes of the first 0, 1, 2, ... values, under any parameter.
 
     How many of them have bit ``j`` set, for each ``j``, tells the sum of ``value >> k`` for every ``k``. Where
-    the values are a row of lanes in one integer, one mask counts each bit. Kept are the counts up to each piece.
+    the values are a row of fields in one integer, one mask counts each bit. Kept are the counts up to each piece.
     """
 
     __slots__ = ("_counts", "_values", "_width")
 
     def __init__(self, values: array[int]) -> None:
-        rows = [lane_piece(values, at, at + PIECE) for at in range(0, len(values), PIECE)]
+        rows = [row_piece(values, at, at + PIECE) for at in range(0, len(values), PIECE)]
         self._values = values
         self._width = max((row.widest() for row in rows), default=0)
         self._counts = [[0] * self._width]
@@ -126,7 +126,7 @@ class RunningSizes:
         counts = self._counts[piece]
         if not rest:
             return counts
-        return list(map(add, counts, lane_piece(self._values, count - rest, count).bit_counts(self._width)))
+        return list(map(add, counts, row_piece(self._values, count - rest, count).bit_counts(self._width)))
 
     def best(self, count: int) -> int:
         """The parameter under which the first ``count`` values take the fewest digits."""

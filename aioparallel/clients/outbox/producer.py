@@ -77,7 +77,6 @@ class QueueingProducer:
         self._trouble = ""
         """Why nothing can be sent at all, while nothing can."""
         self._in_flight: Counter[int] = Counter()
-        self._now, self._milliseconds = -1.0, 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._sending: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
@@ -114,11 +113,8 @@ class QueueingProducer:
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        now = loop.time()
-        if now != self._now:  # uvloop's clock stands still within a turn: one look at the calendar is enough for it
-            self._now, self._milliseconds = now, int(time.time() * 1000)
-        deadline = now + self._delivery_timeout
-        delivery = Delivery(outputs, delivered, deadline, self._milliseconds, self._outstanding)
+        deadline = loop.time() + self._delivery_timeout
+        delivery = Delivery(outputs, delivered, deadline, int(time.time() * 1000), self._outstanding)
         if self._is_closed:
             refused = [((delivery, index), "the producer is closed") for index in range(len(outputs))]
         else:

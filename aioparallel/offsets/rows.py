@@ -1,6 +1,6 @@
 """Rows of numbers and of binary digits, handled whole.
 
-A row of numbers side by side in one long integer, each in a *lane* of as many bits, is shifted, masked and
+A row of numbers side by side in one long integer, each in a *field* of as many bits, is shifted, masked and
 subtracted in one operation; digits as bytes are moved by slices with a step. Both run at the speed of C, which
 a loop over the numbers in Python does not.
 """
@@ -17,21 +17,21 @@ from typing import NamedTuple
 
 __all__ = [
     "PIECE",
-    "LaneRow",
+    "Row",
     "digits_of_numbers",
     "digits_of_places",
-    "lane_ones",
-    "lane_piece",
-    "lane_row",
     "low_bytes",
-    "narrow_lanes",
+    "narrowest",
     "numbers_of_digits",
     "regroup",
+    "row_of",
+    "row_of_ones",
+    "row_piece",
     "zero_places",
 ]
 
 PIECE = 4_096
-"""Lanes that are handled at a time where there may be many: more would not stay in the processor's cache."""
+"""Fields that are handled at a time where there may be many: more would not stay in the processor's cache."""
 
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _BLOCK = 256
@@ -45,16 +45,16 @@ _TO_MASK = bytes([0] * _DIGIT_ZERO + [0xFF] + [0] * 207)
 _LOW = bytes(range(_BLOCK)) * (_WINDOW // _BLOCK + 1)
 
 
-def lane_row(numbers: array[int]) -> int:
-    """The numbers in lanes as wide as the array's items, the first in the lowest."""
+def row_of(numbers: array[int]) -> int:
+    """The numbers in fields as wide as the array's items, the first in the lowest."""
     if sys.byteorder == "big":  # pragma: no cover
         numbers = numbers[:]
         numbers.byteswap()
     return int.from_bytes(numbers.tobytes(), "little")
 
 
-def lane_ones(count: int, octets: int) -> int:
-    """A 1 in each of ``count`` lanes of so many bytes."""
+def row_of_ones(count: int, octets: int) -> int:
+    """A 1 in each of ``count`` fields of so many bytes."""
     return _piece_of_ones(octets) if count == PIECE else _ones(count, octets)
 
 
@@ -67,16 +67,16 @@ def _ones(count: int, octets: int) -> int:
     return int.from_bytes(_SINGLE[1].ljust(octets, b"\0") * count, "little")
 
 
-class LaneRow(NamedTuple):
-    """So many numbers in lanes of so many bytes."""
+class Row(NamedTuple):
+    """So many numbers in fields of so many bytes."""
 
     row: int
-    lanes: int
+    fields: int
     octets: int
 
     def widest(self) -> int:
-        """The bit length of the largest: the row is folded until one lane has all their bits."""
-        row, count, width = self.row, self.lanes, 8 * self.octets
+        """The bit length of the largest: the row is folded until one field has all their bits."""
+        row, count, width = self.row, self.fields, 8 * self.octets
         while count > 1:
             count = (count + 1) // 2
             row = row >> width * count | row & (1 << width * count) - 1
@@ -84,26 +84,26 @@ class LaneRow(NamedTuple):
 
     def bit_counts(self, width: int) -> list[int]:
         """How many of the numbers have each of the lowest ``width`` bits set."""
-        ones = lane_ones(self.lanes, self.octets)
+        ones = row_of_ones(self.fields, self.octets)
         return [(self.row & ones << bit).bit_count() for bit in range(width)]
 
 
-def lane_piece(numbers: array[int], start: int, end: int) -> LaneRow:
-    """Some of the numbers in lanes."""
+def row_piece(numbers: array[int], start: int, end: int) -> Row:
+    """Some of the numbers in fields."""
     piece = numbers[start:end]
-    return LaneRow(lane_row(piece), len(piece), piece.itemsize)
+    return Row(row_of(piece), len(piece), piece.itemsize)
 
 
-def narrow_lanes(rows: Sequence[LaneRow]) -> array[int]:
+def narrowest(rows: Sequence[Row]) -> array[int]:
     """The numbers in the rows, one after the other, as an array of the narrowest items that hold them all."""
     widest = max((row.widest() for row in rows), default=0)
     needed = next(size for size in _CODES if widest <= 8 * size)
     numbers = array(_CODES[needed])
     for row, count, octets in rows:
-        lanes = row.to_bytes(octets * count, "little")
+        fields = row.to_bytes(octets * count, "little")
         narrow = bytearray(needed * count)
         for at in range(needed):
-            narrow[at::needed] = lanes[at::octets]
+            narrow[at::needed] = fields[at::octets]
         numbers.frombytes(narrow)
     if sys.byteorder == "big":  # pragma: no cover
         numbers.byteswap()
@@ -131,9 +131,9 @@ def digits_of_numbers(numbers: array[int], width: int) -> bytes:
     if sys.byteorder == "little" and numbers.itemsize > 1:
         numbers = numbers[:]
         numbers.byteswap()
-    lane = 8 * numbers.itemsize
-    digits = format(int.from_bytes(numbers.tobytes(), "big"), f"0{lane * len(numbers)}b")
-    return bytes(regroup(digits.encode(), lane, width))
+    field = 8 * numbers.itemsize
+    digits = format(int.from_bytes(numbers.tobytes(), "big"), f"0{field * len(numbers)}b")
+    return bytes(regroup(digits.encode(), field, width))
 
 
 def numbers_of_digits(digits: bytes, width: int) -> array[int]:
@@ -196,9 +196,9 @@ def _zeros_in_window(start: int, digits: bytes) -> list[int]:
         for at, head in zip(range(0, size, _BLOCK), mask[::_BLOCK], strict=True)
     ]
     lows, middle = b"".join(low), map(mul, _SINGLE[start % _TWO_BYTES // _BLOCK :], map(len, low))
-    lanes = bytearray((start - start % _TWO_BYTES).to_bytes(8, "little") * len(lows))
-    lanes[0::8], lanes[1::8] = lows, b"".join(middle)
-    numbers = array("q", bytes(lanes))
+    fields = bytearray((start - start % _TWO_BYTES).to_bytes(8, "little") * len(lows))
+    fields[0::8], fields[1::8] = lows, b"".join(middle)
+    numbers = array("q", bytes(fields))
     if sys.byteorder == "big":  # pragma: no cover
         numbers.byteswap()
     return numbers.tolist()

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioparallel.offsets.lanes import (
+from aioparallel.offsets.rows import (
     PIECE,
-    LaneRow,
+    Row,
     digits_of_numbers,
     digits_of_places,
-    lane_piece,
-    narrow_lanes,
+    narrowest,
     numbers_of_digits,
+    row_piece,
     zero_places,
 )
 
@@ -57,13 +57,13 @@ def test_numbers_and_digits_are_inverse(numbers: list[int], width: int) -> None:
 
 @unhurried
 @given(numbers=st.lists(st.integers(0, 300) | st.integers(0, 2**63 - 1), max_size=40))
-def test_lanes_hold_the_numbers(numbers: list[int]) -> None:
-    """Lanes are narrowed to what the largest number needs, and tell their width and their bits."""
-    lanes = lane_piece(array("Q", numbers), 0, len(numbers))
+def test_fields_hold_the_numbers(numbers: list[int]) -> None:
+    """Fields are narrowed to what the largest number needs, and tell their width and their bits."""
+    fields = row_piece(array("Q", numbers), 0, len(numbers))
     widest = max(numbers, default=0).bit_length()
-    assert lanes.widest() == widest
-    assert lanes.bit_counts(widest) == [sum(number >> bit & 1 for number in numbers) for bit in range(widest)]
-    narrow = narrow_lanes([lanes])
+    assert fields.widest() == widest
+    assert fields.bit_counts(widest) == [sum(number >> bit & 1 for number in numbers) for bit in range(widest)]
+    narrow = narrowest([fields])
     assert list(narrow) == numbers
     assert 8 * narrow.itemsize >= widest
     assert narrow.itemsize == 1 or 4 * narrow.itemsize < widest
@@ -71,5 +71,5 @@ def test_lanes_hold_the_numbers(numbers: list[int]) -> None:
 
 def test_pieces_are_narrowed_together() -> None:
     """One large number in a late piece decides for all."""
-    pieces = [LaneRow(5, PIECE, 8), LaneRow(70_000, 1, 8)]
-    assert list(narrow_lanes(pieces)) == [5] + [0] * (PIECE - 1) + [70_000]
+    pieces = [Row(5, PIECE, 8), Row(70_000, 1, 8)]
+    assert list(narrowest(pieces)) == [5] + [0] * (PIECE - 1) + [70_000]
