@@ -24,15 +24,18 @@ _READ_COMMITTED: Final = 1
 
 
 class Decoder:
-    """Decodes what one response brought of one partition; keeps its ``next_fetch_offset``."""
+    """Decodes what one response brought of one partition; keeps its ``next_fetch_offset``.
 
-    def __init__(self, partition: TopicPartition, data: PartitionRecords) -> None:
+    It stands in the place of the data's own iterator and does not refer back to it: with a cycle the bytes of every
+    response would stay until a full garbage collection, which are rare.
+    """
+
+    def __init__(self, partition: TopicPartition) -> None:
         self._partition = partition
-        self._data = data
         self._batch: RawBatch | None = None
         self._inside: Iterator[RawRecord] = iter(())
 
-    def take(self, most: int, records: list[Record]) -> bool:
+    def take(self, data: PartitionRecords, most: int, records: list[Record]) -> bool:
         """Append up to ``most`` records to ``records``; False when there are no more.
 
         Raises what decoding raises; what came before the error has been appended then, and counts as taken.
@@ -40,24 +43,24 @@ class Decoder:
         while most > 0:
             batch = self._batch
             if batch is None:
-                batch = self._batch = self._next_batch()
+                batch = self._batch = self._next_batch(data)
                 if batch is None:
                     return False
                 self._inside = chain(batch)  # aiokafka's batch may be asked for an iterator only once
             before = len(records)
-            came = self._take_from(islice(self._inside, most), records)
+            came = self._take_from(data, islice(self._inside, most), records)
             most -= len(records) - before
             if not came:
                 # The batch knows its last offset even if compaction has removed that record. Else the same batch might
                 # be fetched again and again.
-                self._data.next_fetch_offset = batch.next_offset
+                data.next_fetch_offset = batch.next_offset
                 self._batch = None
         return True
 
-    def _take_from(self, raws: Iterator[RawRecord], records: list[Record]) -> bool:
+    def _take_from(self, data: PartitionRecords, raws: Iterator[RawRecord], records: list[Record]) -> bool:
         """Whether anything came at all; it may lie below the position and be left out."""
         topic, partition = self._partition
-        position = self._data.next_fetch_offset
+        position = data.next_fetch_offset
         offset = -1
         new, append = Record.__new__, records.append
         try:
@@ -79,26 +82,25 @@ class Decoder:
                 append(record)
         finally:
             if records and offset >= position:
-                self._data.next_fetch_offset = records[-1].offset + 1
+                data.next_fetch_offset = records[-1].offset + 1
         return offset >= 0
 
-    def _next_batch(self) -> RawBatch | None:
+    def _next_batch(self, data: PartitionRecords) -> RawBatch | None:
         """The next batch with records for us."""
-        data = self._data
         while data._records.has_next():
             batch = data._records.next_batch()
             if data._check_crcs and not batch.validate_crc():
                 raise kafka.CorruptRecordException(f"Invalid CRC - {self._partition}")
-            if not (self._is_aborted(batch) or batch.is_control_batch):
+            if not (_is_aborted(data, batch) or batch.is_control_batch):
                 return batch
             data.next_fetch_offset = batch.next_offset
         return None
 
-    def _is_aborted(self, batch: RawBatch) -> bool:
-        data = self._data
-        if data._isolation_level != _READ_COMMITTED or batch.producer_id is None:
-            return False
-        data._consume_aborted_up_to(batch.base_offset)
-        if batch.is_control_batch and data._contains_abort_marker(batch):
-            data._aborted_producers.discard(batch.producer_id)
-        return batch.is_transactional and batch.producer_id in data._aborted_producers
+
+def _is_aborted(data: PartitionRecords, batch: RawBatch) -> bool:
+    if data._isolation_level != _READ_COMMITTED or batch.producer_id is None:
+        return False
+    data._consume_aborted_up_to(batch.base_offset)
+    if batch.is_control_batch and data._contains_abort_marker(batch):
+        data._aborted_producers.discard(batch.producer_id)
+    return batch.is_transactional and batch.producer_id in data._aborted_producers

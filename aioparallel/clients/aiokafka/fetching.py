@@ -113,11 +113,11 @@ class FetchWalk:
         inside = data._partition_records
         decoder = inside._records_iterator
         if not isinstance(decoder, Decoder):
-            decoder = inside._records_iterator = Decoder(TopicPartition(*tp), inside)
+            decoder = inside._records_iterator = Decoder(TopicPartition(*tp))
         before = inside.next_fetch_offset
         records: list[Record] = []
         try:
-            more = decoder.take(most, records)
+            more = decoder.take(inside, most, records)
         except Exception as error:
             self._put_aside(tp, inside, error)
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -81,10 +83,10 @@ def test_the_decoder_reads_what_aiokafka_reads(
     theirs = response(*log)
     expected = [shown(record) for record in theirs]
     data = response(*log)
-    decoder, records, more, turn = Decoder(PARTITION, data), list[Record](), True, 0
+    decoder, records, more, turn = Decoder(PARTITION), list[Record](), True, 0
     while more:
         before, most = len(records), portions[turn % len(portions)]
-        more = decoder.take(most, records)
+        more = decoder.take(data, most, records)
         assert len(records) - before <= most
         assert not more or len(records) - before == most
         turn += 1
@@ -101,7 +103,7 @@ def test_the_old_formats_are_read() -> None:
     theirs = response(built, [], 2)
     expected = [shown(record) for record in theirs]
     data, records = response(built, [], 2), list[Record]()
-    assert not Decoder(PARTITION, data).take(100, records)
+    assert not Decoder(PARTITION).take(data, 100, records)
     assert [shown(record) for record in records] == expected
     assert [record.offset for record in records] == [2, 3, 4]
     assert data.next_fetch_offset == theirs.next_fetch_offset
@@ -113,7 +115,7 @@ def test_a_damaged_batch_is_refused_after_what_came_before() -> None:
     damaged[-2] ^= 1
     data, records = response(batch(0, [True, True], None, 0) + bytes(damaged), [], 0, crcs=True), list[Record]()
     with pytest.raises(CorruptRecordException):
-        Decoder(PARTITION, data).take(100, records)
+        Decoder(PARTITION).take(data, 100, records)
     assert [record.offset for record in records] == [0, 1]
     assert data.next_fetch_offset == 2
 
@@ -121,9 +123,23 @@ def test_a_damaged_batch_is_refused_after_what_came_before() -> None:
 def test_a_record_is_as_its_constructor_makes_it() -> None:
     """The decoder fills a record by itself; nothing is forgotten."""
     records: list[Record] = []
-    Decoder(PARTITION, response(batch(5, [True], None, 0), [], 0)).take(1, records)
+    Decoder(PARTITION).take(response(batch(5, [True], None, 0), [], 0), 1, records)
     (decoded,) = records
     made: Record = Record("topic", 3, 5, None, b"v0", (("name", b"x"), ("none", None)), 1_000)
     missing = object()
     for name in Record.__slots__:
         assert getattr(decoded, name, missing) == getattr(made, name, missing), name
+
+
+def test_the_bytes_of_a_response_go_with_it() -> None:
+    """Nothing refers back to it: no garbage collection is needed, even when it was not read to its end."""
+    data, records = response(batch(0, [True] * 5, None, 0), [], 0), list[Record]()
+    data._records_iterator = Decoder(PARTITION)
+    data._records_iterator.take(data, 2, records)
+    gone = weakref.ref(data)
+    gc.disable()
+    try:
+        del data
+        assert gone() is None
+    finally:
+        gc.enable()
