@@ -22,6 +22,8 @@ CHUNK: Final = 20_000
 """Records handed over at once."""
 QUEUE: Final = 10 * CHUNK
 """Records waiting in the producer, at most."""
+QUEUE_BYTES: Final = 512 * 1024 * 1024
+"""Bytes of them, about; the producer itself refuses records at twice that."""
 READ_BACK: Final = 10_000
 """Records read at once, when they are compared with the plan."""
 FLUSH_TIMEOUT: Final = 120.0
@@ -36,7 +38,7 @@ SETTINGS: Final = {
     # The embedded broker answers a fetch with one batch of each partition; Apache Kafka does with any size.
     "batch.size": 256 * 1024,
     "queue.buffering.max.messages": QUEUE + CHUNK,
-    "queue.buffering.max.kbytes": 1 << 20,
+    "queue.buffering.max.kbytes": 2 * QUEUE_BYTES // 1024,
     "message.timeout.ms": int(FLUSH_TIMEOUT * 1000),
     "log_level": 3,  # errors: its warnings would go into the middle of the progress
 }
@@ -114,10 +116,15 @@ class Filler:
         self._producer = Producer({"bootstrap.servers": bootstrap_servers, **SETTINGS})
 
     def add(self, partition: int, chunk: Sequence[dict[str, Any]]) -> None:
-        """At most CHUNK records, as ``Producer.produce_batch`` takes them. Raises AioparallelError."""
+        """At most CHUNK records with a value, as ``Producer.produce_batch`` takes them, and less than QUEUE_BYTES.
+
+        Raises AioparallelError.
+        """
         # Never into a full queue: it would refuse some in the middle, and their order would be lost. What cannot be
         # delivered is dropped from the queue after a while, so this ends.
-        while len(self._producer) > QUEUE:
+        size = sum(len(message["value"] or b"") for message in chunk)
+        most = min(QUEUE, QUEUE_BYTES * len(chunk) // (size + 1))
+        while len(self._producer) > most:
             self._producer.poll(0.01)
         # The partition of a record itself is ignored (confluent-kafka 2.16).
         if self._producer.produce_batch(self._topic, chunk, partition) != len(chunk):
