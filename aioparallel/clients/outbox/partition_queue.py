@@ -42,15 +42,20 @@ Explain = Callable[[int], str]
 class Batch:
     """Entries of one partition in one record batch, with the bytes as they are sent, each time the same.
 
-    ``was_sent``: the broker may have written it. ``is_in_flight``: a request with it is outstanding.
+    ``identity`` and ``sequence``: the numbers that are in these bytes. ``is_in_flight``: a request with it is
+    outstanding.
     """
 
-    __slots__ = ("attempts", "data", "entries", "is_in_flight", "node", "queue")
+    __slots__ = ("attempts", "data", "entries", "identity", "is_in_flight", "node", "queue", "sequence")
 
-    def __init__(self, queue: PartitionQueue, entries: list[Entry], data: bytes) -> None:
+    def __init__(
+        self, queue: PartitionQueue, entries: list[Entry], data: bytes, identity: Identity, sequence: int
+    ) -> None:
         self.queue = queue
         self.entries = entries
         self.data = data
+        self.identity = identity
+        self.sequence = sequence
         self.node = -1
         self.attempts = 0
         self.is_in_flight = False
@@ -142,7 +147,7 @@ class PartitionQueue:
             waiting = self.waiting
             data, count = encode(waiting, identity, self.sequence, self.limit)
             entries = [waiting.popleft() for _ in range(count)]
-        self.batch = Batch(self, entries, data)
+        self.batch = Batch(self, entries, data, identity, self.sequence)
 
     # -- what became of a batch
 

@@ -89,11 +89,9 @@ class InMemoryBrokers:
         if self._connection is None or self._connection.done():
             self._connection = asyncio.get_running_loop().create_future()
         connection = self._connection
-        # As it is now: a batch that is under way does not change any more.
-        written = [(batch, batch.queue.identity, batch.queue.sequence) for batch in batches]
 
         def arrive(now: float) -> list[Answer]:
-            return unreached if connection.done() else [self._write(*batch) for batch in written]
+            return unreached if connection.done() else [self._write(batch) for batch in batches]
 
         unreached = [Answer(Verdict.AGAIN, "the connection was cut")] * len(batches)
         request = asyncio.ensure_future(self._link.call(Request.PRODUCE, arrive, self._timeout))
@@ -110,14 +108,13 @@ class InMemoryBrokers:
         finally:
             request.cancel()
 
-    def _write(self, batch: Batch, identity: Identity | None, sequence: int) -> Answer:
+    def _write(self, batch: Batch) -> Answer:
         outputs = [delivery.outputs[index] for delivery, index in batch.entries]
         stamps = [delivery.timestamp for delivery, _ in batch.entries]
         records = [o if o.timestamp is not None else _stamped(o, at) for o, at in zip(outputs, stamps, strict=True)]
         where = TopicPartition(batch.queue.topic, batch.queue.partition)
-        assert identity is not None
         try:
-            offset = self._broker.produce(where, records, len(batch.data), identity.producer_id, sequence)
+            offset = self._broker.produce(where, records, len(batch.data), batch.identity.producer_id, batch.sequence)
         except Refused as refused:
             return _answer(refused.code)
         return Answer(Verdict.WRITTEN, "", offset)

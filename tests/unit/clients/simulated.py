@@ -91,8 +91,7 @@ class Cluster:
     def arrive(self, batch: Batch) -> Answer:
         """The broker's part: what it does with a batch that arrives."""
         partition, count = batch.queue.partition, len(batch.entries)
-        identity, sequence = batch.queue.identity, batch.queue.sequence
-        assert identity is not None
+        identity, sequence = batch.identity, batch.sequence
         outputs = [delivery.outputs[index] for delivery, index in batch.entries]
         if any(output.key == b"large" for output in outputs):
             return Answer(Verdict.TOO_LARGE, "{size} is too large")
