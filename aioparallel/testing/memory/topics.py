@@ -1,0 +1,201 @@
+"""The topics of the in-memory broker: their logs, what is appended to them, and the ways to damage them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Protocol
+from zlib import crc32
+
+from aioparallel.errors import ConfigurationError
+from aioparallel.records import Headers, Record, TopicPartition
+from aioparallel.testing.memory.log import PartitionLog, Transaction, TransactionState
+from aioparallel.testing.memory.produced import ProducerLog
+
+__all__ = ["Observer", "Topics"]
+
+
+class Observer(Protocol):
+    """Somebody to tell when there is something new (a client, which then asks for it)."""
+
+    def log_changed(self, partition: TopicPartition) -> None:
+        """The partition may have more to read, or less."""
+
+    def group_changed(self, group_id: str) -> None:
+        """The group went from one state into another."""
+
+
+class Topics:
+    """Topics by name, each with its partitions. Whoever observes is told of what may be new to read."""
+
+    def __init__(self) -> None:
+        self.producers = ProducerLog()
+        """What is remembered of producers; :meth:`~ProducerLog.forget` makes the broker lose that."""
+        self._topics: dict[str, list[PartitionLog]] = {}
+        self._observers: dict[Observer, None] = {}
+        self._denied_topics: set[str] = set()
+        self._unreadable: dict[TopicPartition, int] = {}
+        self._transaction_logs: dict[Transaction, list[TopicPartition]] = {}
+        self._keyless = 0
+
+    # -- topics
+
+    def create_topic(self, name: str, partitions: int = 1) -> None:
+        """Create a topic with this many partitions. Raises ConfigurationError when it exists."""
+        if name in self._topics:
+            raise ConfigurationError("name", name, "a topic that does not exist yet")
+        self._topics[name] = []
+        self.add_partitions(name, partitions)
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Grow the topic to ``total`` partitions; members of groups notice at their next heartbeat."""
+        logs = self._logs(topic)
+        if total < max(1, len(logs)):
+            raise ConfigurationError("total", total, f"partitions, at least {max(1, len(logs))} for {topic!r}")
+        logs.extend(PartitionLog() for _ in range(total - len(logs)))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete the topic with its records."""
+        self._topics.pop(name, None)
+
+    def partitions_of(self, topics: Collection[str] | re.Pattern[str]) -> frozenset[TopicPartition]:
+        """All partitions of these topics, or of those whose whole name matches.
+
+        What is not there is left out, and so are topics that are denied.
+        """
+        names = (
+            [name for name in self._topics if topics.fullmatch(name)]
+            if isinstance(topics, re.Pattern)
+            else [name for name in topics if name in self._topics]
+        )
+        return frozenset(
+            TopicPartition(name, number)
+            for name in names
+            if name not in self._denied_topics
+            for number in range(len(self._topics[name]))
+        )
+
+    def log(self, partition: TopicPartition) -> PartitionLog | None:
+        """The log of a partition; None where there is none."""
+        logs = self._topics.get(partition.topic, ())
+        return logs[partition.partition] if 0 <= partition.partition < len(logs) else None
+
+    def records(self, topic: str) -> list[Record]:
+        """All records of a topic that a ``read_committed`` consumer would see, partition by partition."""
+        return [
+            Record(topic, number, s.offset, s.key, s.value, s.headers, s.timestamp)
+            for number, log in enumerate(self._logs(topic))
+            for s in log.read(log.start_offset, log.end_offset, read_committed=True).records
+        ]
+
+    # -- appending
+
+    def append(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp: int = 0,
+        partition: int | None = None,
+        transaction: Transaction | None = None,
+    ) -> tuple[TopicPartition, int]:
+        """Append a record and return its place, ``(partition, offset)``.
+
+        ``timestamp`` is in milliseconds since the epoch. Without ``partition`` the key decides (by CRC-32,
+        not by the hash of Kafka's producers), and records without a key go round. Raises ConfigurationError
+        for a topic or partition that does not exist and a transaction that has ended.
+        """
+        logs = self._logs(topic)
+        if partition is None:
+            self._keyless += key is None
+            partition = (self._keyless if key is None else crc32(key)) % len(logs)
+        if not 0 <= partition < len(logs):
+            raise ConfigurationError("partition", partition, f"0 to {len(logs) - 1} for topic {topic!r}")
+        if transaction is not None and transaction.state is not TransactionState.OPEN:
+            raise ConfigurationError("transaction", transaction, "an open transaction of this broker")
+        where = TopicPartition(topic, partition)
+        offset = logs[partition].append(key, value, headers, timestamp, transaction)
+        if transaction is not None and where not in self._transaction_logs[transaction]:
+            self._transaction_logs[transaction].append(where)
+        self._tell_log(where)
+        return where, offset
+
+    def begin_transaction(self) -> Transaction:
+        """Begin a transaction, to give to :meth:`append`."""
+        transaction = Transaction()
+        self._transaction_logs[transaction] = []
+        return transaction
+
+    def end_transaction(self, transaction: Transaction, *, commit: bool) -> None:
+        """Commit or abort: a marker, one offset, goes into each partition that was written to."""
+        transaction.state = TransactionState.COMMITTED if commit else TransactionState.ABORTED
+        for partition in self._transaction_logs.pop(transaction):
+            if log := self.log(partition):
+                log.end_transaction(transaction)
+                self._tell_log(partition)
+
+    # -- damage
+
+    def delete_before(self, partition: TopicPartition, offset: int) -> None:
+        """Move the start of the log to ``offset``, as retention does."""
+        self._log(partition).delete_before(offset)
+        self._tell_log(partition)
+
+    def truncate_tail(self, partition: TopicPartition, end: int) -> None:
+        """Lose the records from ``end`` on, as an unclean leader election does; their offsets come again."""
+        self._log(partition).truncate_tail(end)
+        self._tell_log(partition)
+
+    def compact(self, partition: TopicPartition, offsets: Collection[int]) -> None:
+        """Remove these offsets, as compaction does."""
+        self._log(partition).compact(offsets)
+
+    def corrupt(self, partition: TopicPartition, offset: int | None) -> None:
+        """Make ``offset`` unreadable, with all that follows it; None mends the partition."""
+        if offset is None:
+            self._unreadable.pop(partition, None)
+        else:
+            self._unreadable[partition] = offset
+        self._tell_log(partition)
+
+    def unreadable_from(self, partition: TopicPartition) -> int | None:
+        """Where :meth:`corrupt` has damaged the partition."""
+        return self._unreadable.get(partition)
+
+    def deny_topic(self, topic: str, *, denied: bool = True) -> None:
+        """Refuse the topic to everybody: fetches and commits are not authorised, and nobody is told of it."""
+        (self._denied_topics.add if denied else self._denied_topics.discard)(topic)
+        for number in range(len(self._topics.get(topic, ()))):
+            self._tell_log(TopicPartition(topic, number))
+
+    def is_denied(self, topic: str) -> bool:
+        """Whether :meth:`deny_topic` has refused it."""
+        return topic in self._denied_topics
+
+    # -- who wants to know
+
+    def observe(self, observer: Observer) -> None:
+        """Tell the observer from now on."""
+        self._observers[observer] = None
+
+    def forget(self, observer: Observer) -> None:
+        """Tell the observer nothing more."""
+        self._observers.pop(observer, None)
+
+    def _tell_log(self, partition: TopicPartition) -> None:
+        for observer in tuple(self._observers):
+            observer.log_changed(partition)
+
+    def _logs(self, topic: str) -> list[PartitionLog]:
+        try:
+            return self._topics[topic]
+        except KeyError:
+            raise ConfigurationError("topic", topic, "one that create_topic() made") from None
+
+    def _log(self, partition: TopicPartition) -> PartitionLog:
+        log = self.log(partition)
+        if log is None:
+            raise ConfigurationError("partition", partition, "one that create_topic() made")
+        return log
