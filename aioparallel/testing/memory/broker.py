@@ -12,6 +12,7 @@ from aioparallel.records import Outgoing, TopicPartition
 from aioparallel.testing.memory.codes import ErrorCode, Refused
 from aioparallel.testing.memory.faults import Faults
 from aioparallel.testing.memory.groups import METADATA_LIMIT, Group
+from aioparallel.testing.memory.produced import Numbers
 from aioparallel.testing.memory.topics import Topics
 
 __all__ = ["InMemoryBroker"]
@@ -67,26 +68,27 @@ class InMemoryBroker(Topics):
 
     # -- producing
 
-    def produce(
-        self, partition: TopicPartition, records: Sequence[Outgoing], size: int, producer_id: int, sequence: int
-    ) -> int:
+    def produce(self, partition: TopicPartition, records: Sequence[Outgoing], *, size: int, numbers: Numbers) -> int:
         """Append a batch of ``size`` bytes once, however often it comes; the offset of its first record.
 
-        Raises Refused.
+        Raises Refused. What is wrong with the batch itself is found before it is recognised, as with Kafka: one that
+        was written may be refused when it comes again.
         """
         log = self.log(partition)
-        if partition.topic in self._denied_topics:
+        if self.is_denied(partition.topic):
             raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if log is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if self.max_message_bytes is not None and size > self.max_message_bytes:
             raise Refused(ErrorCode.MESSAGE_TOO_LARGE)
-        offset = self.producers.find(producer_id, partition, sequence, len(records))
+        if self.is_compacted(partition.topic) and any(record.key is None for record in records):
+            raise Refused(ErrorCode.INVALID_RECORD)
+        offset = self.producers.find(partition, numbers, len(records))
         if offset is None:
             offset = log.end_offset
             for record in records:
                 log.append(record.key, record.value, record.headers, record.timestamp or 0)
-            self.producers.add(producer_id, partition, sequence, len(records), offset)
+            self.producers.add(partition, numbers, len(records), offset)
             self._tell_log(partition)
         return offset
 

@@ -18,6 +18,7 @@ from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.codes import RETRIABLE, ErrorCode, Refused
 from aioparallel.testing.memory.faults import Request
 from aioparallel.testing.memory.link import RETRY_BACKOFF, Link
+from aioparallel.testing.memory.produced import Numbers
 
 __all__ = ["InMemoryProducer"]
 
@@ -114,7 +115,8 @@ class InMemoryBrokers:
         records = [o if o.timestamp is not None else _stamped(o, at) for o, at in zip(outputs, stamps, strict=True)]
         where = TopicPartition(batch.queue.topic, batch.queue.partition)
         try:
-            offset = self._broker.produce(where, records, len(batch.data), batch.identity.producer_id, batch.sequence)
+            numbers = Numbers(*batch.identity, batch.sequence)
+            offset = self._broker.produce(where, records, size=len(batch.data), numbers=numbers)
         except Refused as refused:
             return _answer(refused.code)
         return Answer(Verdict.WRITTEN, "", offset)

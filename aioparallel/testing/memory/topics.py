@@ -34,6 +34,7 @@ class Topics:
         self._topics: dict[str, list[PartitionLog]] = {}
         self._observers: dict[Observer, None] = {}
         self._denied_topics: set[str] = set()
+        self._compacted_topics: set[str] = set()
         self._unreadable: dict[TopicPartition, int] = {}
         self._transaction_logs: dict[Transaction, list[TopicPartition]] = {}
         self._keyless = 0
@@ -55,8 +56,10 @@ class Topics:
         logs.extend(PartitionLog() for _ in range(total - len(logs)))
 
     def delete_topic(self, name: str) -> None:
-        """Delete the topic with its records."""
-        self._topics.pop(name, None)
+        """Delete the topic with its records and settings, and what it remembers of producers."""
+        for number in range(len(self._topics.pop(name, ()))):
+            self.producers.truncate(TopicPartition(name, number), 0)
+        self._compacted_topics.discard(name)
 
     def partitions_of(self, topics: Collection[str] | re.Pattern[str]) -> frozenset[TopicPartition]:
         """All partitions of these topics, or of those whose whole name matches.
@@ -144,13 +147,27 @@ class Topics:
         self._tell_log(partition)
 
     def truncate_tail(self, partition: TopicPartition, end: int) -> None:
-        """Lose the records from ``end`` on, as an unclean leader election does; their offsets come again."""
+        """Lose the records from ``end`` on, as an unclean leader election does; their offsets come again.
+
+        That they were produced is forgotten as well.
+        """
         self._log(partition).truncate_tail(end)
+        self.producers.truncate(partition, end)
         self._tell_log(partition)
 
     def compact(self, partition: TopicPartition, offsets: Collection[int]) -> None:
         """Remove these offsets, as compaction does."""
         self._log(partition).compact(offsets)
+
+    def make_compacted(self, topic: str, *, compacted: bool = True) -> None:
+        """Have the topic take no records without a key from producers, as with ``cleanup.policy=compact``: a batch
+        with one of them is refused (INVALID_RECORD). Nothing is removed before :meth:`compact`."""
+        self._logs(topic)
+        (self._compacted_topics.add if compacted else self._compacted_topics.discard)(topic)
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether :meth:`make_compacted` has changed it."""
+        return topic in self._compacted_topics
 
     def corrupt(self, partition: TopicPartition, offset: int | None) -> None:
         """Make ``offset`` unreadable, with all that follows it; None mends the partition."""
