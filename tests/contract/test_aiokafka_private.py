@@ -26,7 +26,7 @@ from aiokafka.protocol.commit import (
     OffsetFetchResponse_v3,
 )
 from aiokafka.protocol.group import LeaveGroupRequest
-from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.protocol.metadata import MetadataRequest, MetadataResponse_v1
 from aiokafka.structs import OffsetAndTimestamp
 from typing_extensions import get_protocol_members
 
@@ -102,6 +102,7 @@ async def test_every_declared_member_exists(member: Member) -> None:
     batch = records._records.next_batch()
     live = {
         internals.Assignment: subscription.assignment,
+        internals.BrokerNode: next(iter(consumer._client.cluster.brokers())),
         internals.ClusterView: consumer._client.cluster,
         internals.Connection: next(iter(consumer._client._conns.values())),
         internals.Connections: consumer._client,
@@ -110,6 +111,7 @@ async def test_every_declared_member_exists(member: Member) -> None:
         internals.FetchFault: FetchError(error=ValueError(), backoff=0.0),
         internals.FetchedData: data,
         internals.Fetcher: fetcher,
+        internals.MetadataAnswer: MetadataResponse_v1(brokers=[], controller_id=1, topics=[]),
         internals.OffsetAtTime: OffsetAndTimestamp(1, 2),
         internals.OffsetCommitAnswer: OffsetCommitResponse_v3(throttle_time_ms=0, topics=[]),
         internals.OffsetFetchAnswer: OffsetFetchResponse_v3(throttle_time_ms=0, topics=[], error_code=0),

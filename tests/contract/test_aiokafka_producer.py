@@ -24,6 +24,7 @@ from aioparallel.clients import AiokafkaProducer
 from aioparallel.clients.aiokafka import producer_internals
 from aioparallel.clients.aiokafka.brokers import AiokafkaBrokers
 from aioparallel.clients.aiokafka.produce_codes import ProduceCode
+from aioparallel.clients.outbox.numbering import Identity
 from aioparallel.clients.outbox.partition_queue import PartitionQueue
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Headers, Outgoing, Produced
@@ -103,22 +104,28 @@ async def test_a_hanging_broker(cluster: AiokafkaCluster, local_kafka: LocalKafk
 
 
 @pytest.mark.real
-async def test_a_lost_identity_is_replaced(cluster: AiokafkaCluster) -> None:
-    """When the broker does not accept our sequence numbers, a partition goes on under a fresh producer id; the others
-    keep theirs, and both may share a request."""
+async def test_lost_numbers_are_replaced(cluster: AiokafkaCluster) -> None:
+    """When the broker does not accept our sequence numbers, a partition goes on with its next epoch; when it does not
+    accept the producer id, with a fresh one. The others keep theirs, and all may share a request."""
     topic = unique("topic")
     await cluster.create_topic(topic, 2)
     producer = cluster.producer()
     sender = Sender(producer)
     await sender.written(*(Outgoing(topic, b"0", partition=number) for number in range(2)))
-    queues = [queue_of(producer, topic, number) for number in range(2)]
-    before = queues[0].identity
-    assert before == queues[1].identity
-    queues[0].sequence += 7
-    for value in (b"1", b"2"):
-        await sender.written(*(Outgoing(topic, value, partition=number) for number in range(2)))
-    assert queues[0].identity not in {None, before}
-    assert queues[1].identity == before
+    numbers = [queue_of(producer, topic, number).numbering for number in range(2)]
+    (first, sequence), other = numbers[0].next(None) or (None, None), numbers[1].next(None)
+    assert first is not None
+    assert other == (first, 1) == (first, sequence)
+    numbers[0]._sequence += 7
+    await sender.written(*(Outgoing(topic, b"1", partition=number) for number in range(2)))
+    assert numbers[0].next(None) == (Identity(first.producer_id, 1), 1)
+    assert numbers[1].next(None) == (first, 2)
+    numbers[0]._identity = first  # an epoch that the broker has seen the end of
+    await sender.written(*(Outgoing(topic, b"2", partition=number) for number in range(2)))
+    fresh = numbers[0].next(None)
+    assert fresh is not None
+    assert fresh[0].producer_id != first.producer_id
+    assert numbers[1].next(None) == (first, 3)
     records = await cluster.records(topic)
     assert [(r.partition, r.value) for r in records] == [(p, v) for p in range(2) for v in (b"0", b"1", b"2")]
 

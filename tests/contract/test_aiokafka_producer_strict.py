@@ -14,7 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from aioparallel.clients import AiokafkaProducer
-from aioparallel.errors import NotAuthorized
+from aioparallel.errors import NotAuthorized, ProduceFailed
 from aioparallel.records import Outgoing
 from aioparallel.testing.local_kafka import LocalKafka
 
@@ -92,13 +92,13 @@ async def test_permissions_are_named(strict: LocalKafka, admin: Admin, producer_
     await asyncio.to_thread(allow, strict, ResourceType.TOPIC, visible, AclOperation.DESCRIBE)
     async with asyncio.timeout(10):
         # The broker takes a moment to hear of permissions.
-        while not isinstance(await sender.send(Outgoing(writable, b"value")), list):
+        while isinstance(await sender.send(Outgoing(writable, b"value")), ProduceFailed):
             await asyncio.sleep(0.05)
     waiting = [sender.send(Outgoing(name, b"value")) for name in (visible, hidden)]
     await sender.written(Outgoing(writable, b"value"))
     for future in waiting:
         refused = await future
-        assert not isinstance(refused, list)
+        assert isinstance(refused, ProduceFailed)
         assert "WRITE" in str(refused)
         assert "not authorised" in str(refused)
 

@@ -16,12 +16,13 @@ from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from aioparallel.clients.aiokafka.connecting import cut_off, find_broker
 from aioparallel.clients.aiokafka.faults import AUTHENTICATION, deadline
-from aioparallel.clients.aiokafka.metadata import tame_metadata
 from aioparallel.clients.aiokafka.produce_codes import ProduceCode, answer_of, unanswered
 from aioparallel.clients.aiokafka.producer_internals import ProduceAnswer, ProducerConnections, ProducerIdAnswer
 from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
 from aioparallel.clients.aiokafka.quiet import calm
-from aioparallel.clients.outbox.partition_queue import Batch, Identity, PartitionQueue
+from aioparallel.clients.aiokafka.silence import Silence, first_answer
+from aioparallel.clients.outbox.numbering import Identity
+from aioparallel.clients.outbox.partition_queue import Batch, PartitionQueue
 from aioparallel.clients.outbox.verdicts import Answer
 from aioparallel.errors import BrokerUnreachable, NotAuthorized
 from aioparallel.records import TopicPartition
@@ -48,7 +49,9 @@ class AiokafkaBrokers:
         self._settings = settings
         self._on_metadata = on_metadata
         self._connections: ProducerConnections | None = None
+        self._silence: Silence | None = None
         self._topics: set[str] = set()
+        self._scopes: defaultdict[int, set[asyncio.Timeout]] = defaultdict(set)  # requests to each node
 
     @property
     def is_connected(self) -> bool:
@@ -67,7 +70,7 @@ class AiokafkaBrokers:
                 settings.bootstrap_servers, settings.connection_options(), timeout, settings.retry_backoff
             )
             connections = cast("ProducerConnections", settings.build(server))
-            tame_metadata(connections)
+            silence = Silence(connections, settings.request_timeout)
             left = max(0.0, ends - asyncio.get_running_loop().time())
             async with asyncio.timeout(left):
                 await self._bootstrap(connections)
@@ -78,7 +81,7 @@ class AiokafkaBrokers:
             await _close(connections, 0.1)
             raise
         connections.cluster.add_listener(lambda _cluster: self._on_metadata())
-        self._connections = connections
+        self._connections, self._silence = connections, silence
 
     async def _bootstrap(self, connections: ProducerConnections) -> None:
         while True:
@@ -91,14 +94,9 @@ class AiokafkaBrokers:
 
     async def identify(self) -> Identity:
         """A producer id that nobody else has. Raises NotAuthorized, and ConnectionError for what passes."""
-        request = InitProducerIdRequest(cast("str", None), _TRANSACTION_TIMEOUT_MS)
-        try:
-            connections = self._connected()
-            if (node := connections.get_random_node()) is None:
-                raise ConnectionError("no broker is known yet")
-            answer = cast("ProducerIdAnswer", await connections.send(node, request))
-        except kafka.KafkaError as error:
-            raise ConnectionError(f"asking for a producer id: {error}") from error
+        answer = await first_answer(self._watch().brokers(), self._ask_for_id)
+        if answer is None:
+            raise ConnectionError("asking for a producer id: no broker answers")
         if answer.error_code == ProduceCode.NONE:
             return Identity(answer.producer_id, answer.producer_epoch)
         if answer.error_code in {
@@ -108,6 +106,14 @@ class AiokafkaBrokers:
             raise NotAuthorized("an idempotent producer (permission IDEMPOTENT_WRITE on the cluster)")
         raise ConnectionError(f"asking for a producer id: {kafka.for_code(answer.error_code).__name__}")
 
+    async def _ask_for_id(self, node: int) -> ProducerIdAnswer | None:
+        request = InitProducerIdRequest(cast("str", None), _TRANSACTION_TIMEOUT_MS)
+        try:
+            return cast("ProducerIdAnswer", await self._connected().send(node, request))
+        except (kafka.KafkaError, OSError) as error:
+            logger.debug("No producer id from broker %d: %r", node, error, extra={"action": "no_id", "node": node})
+            return None
+
     async def produce(self, node: int, batches: Sequence[Batch]) -> list[Answer]:
         """One request with these batches, and what became of each. Raises nothing but CancelledError."""
         topics: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
@@ -115,14 +121,19 @@ class AiokafkaBrokers:
             topics[batch.queue.topic].append((batch.queue.partition, batch.data))
         timeout_ms = round(self._settings.request_timeout * 1000)
         request = ProduceRequest(cast("str", None), _ALL, timeout_ms, list(topics.items()))
+        scopes = self._scopes[node]
         try:
-            answer = cast("ProduceAnswer", await self._connected().send(node, request))
+            async with asyncio.timeout(None) as scope:
+                scopes.add(scope)
+                answer = cast("ProduceAnswer", await self._connected().send(node, request))
         except (kafka.KafkaError, OSError, TimeoutError) as error:
             return [unanswered(error)] * len(batches)
         except Exception as error:
             # Whatever it is, the batches must not be stuck: they are sent again until their time is up.
             logger.exception("A produce request failed in aiokafka", extra={"action": "produce_failed", "node": node})
             return [unanswered(error)] * len(batches)
+        finally:
+            scopes.discard(scope)
         found = {
             (topic, fields[0]): answer_of(fields[1], fields[2], fields[3] if answer.API_VERSION >= 2 else -1)
             for topic, partitions in answer.topics
@@ -146,6 +157,11 @@ class AiokafkaBrokers:
         cluster = self._connections.cluster
         available = cluster.available_partitions_for_topic(topic) or set()
         return {number: number in available for number in cluster.partitions_for_topic(topic) or ()}
+
+    def address_of(self, node: int) -> str:
+        """``host:port`` of a broker; empty where it is not known any more."""
+        broker = None if self._connections is None else self._connections.cluster.broker_metadata(node)
+        return "" if broker is None else f"{broker.host}:{broker.port}"
 
     def refused_topics(self) -> Collection[str]:
         """Topics that this user may not even ask about."""
@@ -183,6 +199,10 @@ class AiokafkaBrokers:
         """Break the connection to this broker: what is on its way there gets no further than it is."""
         if self._connections is None:
             return
+        # Also those that are still connecting.
+        for scope in self._scopes[node]:
+            if not scope.expired():
+                scope.reschedule(0.0)
         connection = self._connections._conns.get((node, ConnectionGroup.DEFAULT))
         if connection is not None and (writer := connection._writer) is not None:
             connection.close()
@@ -192,6 +212,11 @@ class AiokafkaBrokers:
         """Close all connections, within ``timeout`` seconds; raises nothing but CancelledError."""
         connections, self._connections = self._connections, None
         await _close(connections, timeout)
+
+    def _watch(self) -> Silence:
+        if self._silence is None:
+            raise ConnectionError("not connected")
+        return self._silence
 
     def _connected(self) -> ProducerConnections:
         if self._connections is None:

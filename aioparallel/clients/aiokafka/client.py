@@ -22,12 +22,12 @@ from aioparallel.clients.aiokafka.metadata import (
     LogEnds,
     WholeName,
     keep_all_topics,
-    tame_metadata,
     topic_partitions,
 )
 from aioparallel.clients.aiokafka.offsets import GroupOffsets
 from aioparallel.clients.aiokafka.quiet import calm
 from aioparallel.clients.aiokafka.settings import ConsumerSettings
+from aioparallel.clients.aiokafka.silence import Silence
 from aioparallel.engine.client import CommitFault, Committed, Fetched, Generation, RebalanceListener
 from aioparallel.errors import BrokerUnreachable, ClientError, ConsumerStateError
 from aioparallel.records import TopicPartition
@@ -100,7 +100,7 @@ class AiokafkaClient:
         calm()
         settings = self._settings
         consumer = settings.build()
-        tame_metadata(consumer._client)
+        Silence(consumer._client, settings.session_timeout / 3)
         loop = asyncio.get_running_loop()
         closing = min(1.0, timeout / 10)
         ends = loop.time() + timeout - closing

@@ -9,7 +9,9 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 
 from aioparallel.clients.aiokafka.producer_internals import BatchBuilder
 from aioparallel.clients.outbox.deliveries import Entry
-from aioparallel.clients.outbox.partition_queue import Identity, Unencodable
+from aioparallel.clients.outbox.numbering import Identity
+from aioparallel.clients.outbox.partition_queue import Unencodable
+from aioparallel.records import Outgoing
 
 __all__ = ["BatchEncoder"]
 
@@ -38,9 +40,8 @@ class BatchEncoder:
         """Key and value together: up to here, an output without headers needs no check."""
         self._size = cast("Callable[..., int]", DefaultRecordBatchBuilder.estimate_size_in_bytes)
 
-    def check(self, entry: Entry) -> str | None:
+    def check(self, output: Outgoing) -> str | None:
         """Why this output cannot be sent, or None."""
-        output = entry[0].outputs[entry[1]]
         try:
             size = self._size(output.key, output.value, list(output.headers))
         except (AttributeError, TypeError, ValueError) as error:
@@ -69,16 +70,11 @@ class BatchEncoder:
         append = builder.append
         no_headers: list[tuple[str, bytes | None]] = []
         count = 0
-        output = None
         try:
-            for delivery, index in entries:
-                output = delivery.outputs[index]
-                at = output.timestamp
-                at = delivery.timestamp if at is None else at
-                if (
-                    append(count, at, output.key, output.value, list(output.headers) if output.headers else no_headers)
-                    is None
-                ):
+            for entry in entries:
+                output = entry.output
+                headers = list(output.headers) if output.headers else no_headers
+                if append(count, entry.timestamp, output.key, output.value, headers) is None:
                     break
                 count += 1
         except (OverflowError, TypeError, ValueError) as error:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSet
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSet
 from typing import ClassVar, Protocol
 
 from aioparallel.records import TopicPartition
 
 __all__ = [
     "Assignment",
+    "BrokerNode",
     "ClusterView",
     "Connection",
     "Connections",
@@ -26,6 +27,7 @@ __all__ = [
     "FetchFault",
     "FetchedData",
     "Fetcher",
+    "MetadataAnswer",
     "OffsetAtTime",
     "OffsetCommitAnswer",
     "OffsetFetchAnswer",
@@ -209,11 +211,32 @@ class Coordinator(Protocol):
     async def ensure_coordinator_known(self) -> None: ...
 
 
+class BrokerNode(Protocol):
+    """``aiokafka.structs.BrokerMetadata``."""
+
+    @property
+    def nodeId(self) -> int: ...  # noqa: N802
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+
+
+class MetadataAnswer(Protocol):
+    """``aiokafka.protocol.metadata.MetadataResponse_v1`` and later."""
+
+    brokers: list[object]
+
+
 class ClusterView(Protocol):
     """``aiokafka.cluster.ClusterMetadata``."""
 
     def topics(self, exclude_internal_topics: bool) -> set[str]: ...
     def partitions_for_topic(self, topic: str) -> set[int] | None: ...
+    def brokers(self) -> Collection[BrokerNode]: ...
+    def broker_metadata(self, broker_id: int) -> BrokerNode | None: ...
+    def update_metadata(self, metadata: MetadataAnswer) -> None: ...
+    def failed_update(self, exception: None) -> None: ...
 
 
 class Connection(Protocol):
@@ -221,8 +244,9 @@ class Connection(Protocol):
 
     _writer: asyncio.StreamWriter | None
 
-    def send(self, request: object) -> object: ...
-    def close(self) -> asyncio.Future[None] | None: ...
+    def connected(self) -> bool: ...
+    def send(self, request: object) -> Awaitable[object]: ...
+    def close(self, reason: object = ...) -> asyncio.Future[None] | None: ...
 
 
 class Connections(Protocol):
@@ -233,9 +257,11 @@ class Connections(Protocol):
     _conns: MutableMapping[object, Connection]
     _sync_task: asyncio.Task[None] | None
     _get_conn: Callable[..., object]
-    _metadata_update: Callable[[object, object], object]
+    _get_conn_lock_value: object
+    _metadata_update: Callable[..., object]
     add_topic: Callable[[str], object]
 
+    def get_random_node(self) -> int | None: ...
     async def send(self, node_id: int, request: object, *, group: int = ...) -> object: ...
     async def fetch_all_metadata(self) -> ClusterView: ...
     def set_topics(self, topics: Iterable[str]) -> object: ...

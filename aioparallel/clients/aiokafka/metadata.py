@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Mapping
-from typing import Final, cast
+from collections.abc import Collection, Mapping
 
 import aiokafka.errors as kafka
-from aiokafka.protocol.metadata import MetadataRequest
 
 from aioparallel.clients.aiokafka.faults import deadline
-from aioparallel.clients.aiokafka.internals import ClusterView, Connection, Connections, Consumer, Fetcher
+from aioparallel.clients.aiokafka.internals import ClusterView, Connections, Consumer, Fetcher
 from aioparallel.records import TopicPartition
 
-__all__ = ["LogEnds", "WholeName", "keep_all_topics", "tame_metadata", "topic_partitions"]
-
-_METADATA_PAUSE: Final = 0.1
-"""Seconds between two metadata requests. aiokafka repeats them without a pause while a partition has no leader."""
+__all__ = ["LogEnds", "WholeName", "keep_all_topics", "topic_partitions"]
 
 
 class WholeName:
@@ -32,47 +27,6 @@ class WholeName:
     def match(self, topic: str) -> object:
         """A match, or None."""
         return self._pattern.fullmatch(topic)
-
-
-class ConnectionForMetadata:
-    """A connection as aiokafka's metadata update sees it: its requests ask the broker to create nothing.
-
-    aiokafka lets a broker create the topics it asks for. So a subscribed topic that is deleted would come back at the
-    next update, empty, with the broker's default number of partitions.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def send(self, request: object) -> object:
-        """Send it; returns the awaitable of the real connection."""
-        if isinstance(request, MetadataRequest):
-            request._allow_auto_topic_creation = False
-        return self._connection.send(request)
-
-
-def tame_metadata(connections: Connections) -> None:
-    """Make the metadata updates of one consumer create nothing, and keep a pause between them."""
-    get_connection = cast("Callable[..., asyncio.Future[Connection | None]]", connections._get_conn)
-    update = cast("Callable[[object, object], asyncio.Future[bool]]", connections._metadata_update)
-    loop = asyncio.get_running_loop()
-    last = loop.time() - _METADATA_PAUSE
-
-    async def get_conn(node_id: object, **options: object) -> object:
-        connection = await get_connection(node_id, **options)
-        # Only a metadata update asks without naming a group of connections, and only it uses what it is given.
-        return connection if connection is None or options else ConnectionForMetadata(connection)
-
-    async def metadata_update(cluster: object, topics: object) -> bool:
-        nonlocal last
-        pause = last + _METADATA_PAUSE - loop.time()
-        last = max(loop.time(), last + _METADATA_PAUSE)
-        if pause > 0:
-            await asyncio.sleep(pause)
-        return await update(cluster, topics)
-
-    connections._get_conn = get_conn
-    connections._metadata_update = metadata_update
 
 
 def keep_all_topics(connections: Connections) -> None:

@@ -55,10 +55,10 @@ _REASONS: Final[dict[int, tuple[Verdict, str]]] = {
         "the broker refuses the timestamp; it is too far from now for the topic's message.timestamp.*.max.ms",
     ),
     ProduceCode.OUT_OF_ORDER_SEQUENCE_NUMBER: (Verdict.ANEW, "the broker has lost count of this producer's batches"),
-    ProduceCode.INVALID_PRODUCER_EPOCH: (Verdict.ANEW, "the broker knows a newer epoch of this producer"),
-    ProduceCode.INVALID_PRODUCER_ID_MAPPING: (Verdict.ANEW, "the broker does not know this producer id"),
     ProduceCode.UNKNOWN_PRODUCER_ID: (Verdict.ANEW, "the broker does not know this producer id"),
-    ProduceCode.PRODUCER_FENCED: (Verdict.ANEW, "the broker knows a newer epoch of this producer"),
+    ProduceCode.INVALID_PRODUCER_EPOCH: (Verdict.REJECTED, "the broker knows a newer epoch of this producer"),
+    ProduceCode.INVALID_PRODUCER_ID_MAPPING: (Verdict.REJECTED, "the broker does not know this producer id"),
+    ProduceCode.PRODUCER_FENCED: (Verdict.REJECTED, "the broker knows a newer epoch of this producer"),
     ProduceCode.TOPIC_AUTHORIZATION_FAILED: (
         Verdict.REFUSED,
         "not authorised; this user needs the permission WRITE on the topic",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from aioparallel.clients.outbox.partition_queue import Batch, Identity, PartitionQueue
+from aioparallel.clients.outbox.numbering import Identity
+from aioparallel.clients.outbox.partition_queue import Batch, PartitionQueue
 from aioparallel.clients.outbox.verdicts import Answer
 from aioparallel.records import TopicPartition
 
@@ -27,13 +28,17 @@ class Brokers(Protocol):
         ``timeout`` seconds."""
 
     async def identify(self) -> Identity:
-        """A producer id that nobody else has. Raises NotAuthorized, and OSError or TimeoutError for what passes."""
+        """A producer id that nobody else has, from any broker that answers. Raises NotAuthorized, and OSError or
+        TimeoutError for what passes."""
 
     async def produce(self, node: int, batches: Sequence[Batch]) -> list[Answer]:
         """One request with these batches, and what became of each. Raises nothing."""
 
     def leader_of(self, queue: PartitionQueue) -> int | None:
         """The node that leads the partition; -1 or None where there is none, or it is not known."""
+
+    def address_of(self, node: int) -> str:
+        """How messages name the node, ``host:port``; empty where it is not known."""
 
     def partitions_of(self, topic: str) -> dict[int, bool]:
         """The topic's partitions as they are known now, and whether each has a leader."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from aioparallel.clients.outbox.deliveries import Delivery, Entry
-from aioparallel.clients.outbox.partition_queue import Batch, Encode, Identity, PartitionQueue
+from aioparallel.clients.outbox.deliveries import Entry
+from aioparallel.clients.outbox.numbering import Identity
+from aioparallel.clients.outbox.partition_queue import Batch, Encode, PartitionQueue
 from aioparallel.clients.outbox.topic import Partitioner, Topic
 from aioparallel.clients.outbox.verdicts import Answer, Verdict
 from aioparallel.errors import ProduceFailed
@@ -37,15 +38,16 @@ class Outbox:
     def __init__(
         self,
         encode: Encode,
-        check: Callable[[Entry], str | None],
+        check: Callable[[Outgoing], str | None],
         *,
         batch_bytes: int,
         unchecked_bytes: int,
         partitioner: Partitioner | None = None,
     ) -> None:
         self.topics: dict[str, Topic] = {}
-        self.identity: Identity | None = None
-        """For partitions that have none; None: a fresh one is needed."""
+        self._fresh: Identity | None = None  # for partitions that need a producer id
+        self.needs_identity = False
+        """Whether some partition waits for a producer id, to be given to :meth:`identified`."""
         self._encode = encode
         self._check = check
         self._batch_bytes = batch_bytes
@@ -57,25 +59,25 @@ class Outbox:
 
     # -- in
 
-    def add(self, delivery: Delivery) -> list[tuple[Entry, str]]:
-        """Take the outputs of a new delivery; returns those that cannot be sent, with the reason, not failed yet."""
+    def add(self, entries: Iterable[Entry]) -> list[tuple[Entry, str]]:
+        """Take new entries; returns those that cannot be sent, with the reason, not failed yet."""
         refused: list[tuple[Entry, str]] = []
         topics, check, largest = self.topics, self._check, self._largest_unchecked
-        for index, output in enumerate(delivery.outputs):
-            entry = (delivery, index)
+        for entry in entries:
+            output = entry.output
             topic = topics.get(output.topic) or self._new(output.topic)
             size = len(output.value or b"") + len(output.key or b"")
-            reason = check(entry) if size > largest or output.headers else None
+            reason = check(output) if size > largest or output.headers else None
             if reason is None:
-                reason = self._route(topic, entry, output)
+                reason = self._route(topic, entry)
             if reason is not None:
                 refused.append((entry, reason))
         return refused
 
-    def _route(self, topic: Topic, entry: Entry, output: Outgoing) -> str | None:
+    def _route(self, topic: Topic, entry: Entry) -> str | None:
         """Put it where it waits; returns why it cannot be put anywhere."""
         try:
-            queue = topic.queue_for(output)
+            queue = topic.queue_for(entry.output)
         except ValueError as error:
             return str(error)
         except Exception as error:
@@ -108,7 +110,7 @@ class Outbox:
             waiting = topic.unresolved.waiting
             while waiting and topic.partitions:
                 entry = waiting.popleft()
-                if (reason := self._route(topic, entry, entry[0].outputs[entry[1]])) is not None:
+                if (reason := self._route(topic, entry)) is not None:
                     fail([entry], reason, passing=False)
         self._ready.update(self._leaderless)
         self._leaderless.clear()
@@ -145,12 +147,13 @@ class Outbox:
     def fill(self, queues: Iterable[PartitionQueue], node: int, limit: int) -> list[Batch]:
         """The batches of one request, about ``limit`` bytes at most; their queues are not ready any more."""
         batches: list[Batch] = []
-        if self.identity is None:
-            return batches
         size = 0
         for queue in queues:
+            if queue.batch is None and queue.numbering.next(self._fresh) is None:
+                self.needs_identity = True  # it stays ready
+                continue
             self._ready.pop(queue, None)
-            if (batch := queue.take(self._encode, self.identity)) is None:
+            if (batch := queue.take(self._encode, self._fresh)) is None:
                 continue
             batch.node = node
             batches.append(batch)
@@ -160,11 +163,16 @@ class Outbox:
                 break
         return batches
 
+    def identified(self, fresh: Identity) -> None:
+        """A producer id that nobody has had."""
+        self._fresh = fresh
+        self.needs_identity = False
+
     # -- back
 
     def answered(self, batch: Batch, answer: Answer) -> None:
         """What the broker said about a batch. After ``Verdict.AGAIN`` it stays under way until :meth:`resume`."""
-        queue, lost = batch.queue, None
+        queue = batch.queue
         match answer.verdict:
             case Verdict.WRITTEN:
                 queue.acknowledged(batch, answer.offset, answer.timestamp)
@@ -172,14 +180,12 @@ class Outbox:
                 queue.again(batch, answer.reason)
                 return
             case Verdict.SPLIT | Verdict.TOO_LARGE:
-                is_too_large = answer.verdict is Verdict.TOO_LARGE
-                queue.split(batch, answer.explain, is_too_large=is_too_large)
-            case Verdict.ANEW:
-                lost = queue.anew(batch, answer.reason)
+                queue.split(batch, answer.explain, is_too_large=answer.verdict is Verdict.TOO_LARGE)
+            case Verdict.ANEW | Verdict.REJECTED:
+                queue.anew(batch, answer.reason, is_rejected=answer.verdict is Verdict.REJECTED)
             case Verdict.REFUSED | Verdict.UNCLEAR:
                 was_written = answer.verdict is Verdict.UNCLEAR
-                lost = queue.refused(batch, answer.explain(len(batch.data)), was_written=was_written)
-        self._forget(lost)
+                queue.refused(batch, answer.explain(len(batch.data)), was_written=was_written)
         self.resume(batch)
 
     def resume(self, batch: Batch) -> None:
@@ -219,15 +225,12 @@ class Outbox:
         entries = [entry for queue in self._all() for entry in queue.drain()]
         self._ready.clear()
         self._leaderless.clear()
-        self.identity = None
         return entries
 
     def _expire(
         self, queue: PartitionQueue, deadline: float, explain: Callable[[PartitionQueue], str], cut: list[Batch]
     ) -> None:
-        batch, lost = queue.expire(deadline, explain)
-        self._forget(lost)
-        if batch is not None:
+        if (batch := queue.expire(deadline, explain)) is not None:
             cut.append(batch)
         if queue.is_empty:
             self._ready.pop(queue, None)
@@ -236,17 +239,12 @@ class Outbox:
             # It may have been waiting for the batch that was under way.
             self._ready[queue] = None
 
-    def _forget(self, lost: Identity | None) -> None:
-        # Other partitions may keep it: numbers are counted for each partition by itself.
-        if lost is not None and lost == self.identity:
-            self.identity = None
-
     def _all(self) -> list[PartitionQueue]:
         return [queue for topic in self.topics.values() for queue in topic.all_queues]
 
 
 def fail(entries: Iterable[Entry], reason: str, *, passing: bool) -> None:
     """Fail these outputs."""
-    for delivery, index in entries:
-        output = delivery.outputs[index]
-        delivery.failed(ProduceFailed(output.topic, output.partition, reason, passing=passing))
+    for entry in entries:
+        output = entry.output
+        entry.failed(ProduceFailed(output.topic, output.partition, reason, passing=passing))

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from aioparallel.clients.outbox.deliveries import Entry
+from aioparallel.clients.outbox.numbering import Identity, Numbering
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Produced
 
-__all__ = ["Batch", "Encode", "Explain", "Identity", "PartitionQueue", "Unencodable"]
-
-_SEQUENCES: Final = 2**31
-"""Sequence numbers go from 0 up to this, and begin again."""
-
-
-class Identity(NamedTuple):
-    """Who the broker takes us for: what it recognises repeated batches by."""
-
-    producer_id: int
-    epoch: int
+__all__ = ["Batch", "Encode", "Explain", "PartitionQueue", "Unencodable"]
 
 
 class Unencodable(Exception):
@@ -43,43 +34,76 @@ class Batch:
     """Entries of one partition in one record batch, with the bytes as they are sent, each time the same.
 
     ``identity`` and ``sequence``: the numbers that are in these bytes. ``is_in_flight``: a request with it is
-    outstanding.
+    outstanding. ``given_up``: so many of the first entries have failed already, out of time; they are in the bytes.
+
+    Two reasons why its numbers may be taken: ``is_doubtful``, an attempt had no answer that settles whether it was
+    written; ``is_part_of_doubtful``, it is a piece of a batch of which that is not settled.
     """
 
-    __slots__ = ("attempts", "data", "entries", "identity", "is_in_flight", "node", "queue", "sequence")
+    __slots__ = (
+        "attempts",
+        "data",
+        "entries",
+        "given_up",
+        "identity",
+        "is_doubtful",
+        "is_in_flight",
+        "is_part_of_doubtful",
+        "node",
+        "queue",
+        "sequence",
+    )
 
-    def __init__(
-        self, queue: PartitionQueue, entries: list[Entry], data: bytes, identity: Identity, sequence: int
-    ) -> None:
+    def __init__(self, queue: PartitionQueue, piece: Piece, data: bytes, identity: Identity, sequence: int) -> None:
         self.queue = queue
-        self.entries = entries
+        self.entries = piece.entries
         self.data = data
         self.identity = identity
         self.sequence = sequence
         self.node = -1
         self.attempts = 0
+        self.given_up = 0
         self.is_in_flight = False
+        self.is_doubtful = False
+        self.is_part_of_doubtful = piece.is_part_of_doubtful
+
+    @property
+    def left(self) -> list[Entry]:
+        """The entries that have not failed."""
+        return self.entries[self.given_up :] if self.given_up else self.entries
+
+
+class Piece(NamedTuple):
+    """Entries to be sent as a batch of their own, or as several. ``is_part_of_doubtful``: see :class:`Batch`."""
+
+    entries: list[Entry]
+    is_part_of_doubtful: bool
 
 
 class PartitionQueue:
     """One partition's outputs in the order of ``send``: first the batch under way, then ``pieces`` (what comes out
-    of batches that were taken apart, each a batch of its own again), then ``waiting``.
+    of batches that were taken apart), then ``waiting``.
 
     One batch at a time is under way, so sequence numbers can be given when a batch is made and count as used only
     when it was acknowledged: a refused batch leaves no gap.
 
     Only the batch under way may change what is under way: answers that come for another one, given up meanwhile,
     change nothing.
+
+    **Acknowledged means written once.** A batch that was sent and not answered stays under way, with the same bytes,
+    until it is answered or none of its entries has time left; then its epoch is abandoned, so that it is not written
+    behind newer ones. When it is answered that it cannot be written as a whole, its pieces keep its numbers: if the
+    whole stands in the log after all, the broker refuses the first piece as out of order, and the entries fail rather
+    than being written again.
     """
 
     __slots__ = (
         "batch",
-        "identity",
         "limit",
         "missing_since",
+        "numbering",
         "partition",
         "pieces",
-        "sequence",
         "topic",
         "trouble",
         "waiting",
@@ -91,11 +115,9 @@ class PartitionQueue:
         self.limit = limit
         """Bytes of a batch; goes down when the broker finds one too large."""
         self.waiting: deque[Entry] = deque()
-        self.pieces: deque[list[Entry]] = deque()
+        self.pieces: deque[Piece] = deque()
         self.batch: Batch | None = None
-        self.identity: Identity | None = None
-        """None: to be taken with the next batch; a number from 0 then."""
-        self.sequence = 0
+        self.numbering = Numbering()
         self.missing_since: float | None = None
         """Since when the metadata does not know the partition."""
         self.trouble = ""
@@ -110,22 +132,29 @@ class PartitionQueue:
         return self.batch is None and not self.pieces and not self.waiting
 
     @property
+    def outstanding(self) -> int:
+        """Entries that have not ended."""
+        under_way = 0 if self.batch is None else len(self.batch.entries) - self.batch.given_up
+        return under_way + sum(len(piece.entries) for piece in self.pieces) + len(self.waiting)
+
+    @property
     def next_deadline(self) -> float | None:
         """When the oldest entry is out of time. Deadlines ascend with the order of sending."""
         if self.batch is not None:
-            return self.batch.entries[0][0].deadline
+            return self.batch.entries[self.batch.given_up].deadline
         if self.pieces:
-            return self.pieces[0][0][0].deadline
-        return self.waiting[0][0].deadline if self.waiting else None
+            return self.pieces[0].entries[0].deadline
+        return self.waiting[0].deadline if self.waiting else None
 
-    def take(self, encode: Encode, identity: Identity) -> Batch | None:
-        """The batch to be sent now: the one to be repeated, or a new one. None when there is nothing, or one is in
-        flight. An entry that cannot be encoded fails here, by itself."""
+    def take(self, encode: Encode, fresh: Identity | None) -> Batch | None:
+        """The batch to be sent now: the one to be repeated, or a new one. None when there is nothing, one is in
+        flight, or :meth:`Numbering.next` wants another producer id than ``fresh``. An entry that cannot be encoded
+        fails here, by itself."""
         while self.batch is None and not self.is_empty:
-            if self.identity is None:
-                self.identity, self.sequence = identity, 0
+            if (numbers := self.numbering.next(fresh)) is None:
+                return None
             try:
-                self._make(encode, self.identity)
+                self._make(encode, *numbers)
             except Unencodable as error:
                 self._fail([self._pop_first()], str(error), passing=False)
         batch = self.batch
@@ -135,19 +164,19 @@ class PartitionQueue:
         batch.attempts += 1
         return batch
 
-    def _make(self, encode: Encode, identity: Identity) -> None:
+    def _make(self, encode: Encode, identity: Identity, sequence: int) -> None:
         if self.pieces:
             piece = self.pieces[0]
-            data, count = encode(piece, identity, self.sequence, self.limit)
-            entries, rest = piece[:count], piece[count:]
+            data, count = encode(piece.entries, identity, sequence, self.limit)
             self.pieces.popleft()
-            if rest:
-                self.pieces.appendleft(rest)
+            if rest := piece.entries[count:]:
+                self.pieces.appendleft(piece._replace(entries=rest))
+                piece = piece._replace(entries=piece.entries[:count])
         else:
             waiting = self.waiting
-            data, count = encode(waiting, identity, self.sequence, self.limit)
-            entries = [waiting.popleft() for _ in range(count)]
-        self.batch = Batch(self, entries, data, identity, self.sequence)
+            data, count = encode(waiting, identity, sequence, self.limit)
+            piece = Piece([waiting.popleft() for _ in range(count)], False)
+        self.batch = Batch(self, piece, data, identity, sequence)
 
     # -- what became of a batch
 
@@ -159,113 +188,157 @@ class PartitionQueue:
         self.batch = None
         self.trouble = ""
         entries = batch.entries
-        self.sequence = (self.sequence + len(entries)) % _SEQUENCES
+        self.numbering.acknowledged(len(entries))
+        if batch.is_part_of_doubtful:
+            # In its turn, so the whole was not written.
+            self.pieces = deque(piece._replace(is_part_of_doubtful=False) for piece in self.pieces)
         topic, partition = self.topic, self.partition
         step = 0 if offset < 0 else 1
         new = tuple.__new__  # half the time of Produced(...)
-        for delivery, index in entries:
-            written = timestamp
-            if written < 0:
-                given = delivery.outputs[index].timestamp
-                written = delivery.timestamp if given is None else given
-            delivery.placed(index, new(Produced, (topic, partition, offset, written)))
+        if batch.given_up:
+            offset += step * batch.given_up
+            entries = batch.left
+        for entry in entries:
+            entry.placed(new(Produced, (topic, partition, offset, entry.timestamp if timestamp < 0 else timestamp)))
             offset += step
 
     def again(self, batch: Batch, trouble: str) -> None:
         """Repeat it as it is: whatever the broker did with it, it does nothing twice."""
         if self.batch is batch:
             batch.is_in_flight = False
+            batch.is_doubtful = True
             self.trouble = trouble
 
     def split(self, batch: Batch, explain: Explain, *, is_too_large: bool) -> None:
-        """It was refused for one of its entries, or its size: find the guilty one. Nothing of it was written."""
+        """It was refused for one of its entries, or its size: find the guilty one."""
         if self.batch is not batch:
             return
         self.batch = None
-        entries, size = batch.entries, len(batch.data)
-        if len(entries) > 1:
-            if is_too_large:
-                self.limit = min(self.limit, max(1, size // 2))
-            middle = len(entries) // 2
-            self.pieces.extendleft((entries[middle:], entries[:middle]))
-        else:
+        entries, size = batch.left, len(batch.data)
+        if len(batch.entries) == 1:
+            doubtful = self._abandon() if batch.is_doubtful else []
             self._fail(entries, explain(size), passing=False)
+            self._fail_doubtful(doubtful, explain(size))
+            return
+        if is_too_large:
+            self.limit = min(self.limit, max(1, size // 2))
+        in_doubt = batch.is_doubtful or batch.is_part_of_doubtful
+        middle = len(entries) // 2
+        halves = (entries[middle:], entries[:middle])
+        self.pieces.extendleft(Piece(half, in_doubt) for half in halves if half)
 
-    def anew(self, batch: Batch, trouble: str) -> Identity | None:
-        """The broker does not accept our numbers: send it under another identity. Returns the one that is lost."""
+    def anew(self, batch: Batch, trouble: str, *, is_rejected: bool) -> None:
+        """The broker does not accept these numbers, or the producer id (``is_rejected``). What was not written for
+        certain is sent again under other numbers; what may have been written fails, for the broker may have said
+        no because it was."""
         if self.batch is not batch:
-            return None
+            return
         self.batch = None
         self.trouble = trouble
-        self.pieces.appendleft(batch.entries)
-        return self._lose_identity()
+        doubtful: list[Entry] = []
+        if batch.is_doubtful or batch.is_part_of_doubtful:
+            doubtful += batch.left
+        else:
+            self.pieces.appendleft(Piece(batch.left, False))
+        doubtful += self._abandon()
+        if is_rejected:
+            self.numbering.reject()
+        self._fail_doubtful(doubtful, trouble)
 
-    def refused(self, batch: Batch, reason: str, *, was_written: bool) -> Identity | None:
-        """All of it fails for good. Returns the identity that is lost, if it may have been written."""
+    def refused(self, batch: Batch, reason: str, *, was_written: bool) -> None:
+        """All of it fails for good. ``was_written``: it may stand in the log all the same."""
         if self.batch is not batch:
-            return None
+            return
         self.batch = None
-        lost = self._lose_identity() if was_written else None
-        self._fail(batch.entries, reason, passing=False)
-        return lost
+        doubtful = self._abandon() if was_written or batch.is_doubtful else []
+        self._fail(batch.left, reason, passing=False)
+        self._fail_doubtful(doubtful, reason)
 
     # -- giving up
 
-    def expire(self, deadline: float, explain: Callable[[PartitionQueue], str]) -> tuple[Batch | None, Identity | None]:
-        """Fail what is out of time, as of ``deadline``.
+    def expire(self, deadline: float, explain: Callable[[PartitionQueue], str]) -> Batch | None:
+        """Fail what is out of time, as of ``deadline``; returns the batch to be cut off if one is given up in flight.
 
-        Returns the batch to be cut off if one is in flight, and the identity that is lost: whether that batch was
-        or will be written is not known, so its number can neither be used again nor be passed over. Younger entries
-        of it are sent again, before all others.
+        A batch under way is given up when none of its entries has time left: taken apart before, the younger ones
+        might be written twice.
         """
         if (first := self.next_deadline) is None or first > deadline:
-            return None, None
+            return None
         late: list[Entry] = []
         cut: Batch | None = None
-        lost: Identity | None = None
-        batch = self.batch
-        if batch is not None:
-            self.batch = None
-            cut = batch if batch.is_in_flight else None
-            lost = self._lose_identity()
-            self.pieces.appendleft(batch.entries)
-        while self.pieces and self.pieces[0][0][0].deadline <= deadline:
-            piece = self.pieces.popleft()
-            late += [entry for entry in piece if entry[0].deadline <= deadline]
-            if young := [entry for entry in piece if entry[0].deadline > deadline]:
-                self.pieces.appendleft(young)
-        while self.waiting and self.waiting[0][0].deadline <= deadline:
-            late.append(self.waiting.popleft())
+        if (batch := self.batch) is not None:
+            late += _late(batch.left, deadline)
+            batch.given_up += len(late)
+            if batch.given_up == len(batch.entries):
+                self.batch = None
+                cut = batch if batch.is_in_flight else None
+                late += self._abandon()
+        if self.batch is None:
+            late += self._late_pieces(deadline)
         self._fail(late, explain(self), passing=True)
-        return cut, lost
+        return cut
+
+    def _late_pieces(self, deadline: float) -> list[Entry]:
+        late: list[Entry] = []
+        while self.pieces and self.pieces[0].entries[0].deadline <= deadline:
+            if self.pieces[0].is_part_of_doubtful:
+                late += self._abandon()
+                continue
+            piece = self.pieces.popleft()
+            gone = _late(piece.entries, deadline)
+            late += gone
+            if young := piece.entries[len(gone) :]:
+                self.pieces.appendleft(piece._replace(entries=young))
+        while self.waiting and self.waiting[0].deadline <= deadline:
+            late.append(self.waiting.popleft())
+        return late
 
     def drain(self) -> list[Entry]:
         """Take everything out, in order; nothing is under way any more."""
-        entries = [] if self.batch is None else list(self.batch.entries)
+        entries: list[Entry] = []
         if self.batch is not None:
+            entries += self.batch.left
             self.batch = None
-            self._lose_identity()
+            entries += self._abandon()
         for piece in self.pieces:
-            entries += piece
+            entries += piece.entries
         entries += self.waiting
         self.pieces.clear()
         self.waiting.clear()
         return entries
 
-    def _lose_identity(self) -> Identity | None:
-        lost, self.identity = self.identity, None
-        return lost
+    def _abandon(self) -> list[Entry]:
+        """Use the numbers of the last batch never again. Returns the pieces that only these numbers kept from being
+        written twice, taken out: they have to fail."""
+        self.numbering.abandon()
+        entries: list[Entry] = []
+        while self.pieces and self.pieces[0].is_part_of_doubtful:
+            entries += self.pieces.popleft().entries
+        return entries
 
     def _pop_first(self) -> Entry:
         if not self.pieces:
             return self.waiting.popleft()
         piece = self.pieces[0]
-        first = piece.pop(0)
-        if not piece:
+        first = piece.entries.pop(0)
+        if not piece.entries:
             self.pieces.popleft()
         return first
 
+    def _fail_doubtful(self, entries: Iterable[Entry], reason: str) -> None:
+        self._fail(entries, f"an attempt without an answer may have written it, and then: {reason}", passing=True)
+
     def _fail(self, entries: Iterable[Entry], reason: str, *, passing: bool) -> None:
         partition = None if self.partition < 0 else self.partition
-        for delivery, _ in entries:
-            delivery.failed(ProduceFailed(self.topic, partition, reason, passing=passing))
+        for entry in entries:
+            entry.failed(ProduceFailed(self.topic, partition, reason, passing=passing))
+
+
+def _late(entries: list[Entry], deadline: float) -> list[Entry]:
+    """Those of the first that are out of time."""
+    count = 0
+    for entry in entries:
+        if entry.deadline > deadline:
+            break
+        count += 1
+    return entries[:count]

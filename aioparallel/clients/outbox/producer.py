@@ -6,17 +6,17 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from aioparallel.clients.outbox.brokers import Brokers
-from aioparallel.clients.outbox.deliveries import Delivery, Entry, Outstanding
+from aioparallel.clients.outbox.deliveries import Entry, Outstanding, entries_of
 from aioparallel.clients.outbox.outbox import Outbox, fail
 from aioparallel.clients.outbox.partition_queue import Batch, PartitionQueue
+from aioparallel.clients.outbox.requests import Request, Requests
 from aioparallel.clients.outbox.verdicts import Verdict
 from aioparallel.engine.producer import OnDelivered
-from aioparallel.errors import BrokerUnreachable, NotAuthorized, ProduceFailed
+from aioparallel.errors import BrokerUnreachable, NotAuthorized
 from aioparallel.records import Outgoing, TopicPartition
 
 __all__ = ["QueueingProducer"]
@@ -38,6 +38,8 @@ _REQUEST_BYTES: Final = 256 * 1024
 """About the size of a request: what is encoded in one go, and so holds the loop, about 3 ms with small outputs."""
 _MISSING_TIMEOUT: Final = 10.0
 """Seconds that a topic may be unknown to the cluster before its outputs fail: a new one takes a moment to be known."""
+_LOOK_AGAIN: Final = 1.0
+"""Seconds between two looks at the metadata while a broker is silent."""
 _LONGEST_PAUSE: Final = 1.0
 """Seconds between two attempts, after several that failed."""
 _CLOSING: Final = 0.8
@@ -76,10 +78,11 @@ class QueueingProducer:
         self._is_closed = False
         self._trouble = ""
         """Why nothing can be sent at all, while nothing can."""
-        self._in_flight: Counter[int] = Counter()
+        self._requests = Requests()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sending: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
+        self._identifying: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
         self._work = asyncio.Event()
         self._is_awake = False
@@ -87,6 +90,7 @@ class QueueingProducer:
         self._idle = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
+        self._look: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else f"{self._outstanding.count} outstanding"
@@ -114,11 +118,11 @@ class QueueingProducer:
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
         deadline = loop.time() + self._delivery_timeout
-        delivery = Delivery(outputs, delivered, deadline, int(time.time() * 1000), self._outstanding)
+        entries = entries_of(outputs, delivered, deadline, int(time.time() * 1000), self._outstanding)
         if self._is_closed:
-            refused = [((delivery, index), "the producer is closed") for index in range(len(outputs))]
+            refused = [(entry, "the producer is closed") for entry in entries]
         else:
-            refused = self._outbox.add(delivery)
+            refused = self._outbox.add(entries)
         if refused:
             loop.call_soon(_refuse, refused, self._is_closed)
         if self._is_closed:
@@ -144,10 +148,11 @@ class QueueingProducer:
         finally:
             reason = "the producer was closed before this was acknowledged"
             fail(self._outbox.clear(), f"{reason} ({self._trouble})" if self._trouble else reason, passing=True)
-            for timer in (self._timer, self._linger):
+            for timer in (self._timer, self._linger, self._look):
                 if timer is not None:
                     timer.cancel()
-            tasks = [task for task in (*self._tasks, self._sending, self._refreshing) if task is not None]
+            beside = (self._sending, self._refreshing, self._identifying)
+            tasks = [task for task in (*self._tasks, *beside) if task is not None]
             for task in tasks:
                 task.cancel()
         if tasks:
@@ -200,42 +205,50 @@ class QueueingProducer:
 
     async def _send_ready(self) -> None:
         """Send all that may be sent now. What is ready later, with an answer or new metadata, wakes us again."""
-        outbox, in_flight = self._outbox, self._in_flight
-        await self._identify()
+        outbox, requests = self._outbox, self._requests
+        loop = asyncio.get_running_loop()
         while outbox.has_ready:
-            await self._identify()
-            busy = [node for node, count in in_flight.items() if count >= _REQUESTS_IN_FLIGHT]
-            nodes = outbox.by_node(self._brokers.leader_of, busy)
-            if not nodes:
-                return
             sent = False
-            for node, queues in nodes.items():
-                if in_flight[node] and sum(len(queue.waiting) for queue in queues) < _WORTH:
+            for node, queues in outbox.by_node(self._brokers.leader_of, requests.busy(_REQUESTS_IN_FLIGHT)).items():
+                if requests.count(node) and sum(len(queue.waiting) for queue in queues) < _WORTH:
                     continue  # its answer wakes us again
-                sent = True
                 if batches := outbox.fill(queues, node, _REQUEST_BYTES):
-                    in_flight[node] += 1
-                    task = asyncio.create_task(self._carry(node, batches))
+                    sent = True
+                    task = asyncio.create_task(self._carry(requests.begin(node, batches, loop.time())))
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)
                 # Encoding holds the loop; others have their turn in between.
                 await asyncio.sleep(0)
+            if outbox.needs_identity and (self._identifying is None or self._identifying.done()):
+                self._identifying = asyncio.create_task(self._identify())
             if not sent:
                 return
+            if self._look is None:
+                self._look = loop.call_at(requests.next_look(loop.time()) or 0.0, self._look_at_silent)
 
     async def _identify(self) -> None:
-        if self._outbox.identity is None:
-            self._outbox.identity = await self._brokers.identify()
-            self._trouble = ""
+        """Get a producer id for the partitions that need one. Beside the sending: the others go on meanwhile."""
+        while self._outbox.needs_identity and self._outstanding.count:
+            try:
+                self._outbox.identified(await self._brokers.identify())
+                self._trouble = ""
+            except NotAuthorized as error:
+                fail(self._outbox.clear(), str(error), passing=False)
+                return
+            except (OSError, TimeoutError) as error:
+                self._trouble = str(error) or type(error).__name__
+                await asyncio.sleep(max(0.1, self._retry_backoff))
+                self._brokers.doubt()
+        self._work.set()
 
-    async def _carry(self, node: int, batches: Sequence[Batch]) -> None:
+    async def _carry(self, request: Request) -> None:
         """One request, from the way there to what follows from its answers."""
         try:
-            answers = await self._brokers.produce(node, batches)
+            answers = await self._brokers.produce(request.node, request.batches)
         finally:
-            self._in_flight[node] -= 1
+            self._requests.end(request)
         again: list[Batch] = []
-        for batch, answer in zip(batches, answers, strict=True):
+        for batch, answer in zip(request.batches, answers, strict=True):
             if answer.verdict is not Verdict.WRITTEN:
                 _log_answer(batch, answer.verdict, answer.explain(len(batch.data)))
             if answer.verdict is Verdict.AGAIN:
@@ -249,6 +262,25 @@ class QueueingProducer:
             for batch in again:
                 self._outbox.resume(batch)
             self._work.set()
+
+    # -- brokers that do not answer
+
+    def _look_at_silent(self) -> None:
+        """While a broker is silent, look every second whether its partitions have another leader."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        is_silent = bool(self._requests.silent(now))
+        at = now + _LOOK_AGAIN if is_silent else self._requests.next_look(now)
+        self._look = None if at is None else loop.call_at(at, self._look_at_silent)
+        if is_silent:
+            self._brokers.doubt()
+            self._leave_deserted()
+
+    def _leave_deserted(self) -> None:
+        """What is on its way to a silent broker goes to the new leaders. It keeps its numbers: whoever writes it
+        first, the other refuses it or recognises it."""
+        now = asyncio.get_running_loop().time()
+        self._cut(self._requests.deserted(now, self._brokers.leader_of), "its partitions have another leader")
 
     # -- connecting
 
@@ -277,6 +309,7 @@ class QueueingProducer:
 
     def _metadata_changed(self) -> None:
         self._outbox.update(self._brokers.partitions_of, asyncio.get_running_loop().time())
+        self._leave_deserted()
         self._work.set()
 
     async def _refresh(self) -> None:
@@ -292,7 +325,8 @@ class QueueingProducer:
                 reason = "not authorised; this user needs the permissions WRITE and DESCRIBE on the topic"
                 fail(self._outbox.clear_topic(topic), reason, passing=False)
             since = loop.time() - self._missing_timeout
-            self._cut(self._outbox.give_up_missing(since, since + self._delivery_timeout, self._explain_missing))
+            given_up = self._outbox.give_up_missing(since, since + self._delivery_timeout, self._explain_missing)
+            self._cut({batch.node for batch in given_up}, "it has not answered in time")
             self._work.set()
             await asyncio.sleep(pause)
             pause = min(_LONGEST_PAUSE, max(0.05, pause) * 1.5)
@@ -309,7 +343,7 @@ class QueueingProducer:
         loop = asyncio.get_running_loop()
         # Timers run up to the clock's resolution early.
         outdated = self._outbox.expire(loop.time() + 0.001, self._explain_timeout)
-        self._cut(outdated.cut)
+        self._cut({batch.node for batch in outdated.cut}, "it has not answered in time")
         at = outdated.next_deadline
         self._timer = None if at is None else loop.call_at(at, self._out_of_time)
         self._work.set()
@@ -323,11 +357,15 @@ class QueueingProducer:
         why = f" (last: {trouble})" if trouble else ""
         return f"not acknowledged within delivery_timeout={self._delivery_timeout:g} s{why}"
 
-    def _cut(self, batches: Sequence[Batch]) -> None:
-        """What has failed must not be written later: it goes with the connection it is on."""
-        for node in {batch.node for batch in batches}:
+    def _cut(self, nodes: Iterable[int], why: str) -> None:
+        """What is on its way there gets no further than it is, as far as that is in our hands."""
+        for node in nodes:
             logger.warning(
-                "Cutting the connection to broker %d: it has not answered in time", node, extra={"action": "cut"}
+                "Cutting the connection to broker %d (%s): %s",
+                node,
+                self._brokers.address_of(node),
+                why,
+                extra={"action": "cut", "node": node},
             )
             self._brokers.cut(node)
 
@@ -336,9 +374,8 @@ class QueueingProducer:
 
 
 def _refuse(refused: Sequence[tuple[Entry, str]], passing: bool) -> None:
-    for (delivery, index), reason in refused:
-        output = delivery.outputs[index]
-        delivery.failed(ProduceFailed(output.topic, output.partition, reason, passing=passing))
+    for entry, reason in refused:
+        fail([entry], reason, passing=passing)
 
 
 def _log_answer(batch: Batch, verdict: Verdict, reason: str) -> None:

@@ -9,8 +9,9 @@ from typing import Final, cast
 from aioparallel.clients.aiokafka.produce_codes import answer_of, unanswered
 from aioparallel.clients.outbox import QueueingProducer
 from aioparallel.clients.outbox.deliveries import Entry
+from aioparallel.clients.outbox.numbering import Identity
 from aioparallel.clients.outbox.outbox import Outbox
-from aioparallel.clients.outbox.partition_queue import Batch, Identity, PartitionQueue
+from aioparallel.clients.outbox.partition_queue import Batch, PartitionQueue
 from aioparallel.clients.outbox.verdicts import Answer, Verdict
 from aioparallel.errors import BrokerUnreachable, ConfigurationError, NotAuthorized
 from aioparallel.records import Outgoing, TopicPartition
@@ -110,9 +111,7 @@ class InMemoryBrokers:
             request.cancel()
 
     def _write(self, batch: Batch) -> Answer:
-        outputs = [delivery.outputs[index] for delivery, index in batch.entries]
-        stamps = [delivery.timestamp for delivery, _ in batch.entries]
-        records = [o if o.timestamp is not None else _stamped(o, at) for o, at in zip(outputs, stamps, strict=True)]
+        records = [_stamped(entry.output, entry.timestamp) for entry in batch.entries]
         where = TopicPartition(batch.queue.topic, batch.queue.partition)
         try:
             numbers = Numbers(*batch.identity, batch.sequence)
@@ -125,6 +124,9 @@ class InMemoryBrokers:
 
     def leader_of(self, queue: PartitionQueue) -> int | None:
         return _NODE if TopicPartition(queue.topic, queue.partition) in self._known else None
+
+    def address_of(self, node: int) -> str:
+        return _NAME
 
     def partitions_of(self, topic: str) -> dict[int, bool]:
         return {p.partition: True for p in sorted(self._known) if p.topic == topic}
@@ -170,8 +172,8 @@ class InMemoryBrokers:
 def _encode(entries: Iterable[Entry], identity: Identity, sequence: int, limit: int) -> tuple[bytes, int]:
     """Nothing is written; the size is what counts."""
     size = count = 0
-    for delivery, index in entries:
-        more = _size(delivery.outputs[index])
+    for entry in entries:
+        more = _size(entry.output)
         if count and size + more > limit:
             break
         size += more
@@ -184,7 +186,7 @@ def _size(output: Outgoing) -> int:
     return _OVERHEAD + len(output.key or b"") + len(output.value or b"") + headers
 
 
-def _accept(entry: Entry) -> str | None:
+def _accept(output: Outgoing) -> str | None:
     return None
 
 

@@ -1,128 +1,151 @@
-"""A log that does what brokers do to idempotent producers: the other side of an Outbox, without any waiting."""
+"""An outbox and the in-memory broker, with nothing but plain calls between them: every answer can be lost or late."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from aioparallel.clients.outbox.deliveries import Delivery, Entry, Outstanding
+from aioparallel.clients.aiokafka.produce_codes import answer_of
+from aioparallel.clients.outbox.deliveries import Entry, Outstanding, entries_of
+from aioparallel.clients.outbox.numbering import Identity
 from aioparallel.clients.outbox.outbox import Outbox, fail
-from aioparallel.clients.outbox.partition_queue import Batch, Identity, Unencodable
+from aioparallel.clients.outbox.partition_queue import Batch, Unencodable
 from aioparallel.clients.outbox.verdicts import Answer, Verdict
 from aioparallel.errors import ProduceFailed
-from aioparallel.records import Outgoing, Produced
+from aioparallel.records import Outgoing, Produced, TopicPartition
+from aioparallel.testing.memory import InMemoryBroker
+from aioparallel.testing.memory.codes import Refused
+from aioparallel.testing.memory.produced import Numbers
 
-__all__ = ["TIMEOUT", "Cluster", "fits"]
+__all__ = ["TIMEOUT", "TOPIC", "Cluster", "Flight", "fits"]
 
 TOPIC = "t"
 TIMEOUT = 10.0
 _BATCH = 6
-"""Records of a batch."""
+"""Records of a batch; in bytes as well, for each record counts as one."""
+
+NO_ANSWER = Answer(Verdict.AGAIN, "no answer")
 
 
 def fits(output: Outgoing) -> bool:
-    """Whether anybody takes it: poison and large ones nobody does."""
-    return output.key is None
+    """Whether anybody can encode it."""
+    return output.key != b"unencodable"
 
 
 def encode(entries: Iterable[Entry], identity: Identity, sequence: int, limit: int) -> tuple[bytes, int]:
-    """A byte for each record; what cannot be encoded has the key ``b"unencodable"``."""
-    count = 0
-    for delivery, index in entries:
-        if delivery.outputs[index].key == b"unencodable":
+    """A byte for each record, 10 for one with the key ``large``; what cannot be encoded has the key ``unencodable``."""
+    size = count = 0
+    for entry in entries:
+        if entry.output.key == b"unencodable":
             if count == 0:
                 raise Unencodable("it cannot be written")
             break
-        if count == limit:
+        more = 10 if entry.output.key == b"large" else 1
+        if count and size + more > limit:
             break
+        size += more
         count += 1
-    return bytes(count), count
+    return bytes(size), count
+
+
+class Flight(NamedTuple):
+    """A batch on its way, as it is in the request: what becomes of the batch meanwhile does not change it."""
+
+    batch: Batch
+    where: TopicPartition
+    records: tuple[Outgoing, ...]
+    numbers: Numbers
 
 
 class Cluster:
     """One broker with ``partitions`` logs, and the outbox that sends to it."""
 
     def __init__(self, partitions: int) -> None:
-        self.logs: list[list[bytes]] = [[] for _ in range(partitions)]
+        self.broker = InMemoryBroker()
+        self.broker.create_topic(TOPIC, partitions)
         self.now = 0.0
         self.results: dict[int, Sequence[Produced] | ProduceFailed] = {}
         self.sent: list[Outgoing] = []
-        self.may_double = False
+        self.flying: list[Flight] = []
+        """Their answers are waited for."""
+        self.late: list[Flight] = []
+        """Nobody waits for them, and they may arrive all the same."""
         self.outbox = Outbox(encode, lambda entry: None, batch_bytes=_BATCH, unchecked_bytes=100)
+        self._partitions = partitions
         self._outstanding = Outstanding(lambda: None)
-        self._identities = 0
-        # By identity and partition: the next number, and the batches that were written.
-        self._next: dict[tuple[Identity, int], int] = {}
-        self._written: dict[tuple[Identity, int, int, int], int] = {}
-        self.know_topic()
+        self._is_known = True
 
     @property
     def outstanding(self) -> int:
         return self._outstanding.count
 
+    @property
+    def logs(self) -> list[list[int]]:
+        """The numbers of the outputs that stand in each partition."""
+        found: list[list[int]] = [[] for _ in range(self._partitions)]
+        for record in self.broker.records(TOPIC):
+            found[record.partition].append(int(record.value or b""))
+        return found
+
     def know_topic(self, known: bool = True) -> None:
         """Whether the metadata has the topic."""
-        found = dict.fromkeys(range(len(self.logs)), True) if known else {}
+        self._is_known = known
+        found = dict.fromkeys(range(self._partitions), True) if known else {}
         self.outbox.update(lambda name: found, self.now)
 
     def send(self, kinds: Sequence[bytes | None], partition: int | None) -> None:
-        """Outputs of these kinds: None is an ordinary one."""
-        outputs = []
-        for kind in kinds:
-            outputs.append(Outgoing(TOPIC, b"%d" % len(self.sent), kind, partition=partition))
-            self.sent.append(outputs[-1])
-        first = len(self.sent) - len(outputs)
+        """Outputs of these kinds in one call: None is an ordinary one."""
+        first = len(self.sent)
+        self.sent += [Outgoing(TOPIC, b"%d" % (first + i), kind, partition=partition) for i, kind in enumerate(kinds)]
 
         def delivered(result: Sequence[Produced] | ProduceFailed) -> None:
             assert first not in self.results, "told twice"
             self.results[first] = result
 
-        delivery = Delivery(outputs, delivered, self.now + TIMEOUT, 0, self._outstanding)
-        for entry, reason in self.outbox.add(delivery):
+        entries = entries_of(self.sent[first:], delivered, self.now + TIMEOUT, 0, self._outstanding)
+        for entry, reason in self.outbox.add(entries):
             fail([entry], reason, passing=False)
+        if self.outbox.needs_metadata:
+            self.know_topic(self._is_known)
 
-    def take(self, limit: int = 100) -> list[Batch]:
-        """One request."""
-        if self.outbox.identity is None:
-            self._identities += 1
-            self.outbox.identity = Identity(self._identities, 0)
+    def request(self, limit: int = 100) -> None:
+        """One request leaves."""
         queues = self.outbox.by_node(lambda queue: 1, ()).get(1, [])
-        return self.outbox.fill(queues, 1, limit)
+        batches = self.outbox.fill(queues, 1, limit)
+        if self.outbox.needs_identity:
+            self.outbox.identified(Identity(self.broker.producers.new_id(), 0))
+            batches += self.outbox.fill(self.outbox.by_node(lambda queue: 1, ()).get(1, []), 1, limit)
+        for batch in batches:
+            where = TopicPartition(batch.queue.topic, batch.queue.partition)
+            records = tuple(entry.output for entry in batch.entries)
+            self.flying.append(Flight(batch, where, records, Numbers(*batch.identity, batch.sequence)))
 
-    def arrive(self, batch: Batch) -> Answer:
-        """The broker's part: what it does with a batch that arrives."""
-        partition, count = batch.queue.partition, len(batch.entries)
-        identity, sequence = batch.identity, batch.sequence
-        outputs = [delivery.outputs[index] for delivery, index in batch.entries]
-        if any(output.key == b"large" for output in outputs):
-            return Answer(Verdict.TOO_LARGE, "{size} is too large")
-        if any(output.key == b"poison" for output in outputs):
-            return Answer(Verdict.SPLIT, "refused")
-        if (offset := self._written.get((identity, partition, sequence, count))) is not None:
-            return Answer(Verdict.WRITTEN, "", offset)
-        expected = self._next.get((identity, partition))
-        if expected is not None and expected != sequence:
-            return Answer(Verdict.ANEW, "out of order")
-        log = self.logs[partition]
-        offset = len(log)
-        log += [output.value or b"" for output in outputs]
-        self._next[identity, partition] = sequence + count
-        self._written[identity, partition, sequence, count] = offset
+    def arrive(self, flight: Flight) -> Answer:
+        """The broker's part."""
+        try:
+            offset = self.broker.produce(
+                flight.where, flight.records, size=len(flight.batch.data), numbers=flight.numbers
+            )
+        except Refused as refused:
+            return answer_of(refused.code.value, -1, -1)
         return Answer(Verdict.WRITTEN, "", offset)
 
-    def answer(self, batch: Batch, answer: Answer) -> None:
+    def answer(self, flight: Flight, answer: Answer) -> None:
         """The answer comes back."""
-        self.outbox.answered(batch, answer)
+        self.outbox.answered(flight.batch, answer)
         if answer.verdict is Verdict.AGAIN:
-            self.outbox.resume(batch)
+            self.outbox.resume(flight.batch)
 
-    def lose_identity(self, batch: Batch) -> None:
-        """The broker does not know the producer any more."""
-        self.may_double = True
-        self.answer(batch, Answer(Verdict.ANEW, "forgotten"))
-
-    def wait(self, seconds: float) -> list[Batch]:
-        """Time passes; returns what was cut off."""
+    def wait(self, seconds: float) -> None:
+        """Time passes; what is cut off may still arrive."""
         self.now += seconds
-        cut = self.outbox.expire(self.now, lambda queue: "late").cut
-        self.may_double = self.may_double or bool(cut)
-        return cut
+        self._cut(self.outbox.expire(self.now, lambda queue: "late").cut)
+
+    def unauthorized(self) -> None:
+        """The metadata says that this user may not even ask about the topic."""
+        fail(self.outbox.clear_topic(TOPIC), "not authorised", passing=False)
+
+    def _cut(self, batches: Sequence[Batch]) -> None:
+        gone = [flight for flight in self.flying if flight.batch in batches]
+        self.late += gone
+        self.flying = [flight for flight in self.flying if flight not in gone]

@@ -1,0 +1,198 @@
+"""Brokers that hang: their connections stay open, and nothing is answered.
+
+aiokafka then waits ``request_timeout_ms``, 40 s by default, wherever the silent broker is asked: for metadata it asks
+one broker after the other in random order, the coordinator is looked up at a random one, and while it connects to one
+broker it connects to no other. So one broker of three stops what has nothing to do with it. Here
+
+* metadata is asked of one broker after the other without waiting for the one before: the next one after a second;
+* whoever may ask any broker asks those first that have answered;
+* heartbeats, and what else is answered at once by a broker that is well, are not waited for as long;
+* a fetch that takes too long has the metadata looked at: its partitions may have another leader by now;
+* connecting to one broker holds up nobody who wants another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Final, TypeVar, cast
+
+import aiokafka.errors as kafka
+from aiokafka.client import ConnectionGroup
+from aiokafka.conn import CloseReason
+from aiokafka.protocol.commit import OffsetFetchRequest
+from aiokafka.protocol.coordination import FindCoordinatorRequest
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+from aiokafka.protocol.metadata import MetadataRequest
+
+from aioparallel.clients.aiokafka.internals import ClusterView, Connection, Connections, MetadataAnswer
+
+__all__ = ["Silence", "first_answer"]
+
+logger = logging.getLogger(__name__)
+
+N = TypeVar("N")
+T = TypeVar("T")
+
+_NEXT: Final = 1.0
+"""Seconds without an answer after which the next broker is asked the same."""
+_LOOK_UP: Final = 3.0
+"""Seconds for finding a coordinator at one broker."""
+_LOOK: Final = 3.0
+"""Seconds without an answer to a fetch after which the metadata is looked at, and again each as many."""
+_METADATA_PAUSE: Final = 0.1
+"""Seconds between two metadata updates. aiokafka repeats them without a pause while a partition has no leader."""
+_BOOTSTRAP: Final = "bootstrap"
+_TAKE_THEIR_TIME: Final = (JoinGroupRequest, SyncGroupRequest)
+"""Answered when all members have come: that says nothing about the broker."""
+
+
+class Silence:
+    """Knows which brokers of one client owe an answer, and keeps them from holding up the rest.
+
+    Puts itself before four of aiokafka's methods, once: ``send``, ``_get_conn``, ``get_random_node`` and
+    ``_metadata_update``. ``patience``: seconds for a heartbeat.
+    """
+
+    def __init__(self, connections: Connections, patience: float) -> None:
+        self._connections = connections
+        self._limits = {HeartbeatRequest: patience, OffsetFetchRequest: patience, FindCoordinatorRequest: _LOOK_UP}
+        self._silent: set[object] = set()
+        self._locks: defaultdict[object, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._send = connections.send
+        self._get_conn = cast("Callable[..., Awaitable[Connection | None]]", connections._get_conn)
+        self._loop = asyncio.get_running_loop()
+        self._last_update = self._loop.time() - _METADATA_PAUSE
+        connections.send = self.send  # type: ignore[method-assign]
+        connections._get_conn = self.get_connection
+        connections.get_random_node = self.any_broker  # type: ignore[method-assign]
+        connections._metadata_update = self.update
+        connections._get_conn_lock_value = nullcontext()  # one for each broker here
+
+    def brokers(self) -> list[int]:
+        """All brokers, in random order, those that owe an answer last."""
+        found = [broker.nodeId for broker in self._connections.cluster.brokers()]
+        random.shuffle(found)
+        return sorted(found, key=self._silent.__contains__)
+
+    def any_broker(self) -> int | None:
+        """Whom to ask what any broker can answer; None while none is known."""
+        return next(iter(self.brokers()), None)
+
+    # -- requests
+
+    async def send(self, node_id: int, request: object, *, group: int = ConnectionGroup.DEFAULT) -> object:
+        """``AIOKafkaClient.send``, with a limit of its own for some requests."""
+        if isinstance(request, _TAKE_THEIR_TIME):
+            return await self._send(node_id, request, group=group)
+        with self._watching(node_id, _LOOK, is_fetch=isinstance(request, FetchRequest)):
+            try:
+                async with asyncio.timeout(self._limits.get(type(request))):
+                    answer = await self._send(node_id, request, group=group)
+            except TimeoutError:
+                connection = self._connections._conns.get((node_id, group))
+                if connection is not None:
+                    connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
+                raise kafka.RequestTimedOutError(f"broker {node_id} does not answer") from None
+        self._silent.discard(node_id)
+        return answer
+
+    @contextmanager
+    def _watching(self, node: object, seconds: float, *, is_fetch: bool = False) -> Iterator[None]:
+        timer: asyncio.TimerHandle
+
+        def owes() -> None:
+            nonlocal timer
+            if node not in self._silent:
+                self._silent.add(node)
+                logger.info("Broker %s does not answer", node, extra={"action": "broker_silent", "node": node})
+            if is_fetch:
+                self._connections.force_metadata_update()
+                timer = self._loop.call_later(seconds, owes)
+
+        timer = self._loop.call_later(seconds, owes)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    # -- connections
+
+    async def get_connection(
+        self, node_id: object, *, group: int = ConnectionGroup.DEFAULT, no_hint: bool = False
+    ) -> Connection | None:
+        """``AIOKafkaClient._get_conn``, with a lock for each broker instead of one for all."""
+        connection = self._connections._conns.get((node_id, group))
+        if connection is not None and connection.connected():
+            return connection
+        async with self._locks[node_id, group]:
+            return await self._get_conn(node_id, group=group, no_hint=no_hint)
+
+    # -- metadata
+
+    async def update(self, cluster: ClusterView, topics: Collection[str] | None) -> bool:
+        """``AIOKafkaClient._metadata_update``: of these topics, or all. Creates none: aiokafka lets a broker create
+        the topics it is asked for, so a subscribed topic that is deleted would come back, empty."""
+        pause = self._last_update + _METADATA_PAUSE - self._loop.time()
+        self._last_update = max(self._loop.time(), self._last_update + _METADATA_PAUSE)
+        if pause > 0:
+            await asyncio.sleep(pause)
+        request = MetadataRequest(list(topics) if topics else None, allow_auto_topic_creation=False)
+        connections = self._connections._conns
+        bootstrap = (_BOOTSTRAP, ConnectionGroup.DEFAULT)
+        nodes: list[object] = [*self.brokers(), *([_BOOTSTRAP] if bootstrap in connections else [])]
+        answer = await first_answer(nodes, lambda node: self._ask(node, request))
+        if answer is None:
+            logger.warning("Unable to update metadata from %s", nodes, extra={"action": "no_metadata"})
+            cluster.failed_update(None)
+            return False
+        if not answer.brokers:
+            return False
+        cluster.update_metadata(answer)
+        # The first connection is only good for learning who the brokers are.
+        if bootstrap in connections and self._connections.cluster.brokers():
+            connections.pop(bootstrap).close()
+        return True
+
+    async def _ask(self, node: object, request: object) -> MetadataAnswer | None:
+        try:
+            with self._watching(node, _NEXT):
+                if (connection := await self.get_connection(node)) is None:
+                    return None
+                answer = cast("MetadataAnswer", await connection.send(request))
+        except (kafka.KafkaError, TimeoutError) as error:
+            logger.debug("No metadata from %s: %r", node, error, extra={"action": "no_metadata", "node": node})
+            return None
+        self._silent.discard(node)
+        return answer
+
+
+async def first_answer(nodes: Collection[N], ask: Callable[[N], Coroutine[None, None, T | None]]) -> T | None:
+    """Ask all of them the same, one after the other: the next one as soon as one before has failed (None), or has not
+    answered for a second. The first answer counts; None when all have failed."""
+    left = iter(nodes)
+    pending: set[asyncio.Task[T | None]] = set()
+    more = True
+    try:
+        while True:
+            if more:
+                if (node := next(left, None)) is None:
+                    more = False
+                else:
+                    pending.add(asyncio.create_task(ask(node)))
+            if not pending:
+                return None
+            done, pending = await asyncio.wait(
+                pending, timeout=_NEXT if more else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                if (answer := task.result()) is not None:
+                    return answer
+    finally:
+        for task in pending:
+            task.cancel()
