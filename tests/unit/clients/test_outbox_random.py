@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from aioparallel.clients.outbox.partition_queue import Batch
 from aioparallel.clients.outbox.verdicts import Answer, Verdict
 from aioparallel.errors import ProduceFailed
+from tests.examples import examples
 
 from .simulated import TIMEOUT, Cluster, fits
 
@@ -105,7 +106,7 @@ def check(cluster: Cluster) -> None:
                 assert output.partition in {None, place.partition}
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 @given(st.lists(steps(), max_size=40))
 def test_nothing_is_lost_doubled_or_out_of_order(script: list[tuple[str, object]]) -> None:
     """Whatever happens to requests: each send ends once; what was told to be written is, at its place; in each log
