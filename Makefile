@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo bench test lint format unit load-memory load-hot load-partitions load-failures clean
+.PHONY: help demo bench test lint format unit explore load-memory load-hot load-partitions load-failures clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -39,6 +39,12 @@ test: $(VENV)/.dev  ## all tests, on Apache Kafka 4.3.1 too (fetched with Maven 
 
 unit: $(VENV)/.dev  ## the tests that need no broker
 	$(BIN)/python -m pytest tests/unit $(ARGS)
+
+SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+explore: SEED := $(SEED)
+explore: $(VENV)/.dev  ## property tests, 15 times the examples, new ones each time (SEED=n: those of seed n; 30 minutes)
+	@echo "the same once more: make explore SEED=$(SEED)"
+	$(BIN)/python -m pytest tests/unit -m hypothesis --hypothesis-profile=explore --hypothesis-seed=$(SEED) $(ARGS)
 
 lint: $(VENV)/.dev  ## ruff, strict types, import direction
 	$(BIN)/ruff check .

@@ -25,7 +25,7 @@ class Parking:
         self._bound = bound
         self._sessions = sessions
         self._on_change = on_change
-        self._full: set[Session] = set()
+        self._full: dict[Session, None] = {}  # in the order in which they became full
         self._reserve = 0  # for each session
         self._unused = 0  # of the reserves of all
         self._stale = True  # sessions have come or gone since: to share out anew takes time in proportion to all
@@ -62,7 +62,7 @@ class Parking:
 
     def forget(self, session: Session) -> None:
         """The session is dropped, with all that it has parked; it is not among the sessions any more."""
-        self._full.discard(session)
+        self._full.pop(session, None)
         session.full = False
         self.count -= session.parked
         session.parked = 0
@@ -86,5 +86,8 @@ class Parking:
             )
             if full != session.full:
                 session.full = full
-                (self._full.add if full else self._full.discard)(session)
+                if full:
+                    self._full[session] = None
+                else:
+                    del self._full[session]
                 self._on_change(session)

@@ -79,7 +79,8 @@ class Scheduler:
         self._ended: list[AnyRecord] = []
         self._current: AnyRecord | None = None
 
-        self.sessions: set[Session] = set()
+        # In the order in which they came, not that of their addresses: a simulation must take the same turns each time.
+        self.sessions: dict[Session, None] = {}
         self.in_flight: set[AnyRecord] = set()
         self.producing: set[AnyRecord] = set()
         self.parked_records: set[AnyRecord] = set()
@@ -156,7 +157,7 @@ class Scheduler:
             elif not (self._orphans and self._orphans.close(record)):
                 ready.append(record)
         if session not in self.sessions:
-            self.sessions.add(session)
+            self.sessions[session] = None
             self.parking.join(session)
         self.admitted += len(records)
         session.buffered += len(records)
@@ -425,7 +426,7 @@ class Scheduler:
         self.dropped += session.buffered + session.parked
         session.buffered = session.buffered_bytes = 0
         session.lanes.clear()
-        self.sessions.discard(session)
+        self.sessions.pop(session, None)
         self.parking.forget(session)
         self.on_drained()
 

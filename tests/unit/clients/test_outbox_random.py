@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aioparallel.errors import ProduceFailed
+from tests.examples import examples
 
 from .simulated import NO_ANSWER, TIMEOUT, Cluster, fits
 
@@ -138,7 +139,7 @@ A = ([b"k"], 0)
 TWO = ([b"k", b"k"], 0)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500))
 @given(scripts())
 # What was proven before there were epochs. A repeated batch is refused although it was written:
 @example([("send", A), ("request", 0), ("unheard", 0), ("deny", 0), ("request", 0), ("answer", 0), ("allow", 0),

@@ -114,7 +114,7 @@ class Holding:
     dropped: bool = False
     fenced: bool = False
     passed_over: int = 0
-    """How many others were started while something of this one could have been."""
+    """How many others were started, one after the other, while something of this one could have been."""
     frozen: object = None
     """What its ledger said when it was dropped."""
 
@@ -200,6 +200,14 @@ class Model:
             holding.passed_over = holding.passed_over + 1 if holding in waiting else 0
         if chosen:
             chosen.state = State.IN_FLIGHT
+
+    def begin_waiting_anew(self) -> None:
+        """Whoever can start nothing now is not passed over. Its turn may come and go meanwhile, unseen by
+        :meth:`look` for nothing starts in it; once it can start something it waits for a whole round.
+        """
+        for holding in self.holdings.values():
+            if holding.passed_over and not self.startable(holding):
+                holding.passed_over = 0
 
     def end(self, entry: Entry, outcome: str) -> None:
         """The record has ended: it counts while its session is held, drains included."""

@@ -190,6 +190,23 @@ def test_a_session_that_comes_at_the_bound_is_full_at_once() -> None:
     assert scheduler.take() is not None
 
 
+def test_sessions_come_back_in_the_order_in_which_they_came() -> None:
+    """A simulation takes the same turns each time: those that were full go on in the order in which they came,
+    behind the four whose retries kept them in the line, wherever objects lie in memory."""
+    scheduler, sessions = scheduler_with(4, *[2] * 40)
+    first = [start(scheduler) for _ in range(4)]
+    for record in first:
+        scheduler.park(record)
+    assert scheduler.take() is None
+    assert all(session.full for session in sessions)
+    for record in first:
+        scheduler.unpark(record)
+    for record in first:
+        assert scheduler.take() is record
+        scheduler.succeed(record)
+    assert [start(scheduler).partition for _ in range(40)] == [*range(4, 40), *range(4)]
+
+
 @given(
     bound=st.integers(1, 40),
     sessions=st.integers(1, 4),

@@ -13,6 +13,7 @@ from aioparallel.engine.scheduler import Scheduler
 from aioparallel.engine.session import Session, SessionState
 from aioparallel.options import Ordering
 from aioparallel.records import Record, TopicPartition
+from tests.examples import examples
 
 
 def make_session(partition: int = 0, epoch: int = 1) -> Session:
@@ -336,4 +337,4 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestSchedulerMachine = pytest.mark.timeout(120)(SchedulerMachine.TestCase)
-SchedulerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+SchedulerMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=60)

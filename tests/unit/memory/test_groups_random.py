@@ -13,6 +13,7 @@ from aioparallel.records import TopicPartition
 from aioparallel.testing.memory.assignor import Subscription
 from aioparallel.testing.memory.codes import FENCING, ErrorCode, Refused
 from aioparallel.testing.memory.groups import Group, GroupState
+from tests.examples import examples
 
 PARTITIONS = frozenset(TopicPartition("t", number) for number in range(5))
 
@@ -160,4 +161,4 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 TestGroupMachine = GroupMachine.TestCase
-TestGroupMachine.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestGroupMachine.settings = settings(max_examples=examples(150), stateful_step_count=60)

@@ -7,7 +7,7 @@ from array import array
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aioparallel.errors import OffsetMapError
@@ -15,8 +15,6 @@ from aioparallel.offsets import OffsetMap, decode_offset_map, encode_offset_map,
 from aioparallel.offsets.java_formats import JAVA_FORMATS
 from aioparallel.offsets.java_reader import decode_java_payload
 from aioparallel.offsets.rice import RunningSizes, best_parameter, write_block
-
-unhurried = settings(deadline=None)  # for machines that are busy
 
 BASE = 10**9
 
@@ -119,7 +117,6 @@ def test_a_reader_made_from_the_description_reads_it(name: str) -> None:
     assert _kind(text) == kind
 
 
-@unhurried
 @given(
     flags=st.lists(st.booleans() | st.just(True), max_size=200),
     base=st.sampled_from([0, 5, 2**62]),
@@ -132,7 +129,6 @@ def test_any_map_means_what_the_description_says(flags: list[bool], base: int) -
     assert PlainReader(base, text).read() == wanted
 
 
-@unhurried
 @given(share=st.sampled_from([0.01, 0.2, 0.5]), size=st.integers(0, 3_000), seed=st.integers(0, 99))
 def test_kafka_counts_as_many_characters_as_python(share: float, size: int, seed: int) -> None:
     """Each character is one UTF-16 unit, so the limit means the same to the broker's Java."""
@@ -240,7 +236,6 @@ def test_the_example_in_the_description_is_a_map() -> None:
     assert decode_offset_map(1_000, text) == OffsetMap(1_000, 1_008, (1_001, 1_004))
 
 
-@unhurried
 @given(digits=st.text(alphabet="01", max_size=300), kind=st.integers(0, 3))
 def test_any_digits_in_an_envelope_decode_or_are_refused(digits: str, kind: int) -> None:
     """Nothing but OffsetMapError comes out, or a map that holds together."""
@@ -252,7 +247,6 @@ def test_any_digits_in_an_envelope_decode_or_are_refused(digits: str, kind: int)
     assert all(BASE <= offset <= found.highest_succeeded for offset in found.incompletes)
 
 
-@unhurried
 @given(values=st.lists(st.integers(0, 30) | st.integers(0, 2**40), max_size=30))
 def test_the_parameter_is_the_best(values: list[int]) -> None:
     """No parameter takes fewer digits (but for the length's own number), and sizes are told rightly."""

@@ -7,13 +7,11 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aioparallel.offsets import MAX_INCOMPLETES, OffsetMap, decode_offset_map, encode_offset_map
 from aioparallel.offsets.java_formats import JAVA_FORMATS
-
-unhurried = settings(deadline=None)  # for machines that are busy
 
 ALL_FORMATS = [*JAVA_FORMATS, "Dense"]
 
@@ -33,7 +31,6 @@ def offset_maps(draw: st.DrawFn, most: int = 400) -> OffsetMap:
     return OffsetMap(base, base + len(flags) - 1, tuple(base + at for at, flag in enumerate(flags) if flag))
 
 
-@unhurried
 @given(wanted=offset_maps(), name=st.sampled_from(ALL_FORMATS))
 def test_every_format_says_what_was_written(wanted: OffsetMap, name: str) -> None:
     """Each format decodes to exactly the map it was given."""
@@ -41,7 +38,6 @@ def test_every_format_says_what_was_written(wanted: OffsetMap, name: str) -> Non
     assert decode_offset_map(wanted.base_offset, text) == wanted
 
 
-@unhurried
 @given(wanted=offset_maps())
 def test_the_choice_is_the_smallest_java_format(wanted: OffsetMap) -> None:
     """Without a format the shortest of the eight Java texts is written."""
@@ -63,7 +59,6 @@ def test_the_choice_is_the_smallest_where_a_pattern_repeats(period: int, share: 
     assert len(chosen) == min(map(len, every))
 
 
-@unhurried
 @given(wanted=offset_maps(), limit=st.integers(0, 200))
 def test_the_limit_decides_between_java_and_dense(wanted: OffsetMap, limit: int) -> None:
     """Java's formats while they fit, Dense where only it does, and ValueError where nothing does."""
@@ -133,7 +128,6 @@ def test_arguments_that_make_no_map(base: int, highest: int, incompletes: list[i
         encode_offset_map(base, highest, incompletes)
 
 
-@unhurried
 @given(values=st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 30), max_size=6))
 def test_order_is_checked_in_one_sweep(values: list[int]) -> None:
     """The check that looks at all offsets at once accepts exactly the ascending ones in range."""

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from aioparallel.offsets import MAX_INCOMPLETES, OffsetMap, decode_offset_map, encode_offset_map, fit_offset_map
 from aioparallel.offsets.encoding import Formats
-
-unhurried = settings(deadline=None)  # for machines that are busy
+from tests.examples import examples
 
 BASE = 10**9
 FORMATS: list[Formats] = ["all", "java"]
@@ -49,7 +48,6 @@ def _check(incompletes: list[int], highest: int, limit: int, formats: Formats) -
     return cut
 
 
-@unhurried
 @given(seed=st.integers(0, 10**6), limit=st.integers(0, 300), formats=st.sampled_from(FORMATS))
 def test_the_map_is_the_ledger_up_to_h(seed: int, limit: int, formats: Formats) -> None:
     """I9: what is committed decodes to exactly the ledger up to h, and says nothing above."""
@@ -65,7 +63,7 @@ def test_the_map_is_the_ledger_up_to_h_at_full_size(seed: int, formats: Formats)
     _check(incompletes, BASE + 299_999, 4_096, formats)
 
 
-@settings(unhurried, max_examples=40)
+@settings(max_examples=examples(40))
 @given(seed=st.integers(0, 10**6), limit=st.integers(0, 60))
 def test_h_is_the_highest_that_fits_in_javas_formats(seed: int, limit: int) -> None:
     """No higher complete offset has a Java map within the limit."""
@@ -110,7 +108,6 @@ def test_a_pattern_that_zstd_finds_is_followed(formats: Formats) -> None:
     assert _check(incompletes, BASE + 399_999, 4_096, formats) > BASE + 200_000
 
 
-@unhurried
 @given(seed=st.integers(0, 10**6), limit=st.integers(0, 3_000) | st.none(), formats=st.sampled_from(FORMATS))
 def test_what_fits_whole_is_written_whole(seed: int, limit: int | None, formats: Formats) -> None:
     """When everything fits, the text is exactly that of encode_offset_map."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map, fit_offset_map
+from tests.examples import examples
 
 
 class Model:
@@ -123,7 +124,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestLedger.settings = settings(max_examples=examples(60), stateful_step_count=25)
 
 
 def test_begins_at_the_committed_offset() -> None:
@@ -280,7 +281,7 @@ def test_asking_for_the_commit_stays_quick() -> None:
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 def test_a_restart_loses_nothing_and_repeats_only_what_was_open(seed: int) -> None:
     """Commit at any moment, start again from it: what runs again is exactly what was incomplete (I2, I9)."""
     random = Random(seed)

@@ -6,7 +6,7 @@ from array import array
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aioparallel.offsets.rows import (
@@ -20,12 +20,9 @@ from aioparallel.offsets.rows import (
     zero_places,
 )
 
-unhurried = settings(deadline=None)  # for machines that are busy
-
 BASES = [0, 1, 255, 256, 65_535, 2**31 - 1, 2**32 - 7, 2**40 + 8_191, 2**63 - 70_000]
 
 
-@unhurried
 @given(base=st.sampled_from(BASES), flags=st.lists(st.booleans(), max_size=700))
 def test_digits_and_places_are_inverse(base: int, flags: list[bool]) -> None:
     """Offsets become digits and digits the same offsets, wherever blocks of 256 begin."""
@@ -45,7 +42,6 @@ def test_places_across_windows(base: int) -> None:
     assert zero_places(base, bytes(digits)) == offsets
 
 
-@unhurried
 @given(numbers=st.lists(st.integers(0, 300) | st.integers(0, 2**63 - 1), max_size=40), width=st.integers(1, 63))
 def test_numbers_and_digits_are_inverse(numbers: list[int], width: int) -> None:
     """The low digits of each number, and the numbers those are."""
@@ -55,7 +51,6 @@ def test_numbers_and_digits_are_inverse(numbers: list[int], width: int) -> None:
     assert list(numbers_of_digits(digits, width)) == low
 
 
-@unhurried
 @given(numbers=st.lists(st.integers(0, 300) | st.integers(0, 2**63 - 1), max_size=40))
 def test_fields_hold_the_numbers(numbers: list[int]) -> None:
     """Fields are narrowed to what the largest number needs, and tell their width and their bits."""

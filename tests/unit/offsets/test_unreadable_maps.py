@@ -10,14 +10,12 @@ from collections.abc import Callable
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aioparallel.errors import OffsetMapError
 from aioparallel.offsets import MAX_BODY_BYTES, MAX_INCOMPLETES, OffsetMap, decode_offset_map, encode_offset_map
 from aioparallel.offsets.java_formats import JAVA_FORMATS
-
-unhurried = settings(deadline=None)  # for machines that are busy
 
 BASE = 1_000
 
@@ -141,21 +139,18 @@ def _decodes_or_refuses(base_offset: int, text: str) -> None:
 MAGIC = st.sampled_from([bytes([form.magic]) for form in JAVA_FORMATS.values()])
 
 
-@unhurried
 @given(magic=MAGIC, body=st.binary(max_size=60))
 def test_any_bytes_behind_a_magic_decode_or_are_refused(magic: bytes, body: bytes) -> None:
     """Nothing but OffsetMapError comes out, or a map that holds together."""
     _decodes_or_refuses(BASE, _text(magic, body))
 
 
-@unhurried
 @given(magic=st.sampled_from([b"a", b"J", b"s", b"p"]), body=st.binary(max_size=60))
 def test_any_bytes_in_a_frame_decode_or_are_refused(magic: bytes, body: bytes) -> None:
     """The same for what a whole zstd frame holds."""
     _decodes_or_refuses(BASE, _text(magic, _frame(body)))
 
 
-@unhurried
 @given(text=st.text(max_size=60) | st.text(alphabet="AQgbnloeJasp=+/", max_size=24))
 def test_any_text_decodes_or_is_refused(text: str) -> None:
     """The same for any text."""
@@ -169,7 +164,6 @@ VALID = [
 ]
 
 
-@unhurried
 @given(text=st.sampled_from(VALID), data=st.data())
 def test_damaged_maps_decode_or_are_refused(text: str, data: st.DataObject) -> None:
     """A valid map with a byte changed, cut out, or put in."""
@@ -184,7 +178,6 @@ def test_damaged_maps_decode_or_are_refused(text: str, data: st.DataObject) -> N
     _decodes_or_refuses(BASE, damaged)
 
 
-@unhurried
 @given(text=st.sampled_from(VALID), keep=st.integers(0, 500))
 def test_truncated_maps_decode_or_are_refused(text: str, keep: int) -> None:
     """A valid map cut anywhere."""

@@ -1,0 +1,25 @@
+"""How property tests get their examples: the same ones each time, or, where somebody explores, many new ones."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# No verdict depends on how busy the machine is. And no database: what is found becomes an example that everybody has.
+settings.register_profile(
+    "fixed",
+    database=None,
+    deadline=None,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("explore", settings.get_profile("fixed"), derandomize=False, max_examples=1_500)
+settings.load_profile("fixed")  # --hypothesis-profile=explore comes later, and before any module of tests is imported
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Who explores waits as long as it takes."""
+    if settings.get_current_profile_name() == "explore":
+        for item in items:
+            item.add_marker(pytest.mark.timeout(0), append=False)
