@@ -34,8 +34,8 @@ class CopyJob:
     delivery_timeout: float
     handler_seconds: float
     max_concurrency: int = 100
-    session_timeout: float = 6.0
-    heartbeat_interval: float = 1.0
+    session_timeout: float = 30.0
+    heartbeat_interval: float = 3.0
 
     def text(self) -> str:
         """The job as one argument of a command line."""

@@ -136,7 +136,9 @@ async def test_one_hangs_for_good(kafka_cluster: LocalKafka, tmp_path: Path, tel
 async def test_members_and_brokers_are_killed(kafka_cluster: LocalKafka, tmp_path: Path, tell: Tell, seed: int) -> None:
     """Three members, six times SIGKILL of a member or a broker or both, all replaced: nothing lost or reordered."""
     rng = random.Random(seed)
-    async with trial(kafka_cluster, tmp_path, records=RECORDS, seconds=150, delivery_timeout=LONG) as run:
+    async with trial(
+        kafka_cluster, tmp_path, records=RECORDS, seconds=300, delivery_timeout=LONG, session_timeout=6
+    ) as run:
         await run.begin(3)
         await run.hold(2)
         for what in rng.sample(["member", "member", "broker", "broker", "both", "both"], 6):

@@ -23,6 +23,8 @@ __all__ = ["Fault", "Figures", "Trial", "trial"]
 KEYS: Final = 1_000
 _FIRST_TIMEOUT: Final = 60.0
 _LEFT_POLL: Final = 0.1
+_LOST: Final = " is lost ("
+"""In the line about it."""
 
 
 @dataclass
@@ -52,6 +54,8 @@ class Figures:
     misplaced: list[Acknowledged]
     """Acknowledged, but at that offset stands something else, or nothing."""
     failed_attempts: int
+    lost_sessions: int
+    """How often a member lost its partitions without a last commit: what it had not committed is copied again."""
     silences: list[tuple[Fault, float]]
     """By fault: the longest time between two acknowledgements of a healthy partition, while it lasted."""
 
@@ -64,7 +68,7 @@ class Figures:
         return (
             f"{self.rate:,.0f}/s, {len(self.missing)} missing, {len(self.out_of_order)} out of order, "
             f"{len(self.misplaced)} acknowledged elsewhere than they stand, {self.duplicates} twice, "
-            f"{self.failed_attempts} failed attempts; {faults}"
+            f"{self.failed_attempts} failed attempts, {self.lost_sessions} lost sessions; {faults}"
         )
 
     def check(self) -> None:
@@ -160,6 +164,7 @@ class Trial:
                 one for one in acknowledged if one.offset >= 0 and log.get((one.partition, one.offset)) != one.number
             ],
             failed_attempts=self.members.failed_attempts(),
+            lost_sessions=sum(member.log().count(_LOST) for member in self.members.all),
             silences=[(fault, longest_silence(acknowledged, fault)) for fault in self.faults],
         )
 
@@ -179,9 +184,16 @@ def longest_silence(acknowledged: Sequence[Acknowledged], fault: Fault) -> float
 
 @asynccontextmanager
 async def trial(
-    kafka: LocalKafka, directory: Path, *, records: int, seconds: float, delivery_timeout: float, partitions: int = 6
+    kafka: LocalKafka,
+    directory: Path,
+    *,
+    records: int,
+    seconds: float,
+    delivery_timeout: float,
+    session_timeout: float = CopyJob.session_timeout,
+    partitions: int = 6,
 ) -> AsyncIterator[Trial]:
-    """New topics with so many records, which the members would need so many ``seconds`` for; the cluster is whole again
+    """New topics with so many records, which one member would need so many ``seconds`` for; the cluster is whole again
     afterwards, whatever happened."""
     name = uuid.uuid4().hex[:8]
     source, target = f"source-{name}", f"target-{name}"
@@ -194,6 +206,8 @@ async def trial(
         target=target,
         group_id=f"group-{name}",
         delivery_timeout=delivery_timeout,
+        session_timeout=session_timeout,
+        heartbeat_interval=session_timeout / 10,
         handler_seconds=CopyJob.max_concurrency * seconds / records,
     )
     try:

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -18,12 +18,11 @@ from confluent_kafka import TopicPartition as Place
 
 from aioparallel.errors import BrokerStartError, ConfigurationError
 from aioparallel.testing import LocalKafka
+from tests.load.clusters import DEADLINE, restore, until, until_whole
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 
 ALL = frozenset({1, 2, 3})
-DEADLINE = 60.0
-"""Seconds in which a cluster comes to rest; a few on a quiet machine."""
 
 CALLER = """
 import json, sys, psutil
@@ -41,28 +40,7 @@ sys.stdin.readline()
 def cluster(kafka_cluster: LocalKafka) -> Iterator[LocalKafka]:
     """The session's cluster, with all its brokers again after the test, whatever it did."""
     yield kafka_cluster
-    for number, pid in kafka_cluster.pids.items():
-        kafka_cluster.resume(number)
-        if not psutil.pid_exists(pid):
-            kafka_cluster.restart(number)
-
-
-async def until(condition: Callable[[], Awaitable[bool]], kafka: LocalKafka) -> float:
-    """Wait for it; the seconds it took."""
-    began = time.monotonic()
-    while not await condition():
-        assert time.monotonic() < began + DEADLINE, f"not within {DEADLINE:g} s. {kafka.log_tail(10)}"
-        await asyncio.sleep(0.05)
-    return time.monotonic() - began
-
-
-async def until_whole(kafka: LocalKafka, topic: str) -> float:
-    """Wait until all replicas of the topic are in sync."""
-
-    async def whole() -> bool:
-        return set((await kafka.in_sync(topic)).values()) == {ALL}
-
-    return await until(whole, kafka)
+    restore(kafka_cluster)
 
 
 async def until_led_without(number: int, kafka: LocalKafka, topic: str) -> float:
