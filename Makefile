@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo bench test lint format unit explore load-memory load-hot load-partitions load-failures clean
+.PHONY: help demo bench test lint format unit explore load-memory load-hot load-partitions load-brokers load-failures clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -60,6 +60,9 @@ load-hot: $(VENV)/.dev  ## a hot key and a hot partition (2 minutes, wants a qui
 
 load-partitions: $(VENV)/.dev  ## 500 partitions, also with full maps: no long holds of the loop (1 minute)
 	$(BIN)/python -m pytest tests/load/test_partitions.py $(ARGS)
+
+load-brokers: $(VENV)/.dev  ## three brokers that die, hang and restart below process and produce (20 minutes)
+	$(BIN)/python -m pytest tests/load/test_three_brokers.py $(ARGS)
 
 load-failures: $(VENV)/.dev  ## poison, hanging handlers, dead brokers, outputs, at full size (8 minutes)
 	$(BIN)/python -m pytest tests/load/test_process_and_produce.py tests/load/test_poison.py tests/load/test_hanging.py tests/load/test_parked.py $(ARGS)

@@ -1,46 +1,40 @@
-"""Apache Kafka as a JVM process: one KRaft node, broker and controller, on free ports with data of its own.
+"""Apache Kafka as JVM processes, on free ports with data of their own: one KRaft node that is broker and controller,
+or several brokers and a controller beside them.
 
 ``python -m aioparallel.testing.local_kafka --prepare`` fetches the jars beforehand; without ``--prepare`` it runs a
-broker until Ctrl-C.
+broker, or with ``--brokers 3`` three, until Ctrl-C.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import atexit
 import contextlib
 import logging
 import os
-import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import ClassVar, Final
 
-from aioparallel.errors import BrokerStartError
+from aioparallel.errors import BrokerStartError, ConfigurationError
 from aioparallel.testing.brokers import TOPIC_TIMEOUT, Broker
-from aioparallel.testing.guarded_process import GuardedProcess, check_platform
+from aioparallel.testing.guarded_process import check_platform
 from aioparallel.testing.jars import KAFKA_VERSION, cached_jars, fetch_jars, maven
-from aioparallel.testing.java_runtime import JavaRuntime, find_java
-from aioparallel.testing.readiness import answers, free_port
-from aioparallel.testing.server_properties import broker_properties, checked
+from aioparallel.testing.java_runtime import find_java
+from aioparallel.testing.kafka_node import KafkaNode, KafkaProgram
+from aioparallel.testing.kafka_nodes import KafkaNodes
+from aioparallel.testing.metadata import PartitionView
+from aioparallel.testing.server_properties import broker_properties, checked, replicas
 from aioparallel.testing.topics import create_topic
 
 __all__ = ["LocalKafka", "local_kafka_available"]
 
 logger = logging.getLogger(__name__)
 
-_HOST: Final = "127.0.0.1"
-_CLUSTER_ID: Final = "YWlvcGFyYWxsZWwta2Fma2"
-_FORMAT_TIMEOUT: Final = 60.0
-_CLEAN_STOP_TIMEOUT: Final = 20.0
-_KILL_TIMEOUT: Final = 10.0
-_PAUSE_TIMEOUT: Final = 5.0
-_POLL_INTERVAL: Final = 0.05
-_PORT_ATTEMPTS: Final = 3
-_PORT_TAKEN: Final = ("Address already in use", "BindException")
+_POLL_INTERVAL: Final = 0.02
+_MOST_BROKERS: Final = 9
 
 
 def local_kafka_available() -> tuple[bool, str]:
@@ -59,16 +53,20 @@ def local_kafka_available() -> tuple[bool, str]:
 
 
 class LocalKafka(Broker):
-    """Apache Kafka in a JVM process that ends, with its data, when this process ends in whatever way.
+    """Apache Kafka in JVM processes that end, with their data, when this process ends in whatever way.
 
-    ``server_properties``: broker properties over those of :mod:`~aioparallel.testing.server_properties`, as in
+    ``brokers``: how many, 1 to 9. With several each is a process of its own, numbered from 1, and the controller is one
+    more, so that a majority of brokers can be killed; topics have a replica on each, three at most, and of three
+    in-sync replicas two must have a record (``min.insync.replicas``). Default 1: broker and controller in one process.
+    ``server_properties``: properties over those of :mod:`~aioparallel.testing.server_properties`, as in
     ``{"offset.metadata.max.bytes": "512"}``; listeners, roles and directories are not to be set.
-    ``heap``: the JVM's largest heap, as in ``"512m"``; the process takes little more. Default 256m.
-    ``start_timeout``: seconds within which the broker must answer. Default 60.
+    ``heap``: each broker's largest heap, as in ``"512m"``; the process takes little more. Default 256m.
+    ``start_timeout``: seconds within which the brokers must answer. Default 60.
     ``report``: told in sentences what takes long: fetching the jars, the first time.
 
-    Linux and macOS. The data directory lies in the system's temporary directory (``TMPDIR``). Methods block,
-    ``start`` and ``restart`` for seconds; call one at a time, from any thread.
+    ``kill``, ``restart``, ``pause`` and ``resume`` take the broker's number, which may be left out where there is one
+    only; a wrong one raises ConfigurationError. Linux and macOS. The data lie in the system's temporary directory
+    (``TMPDIR``). Methods block, ``start`` and ``restart`` for seconds; from any thread, one at a time for each broker.
     """
 
     kind: ClassVar[str] = "local"
@@ -76,205 +74,182 @@ class LocalKafka(Broker):
     def __init__(
         self,
         *,
+        brokers: int = 1,
         server_properties: Mapping[str, str] | None = None,
         heap: str = "256m",
         start_timeout: float = 60.0,
         report: Callable[[str], None] = logger.info,
     ) -> None:
-        self._properties = checked(server_properties)
+        if not 1 <= brokers <= _MOST_BROKERS:
+            raise ConfigurationError("brokers", brokers, f"must be a whole number from 1 to {_MOST_BROKERS}")
+        self._count = brokers
+        self._properties = {**broker_properties(brokers), **checked(server_properties)}
         self._heap = heap
         self._start_timeout = start_timeout
         self._report = report
-        self._process: GuardedProcess | None = None
-        self._java: JavaRuntime | None = None
-        self._jars = Path()
-        self._port = 0
+        self._nodes: KafkaNodes | None = None
 
     def __repr__(self) -> str:
-        where = f"at {_HOST}:{self._port}" if self._process else "not running"
+        where = f"at {self.bootstrap_servers}" if self._nodes else "not running"
         return f"<LocalKafka {KAFKA_VERSION} {where}>"
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port``; stays the same through ``kill`` and ``restart``."""
-        self._running()
-        return f"{_HOST}:{self._port}"
+        """``host:port``, of all brokers with commas between; stays the same through ``kill`` and ``restart``."""
+        return ",".join(node.address for node in self._running().brokers.values())
+
+    def address(self, number: int | None = None) -> str:
+        """``host:port`` of one broker."""
+        return self._broker(number).address
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The brokers' numbers, which are Kafka's ``node.id``: 1 and up."""
+        return tuple(range(1, self._count + 1))
 
     @property
     def pid(self) -> int | None:
-        """The JVM's process id, for looking at it; None before the start."""
-        return self._process.pid if self._process else None
+        """The JVM's process id where there is one broker, for looking at it; None before the start."""
+        if self._count > 1:
+            raise ConfigurationError("pid", None, f"there are {self._count} brokers; ask pids[number]")
+        return self._nodes.brokers[1].pid if self._nodes else None
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """The JVMs' process ids by broker number; of a killed one its last. Empty before the start."""
+        nodes = self._nodes.brokers if self._nodes else {}
+        return {number: node.pid for number, node in nodes.items() if node.pid is not None}
 
     def start(self) -> None:
-        """Start and wait until the broker answers: about 3 s, once the jars are there."""
-        if self._process is not None:
+        """Start and wait until every broker answers: one takes about 3 s once the jars are there, three some more."""
+        if self._nodes is not None:
             return
         check_platform()
-        self._java = find_java()
-        self._jars = fetch_jars(self._report)
-        self._process = GuardedProcess("kafka")
+        program = KafkaProgram(find_java(), fetch_jars(self._report), compile_once=self._count > 1)
+        self._nodes = KafkaNodes(self._count, program, self._heap, self._properties)
         atexit.register(self.stop)
         try:
-            self._format_and_run(self._process)
+            self._nodes.start(self._start_timeout)
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """End the process at once and remove its data."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.close()
+        """End all processes at once and remove their data."""
+        nodes, self._nodes = self._nodes, None
+        if nodes is not None:
+            nodes.close()
             atexit.unregister(self.stop)
 
-    def kill(self) -> None:
-        """Kill the broker as a power cut would (SIGKILL); its data stays. ``restart`` brings it back."""
-        process = self._running()
-        process.signal(signal.SIGKILL)
-        if process.wait(_KILL_TIMEOUT) is None:
-            raise BrokerStartError(f"Apache Kafka (pid {process.pid}) did not end within {_KILL_TIMEOUT:g} s")
+    def kill(self, number: int | None = None) -> None:
+        """Kill a broker as a power cut would (SIGKILL); its data stays. ``restart`` brings it back."""
+        self._broker(number).kill()
 
-    def restart(self) -> None:
-        """Start again with the same port and data, after a clean stop if it runs: about 3 s.
+    def restart(self, number: int | None = None) -> None:
+        """Start a broker again with the same port and data, after a clean stop if it runs: about 3 s.
 
         After ``kill`` about 5 s: the controller first waits for the killed one's session to end.
         """
-        process = self._running()
-        if process.exit_code() is None:
-            self.resume()
-            process.signal(signal.SIGTERM)
-            if process.wait(_CLEAN_STOP_TIMEOUT) is None:
-                self.kill()
-        self._run(process)
-        self._wait_until_ready(process)
+        node = self._broker(number)
+        node.stop_cleanly()
+        node.run()
+        self._running().wait_until_ready([node], self._start_timeout)
 
-    def pause(self) -> None:
-        """Let the broker hang (SIGSTOP): connections stay open and nothing answers. Returns when it has stopped."""
-        process = self._running()
-        process.signal(signal.SIGSTOP)
-        # The signal is sent, but a thread on another core may run on for a moment, and answer a request.
-        deadline = time.monotonic() + _PAUSE_TIMEOUT
-        while process.pid is not None and not _has_stopped(process.pid):
-            if time.monotonic() > deadline:
-                raise BrokerStartError(f"Apache Kafka (pid {process.pid}) did not stop within {_PAUSE_TIMEOUT:g} s")
-            time.sleep(0.001)
+    def pause(self, number: int | None = None) -> None:
+        """Let a broker hang (SIGSTOP): connections stay open and nothing answers. Returns when it has stopped."""
+        self._broker(number).pause()
 
-    def resume(self) -> None:
+    def resume(self, number: int | None = None) -> None:
         """Let a paused broker go on."""
-        self._running().signal(signal.SIGCONT)
+        self._broker(number).resume()
 
     def log_tail(self, lines: int = 20) -> str:
-        """The last lines that the broker wrote (warnings and errors), for messages about it."""
-        try:
-            written = (self._running().directory / "kafka.log").read_text(errors="replace")
-        except OSError:
-            return ""
-        return "\n".join(written.splitlines()[-lines:])
+        """The last lines that the brokers wrote (warnings and errors), for messages about them."""
+        nodes = self._running()
+        if self._count == 1:
+            return nodes.brokers[1].log_tail(lines)
+        return "\n".join(f"--- {node}:\n{node.log_tail(lines)}" for node in nodes)
 
     async def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
-        """Create a topic; see :meth:`Broker.create_topic`."""
-        await create_topic(self.bootstrap_servers, name, partitions, configs, TOPIC_TIMEOUT)
+        """Create a topic; see :meth:`Broker.create_topic`. With several brokers it has as many replicas, three at most;
+        returns when every partition has a leader and all its replicas are in sync, and all brokers know."""
+        copies = replicas(self._count)
+        asked = [node for node in self._running().brokers.values() if not node.paused]
+        servers = ",".join(node.address for node in asked)
+        await create_topic(servers, name, partitions, configs, TOPIC_TIMEOUT, copies)
+        if self._count > 1:
+            await self._until_in_sync(asked, name, partitions, copies)
 
-    def _running(self) -> GuardedProcess:
-        if self._process is None:
+    async def leaders(self, topic: str) -> dict[int, int]:
+        """The number of the broker that leads each partition; partitions without a leader are left out.
+
+        What the brokers know that are neither killed nor paused, the newest of it; a hung one costs a second. Raises
+        BrokerStartError when none of them answers.
+        """
+        return {partition: view.leader for partition, view in (await self._look(topic)).items() if view.leader >= 0}
+
+    async def in_sync(self, topic: str) -> dict[int, frozenset[int]]:
+        """The numbers of the brokers that have all that each partition has acknowledged; asked as ``leaders`` asks."""
+        return {partition: view.in_sync for partition, view in (await self._look(topic)).items()}
+
+    async def _until_in_sync(self, asked: Sequence[KafkaNode], topic: str, partitions: int, copies: int) -> None:
+        nodes = self._running()
+        deadline = time.monotonic() + TOPIC_TIMEOUT
+        for node in asked:
+            while True:
+                view = await asyncio.to_thread(nodes.view, node, topic)
+                known = view.partitions.values() if view else ()
+                if len(known) == partitions and all(len(one.in_sync) == copies for one in known):
+                    break
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"{node} does not see all {copies} replicas of topic {topic!r} in sync within "
+                        f"{TOPIC_TIMEOUT:g} s; are all brokers up? It sees {known}"
+                    )
+                await asyncio.sleep(_POLL_INTERVAL)
+
+    async def _look(self, topic: str) -> dict[int, PartitionView]:
+        nodes = self._running()
+        asked = [node for node in nodes.brokers.values() if not node.paused]
+        views = await asyncio.gather(*(asyncio.to_thread(nodes.view, node, topic) for node in asked))
+        known: dict[int, PartitionView] = {}
+        for view in views:
+            for partition, seen in view.partitions.items() if view else ():
+                # A broker that has just come back may speak of the past.
+                if partition not in known or seen.leader_epoch > known[partition].leader_epoch:
+                    known[partition] = seen
+        if not any(views):
+            raise BrokerStartError(f"no broker of {self!r} answers. They said:\n{self.log_tail()}")
+        return known
+
+    def _running(self) -> KafkaNodes:
+        if self._nodes is None:
             raise BrokerStartError("Apache Kafka is not running; call start() first")
-        return self._process
+        return self._nodes
 
-    def _format_and_run(self, process: GuardedProcess) -> None:
-        for attempt in range(1, _PORT_ATTEMPTS + 1):
-            self._write_properties(process.directory)
-            if attempt == 1:
-                self._format(process)
-            self._run(process)
-            try:
-                self._wait_until_ready(process)
-            except BrokerStartError:
-                # A free port may be taken by somebody else before the JVM listens on it.
-                taken = any(sign in self.log_tail(200) for sign in _PORT_TAKEN)
-                if not taken or process.exit_code() is None or attempt == _PORT_ATTEMPTS:
-                    raise
-                logger.info("A port was taken, trying others", extra={"action": "restart_local_kafka"})
-                continue
-            return
-
-    def _write_properties(self, directory: Path) -> None:
-        self._port, controller_port = free_port(), free_port()
-        properties = {
-            **broker_properties(),
-            "listeners": f"PLAINTEXT://{_HOST}:{self._port},CONTROLLER://{_HOST}:{controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{_HOST}:{self._port}",
-            "controller.quorum.voters": f"1@{_HOST}:{controller_port}",
-            "log.dirs": str(directory / "data"),
-            **self._properties,
-        }
-        lines = [f"{name}={value}\n" for name, value in properties.items()]
-        (directory / "server.properties").write_text("".join(lines))
-
-    def _format(self, process: GuardedProcess) -> None:
-        arguments = ("format", "--cluster-id", _CLUSTER_ID, "--config", "server.properties")
-        process.run(self._java_command("kafka.tools.StorageTool", *arguments), process.directory / "kafka.log")
-        code = process.wait(_FORMAT_TIMEOUT)
-        if code != 0:
-            raise BrokerStartError(
-                f"Apache Kafka's storage could not be formatted (exit code {code}, {self._java}). It said:\n"
-                f"{self.log_tail()}"
-            )
-
-    def _run(self, process: GuardedProcess) -> None:
-        process.run(self._java_command("kafka.Kafka", "server.properties"), process.directory / "kafka.log")
-
-    def _java_command(self, *arguments: str) -> list[str]:
-        assert self._java is not None
-        options = (
-            f"-Xmx{self._heap}",
-            "-XX:+UseSerialGC",
-            "-XX:+ExitOnOutOfMemoryError",
-            "-XX:-UsePerfData",  # its file in the temporary directory would stay after a SIGKILL
-            "-Djava.awt.headless=true",
-            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-        )
-        return [str(self._java.executable), *options, "-cp", str(self._jars / "*"), *arguments]
-
-    def _wait_until_ready(self, process: GuardedProcess) -> None:
-        deadline = time.monotonic() + self._start_timeout
-        while not answers(_HOST, self._port, timeout=1.0):
-            code = process.exit_code()
-            if code is not None or time.monotonic() > deadline:
-                what = f"ended with code {code}" if code is not None else "does not answer"
-                raise BrokerStartError(
-                    f"Apache Kafka {KAFKA_VERSION} at {_HOST}:{self._port} {what} (waited up to "
-                    f"{self._start_timeout:g} s; {self._java}). It said:\n{self.log_tail()}"
-                )
-            time.sleep(_POLL_INTERVAL)
-
-
-def _has_stopped(pid: int) -> bool:
-    """Whether every thread of a process that got SIGSTOP stands still."""
-    threads = Path(f"/proc/{pid}/task")
-    if threads.is_dir():
-        try:
-            # The state stands behind the name, which is in parentheses and may hold anything.
-            states = [(thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in threads.iterdir()]
-        except OSError:
-            return False  # a thread has just ended, so not all of them stand still
-        return all(state == "T" for state in states)
-    state = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return state.stdout.strip().startswith("T")
+    def _broker(self, number: int | None) -> KafkaNode:
+        brokers = self._running().brokers
+        if number is None and self._count == 1:
+            number = 1
+        if number not in brokers:
+            raise ConfigurationError("broker number", number, f"must be one of {', '.join(map(str, self.numbers))}")
+        return brokers[number]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prepare the jars, or run a broker until Ctrl-C."""
+    """Prepare the jars, or run brokers until Ctrl-C."""
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
     parser.add_argument("--prepare", action="store_true", help="fetch the jars into the cache, and end")
-    prepare: bool = parser.parse_args(arguments).prepare
+    parser.add_argument("--brokers", type=int, default=1, help="how many to run; default 1")
+    options = parser.parse_args(arguments)
     try:
-        if prepare:
+        if options.prepare:
             print(f"Apache Kafka {KAFKA_VERSION} is in {fetch_jars(print)}")
             return
-        with LocalKafka(report=print) as kafka, contextlib.suppress(KeyboardInterrupt):
+        with LocalKafka(brokers=options.brokers, report=print) as kafka, contextlib.suppress(KeyboardInterrupt):
             print(f"Apache Kafka {KAFKA_VERSION} runs at {kafka.bootstrap_servers} (Ctrl-C ends it)", flush=True)
             threading.Event().wait()
-    except BrokerStartError as error:
+    except (BrokerStartError, ConfigurationError) as error:
         parser.exit(1, f"{error}{os.linesep}")
 
 

@@ -5,6 +5,7 @@ fixture             scope    what it is
 ==================  =======  ================================================================================
 ``kafka_broker``    session  the broker chosen by ``--kafka-broker`` (or the ini option ``kafka_broker``)
 ``local_kafka``     session  Apache Kafka as a JVM process; the same one as ``kafka_broker`` where that is local
+``kafka_cluster``   session  Apache Kafka as three brokers, each a JVM process, and a controller
 ``embedded_broker``  session  librdkafka's mock cluster in this process
 ``kafka_topic``     test     ``await kafka_topic(partitions=8)`` makes a topic of its own on ``kafka_broker``
 ==================  =======  ================================================================================
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     from aioparallel.testing.embedded import EmbeddedBroker
     from aioparallel.testing.local_kafka import LocalKafka
 
-__all__ = ["TopicMaker", "embedded_broker", "kafka_broker", "kafka_topic", "local_kafka"]
+__all__ = ["TopicMaker", "embedded_broker", "kafka_broker", "kafka_cluster", "kafka_topic", "local_kafka"]
 
 CHOICES: Final = ("auto", "local", "docker", "embedded")
 _OPTION: Final = "kafka_broker"
 _STARTED: Final = pytest.StashKey[dict[str, str]]()
-"""What was started in this session: a line for the terminal of each broker."""
+"""What was started in this session, by name: a line for the terminal of each broker."""
 
 _FIXTURES: Final = {"local": "local_kafka", "docker": "_docker_kafka", "embedded": "embedded_broker"}
 
@@ -86,19 +87,14 @@ def kafka_broker(request: pytest.FixtureRequest) -> Broker:
 @pytest.fixture(scope="session")
 def local_kafka(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
     """Apache Kafka in a JVM process of its own, one for the test session."""
-    from aioparallel.errors import BrokerStartError  # noqa: PLC0415 - see the module
-    from aioparallel.testing.local_kafka import LocalKafka  # noqa: PLC0415 - see the module
+    yield from _running_kafka(request.config, 1)
 
-    broker = LocalKafka(report=_reporter(request.config))
-    try:
-        broker.start()
-    except BrokerStartError as error:
-        if os.environ.get("CI") or _preference(request.config) == "local":
-            raise
-        pytest.skip(f"Apache Kafka could not be started; --kafka-broker=embedded needs none: {error}")
-    _note(request.config, broker)
-    yield broker
-    broker.stop()
+
+@pytest.fixture(scope="session")
+def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
+    """Three brokers of Apache Kafka, one cluster for the test session. A test that kills or pauses one brings it
+    back."""
+    yield from _running_kafka(request.config, 3)
 
 
 @pytest.fixture(scope="session")
@@ -133,12 +129,28 @@ def kafka_topic(request: pytest.FixtureRequest, kafka_broker: Broker) -> TopicMa
     return create
 
 
+def _running_kafka(config: pytest.Config, brokers: int) -> Iterator[LocalKafka]:
+    from aioparallel.errors import BrokerStartError  # noqa: PLC0415 - see the module
+    from aioparallel.testing.local_kafka import LocalKafka  # noqa: PLC0415 - see the module
+
+    kafka = LocalKafka(brokers=brokers, report=_reporter(config))
+    try:
+        kafka.start()
+    except BrokerStartError as error:
+        if os.environ.get("CI") or _preference(config) == "local":
+            raise
+        pytest.skip(f"Apache Kafka could not be started; --kafka-broker=embedded needs none: {error}")
+    _note(config, kafka)
+    yield kafka
+    kafka.stop()
+
+
 def _preference(config: pytest.Config) -> str:
     return config.getoption(_OPTION) or config.getini(_OPTION) or "auto"
 
 
 def _note(config: pytest.Config, broker: Broker, reason: str = "") -> None:
-    config.stash[_STARTED][broker.kind] = f"kafka broker: {broker!r}{reason}"
+    config.stash[_STARTED][repr(broker)] = f"kafka broker: {broker!r}{reason}"
 
 
 def _reporter(config: pytest.Config) -> Callable[[str], None]:

@@ -7,7 +7,7 @@ import socket
 import struct
 from typing import Final
 
-__all__ = ["answers", "free_port"]
+__all__ = ["answers", "free_port", "free_ports"]
 
 _API_VERSIONS: Final = 18
 _CORRELATION_ID: Final = 7
@@ -40,6 +40,12 @@ def answers(host: str, port: int, timeout: float) -> bool:
 
 def free_port() -> int:
     """A port that nobody listens on now. Another process may take it before we do: be ready to try again."""
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """As many different ones."""
+    found: list[int] = []
     for port in random.sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe:
             # As the broker will: a port whose old connections are in TIME_WAIT serves.
@@ -48,5 +54,7 @@ def free_port() -> int:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return port
-    raise OSError(f"no free port in {_PORTS.start} to {_PORTS.stop - 1} on 127.0.0.1")
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise OSError(f"no {count} free ports in {_PORTS.start} to {_PORTS.stop - 1} on 127.0.0.1")

@@ -30,9 +30,14 @@ class _Created(Protocol):
 
 
 async def create_topic(
-    bootstrap_servers: str, name: str, partitions: int, configs: Mapping[str, str] | None, timeout: float
+    bootstrap_servers: str,
+    name: str,
+    partitions: int,
+    configs: Mapping[str, str] | None,
+    timeout: float,
+    replication: int = 1,
 ) -> None:
-    """Create a topic with one replica and wait until each partition has a leader.
+    """Create a topic with ``replication`` replicas of each partition, and wait until each has a leader.
 
     Raises ClientError when the broker refuses, and TimeoutError after ``timeout`` seconds.
     """
@@ -40,8 +45,8 @@ async def create_topic(
     try:
         async with asyncio.timeout(timeout):
             await admin.start()
-            created = await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=dict(configs or {}))])
-            _, code, message = created.topic_errors[0][:3]
+            topic = NewTopic(name, partitions, replication, topic_configs=dict(configs or {}))
+            _, code, message = (await admin.create_topics([topic])).topic_errors[0][:3]
             if code != 0:
                 raise ClientError(
                     f"topic {name!r} with {partitions} partitions was not created at {bootstrap_servers}: {message} "

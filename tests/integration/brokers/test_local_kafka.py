@@ -121,6 +121,25 @@ def test_its_own_properties_cannot_be_set() -> None:
         LocalKafka(server_properties={"log.dirs": "/tmp", "listeners": "PLAINTEXT://:9092", "num.io.threads": "2"})
 
 
+@pytest.mark.parametrize("brokers", [0, 10, -1])
+def test_a_wrong_number_of_brokers_is_refused(brokers: int) -> None:
+    """One to nine brokers."""
+    with pytest.raises(ConfigurationError, match=f"brokers={brokers}: must be a whole number from 1 to 9"):
+        LocalKafka(brokers=brokers)
+
+
+@real
+async def test_one_broker_needs_no_number(local_kafka: LocalKafka) -> None:
+    """Where there is one broker it is number 1, and leads all; there is no second one."""
+    assert local_kafka.numbers == (1,)
+    assert local_kafka.pids == {1: local_kafka.pid}
+    assert local_kafka.address() == local_kafka.address(1) == local_kafka.bootstrap_servers
+    await local_kafka.create_topic("led", partitions=2)
+    assert await local_kafka.leaders("led") == {0: 1, 1: 1}
+    with pytest.raises(ConfigurationError, match="broker number=2: must be one of 1"):
+        local_kafka.kill(2)
+
+
 def test_before_the_start_it_says_so() -> None:
     """A broker that was not started says so; stopping it does nothing."""
     broker = LocalKafka()

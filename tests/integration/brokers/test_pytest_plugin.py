@@ -25,6 +25,9 @@ async def test_topics(kafka_broker, kafka_topic):
 USES_LOCAL = """
 def test_local(local_kafka):
     assert local_kafka.bootstrap_servers
+
+def test_cluster(kafka_cluster):
+    assert len(kafka_cluster.numbers) == 3
 """
 
 
@@ -78,10 +81,10 @@ def test_a_wrong_ini_option_is_refused(session: pytest.Pytester) -> None:
 
 @pytest.mark.usefixtures("no_kafka")
 def test_on_a_developer_s_machine_it_skips(session: pytest.Pytester) -> None:
-    """Where Apache Kafka cannot be started a test that needs it is skipped, with the reason."""
+    """Where Apache Kafka cannot be started tests that need it are skipped, with the reason."""
     session.makepyfile(USES_LOCAL)
     result = session.runpytest_inprocess("-rs")
-    result.assert_outcomes(skipped=1)
+    result.assert_outcomes(skipped=2)
     result.stdout.fnmatch_lines(["*no Java here*"])
 
 
@@ -94,7 +97,7 @@ def test_where_it_must_run_it_fails(asked: str, session: pytest.Pytester, monkey
         monkeypatch.setenv("CI", "true")
     arguments = [] if asked == "in CI" else ["--kafka-broker=local"]
     result = session.runpytest_inprocess(*arguments)
-    result.assert_outcomes(errors=1)
+    result.assert_outcomes(errors=2)
     result.stdout.fnmatch_lines(["*no Java here*"])
 
 

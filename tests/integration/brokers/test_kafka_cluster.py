@@ -1,0 +1,216 @@
+"""Three brokers of Apache Kafka: led, killed, paused, restarted by number, and gone in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Place
+
+from aioparallel.errors import BrokerStartError, ConfigurationError
+from aioparallel.testing import LocalKafka
+from tests.load.clusters import DEADLINE, restore, until, until_whole
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+
+ALL = frozenset({1, 2, 3})
+
+CALLER = """
+import json, sys, psutil
+from aioparallel.testing import LocalKafka
+
+kafka = LocalKafka(brokers=3)
+kafka.start()
+pids = [child.pid for child in psutil.Process().children(recursive=True)]
+print(json.dumps({"pids": pids, "directories": [str(node.directory) for node in kafka._nodes]}), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def cluster(kafka_cluster: LocalKafka) -> Iterator[LocalKafka]:
+    """The session's cluster, with all its brokers again after the test, whatever it did."""
+    yield kafka_cluster
+    restore(kafka_cluster)
+
+
+async def until_led_without(number: int, kafka: LocalKafka, topic: str) -> float:
+    """Wait until every partition has a leader, and this broker leads none."""
+    count = len(await kafka.in_sync(topic))
+
+    async def moved() -> bool:
+        leaders = await kafka.leaders(topic)
+        return len(leaders) == count and number not in leaders.values()
+
+    return await until(moved, kafka)
+
+
+def produce(kafka: LocalKafka, topic: str, partitions: int, value: bytes) -> None:
+    """One record to each partition, acknowledged by all replicas in sync."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "acks": "all", "log_level": 0})
+    for partition in range(partitions):
+        producer.produce(topic, value, partition=partition)
+    assert producer.flush(DEADLINE) == 0, kafka.log_tail(10)
+
+
+def read(kafka: LocalKafka, topic: str, partitions: int, count: int) -> list[bytes]:
+    """So many values of the topic, in any order."""
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g", "log_level": 0})
+    try:
+        consumer.assign([Place(topic, partition, 0) for partition in range(partitions)])
+        found = consumer.consume(count, DEADLINE)
+        assert not [message.error() for message in found if message.error()]
+        return [message.value() or b"" for message in found]
+    finally:
+        consumer.close()
+
+
+async def test_a_topic_is_on_all_brokers(cluster: LocalKafka) -> None:
+    """A topic just made has three replicas in sync, two of which must take a record, and a leader on each broker."""
+    await cluster.create_topic("everywhere", partitions=6)
+    assert await cluster.in_sync("everywhere") == dict.fromkeys(range(6), ALL)
+    assert set((await cluster.leaders("everywhere")).values()) == ALL
+    assert [cluster.address(number) for number in cluster.numbers] == cluster.bootstrap_servers.split(",")
+    assert cluster.numbers == (1, 2, 3)
+    assert cluster.pids.keys() == ALL
+
+
+async def test_configs_of_a_topic_go_over_the_defaults(cluster: LocalKafka) -> None:
+    """``min.insync.replicas`` is 2 where nothing is said, and what a topic says where it does."""
+    await cluster.create_topic("strict", configs={"min.insync.replicas": "3"})
+    await cluster.create_topic("plain")
+    assert await min_in_sync(cluster, "strict") == "3"
+    assert await min_in_sync(cluster, "plain") == "2"
+
+
+async def min_in_sync(kafka: LocalKafka, topic: str) -> str:
+    from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType  # noqa: PLC0415
+
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    await admin.start()
+    try:
+        (answer,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+        entries = answer.resources[0][4]
+        (value,) = [entry[1] for entry in entries if entry[0] == "min.insync.replicas"]
+        return str(value)
+    finally:
+        await admin.close()
+
+
+async def test_a_killed_broker_is_replaced_and_comes_back(cluster: LocalKafka) -> None:
+    """After SIGKILL of one the others lead its partitions and take records; restarted, it is in sync again."""
+    await cluster.create_topic("killed", partitions=6)
+    produce(cluster, "killed", 6, b"before")
+    address, pid = cluster.address(2), cluster.pids[2]
+    await asyncio.to_thread(cluster.kill, 2)
+    await until_led_without(2, cluster, "killed")
+    produce(cluster, "killed", 6, b"between")
+    await asyncio.to_thread(cluster.restart, 2)
+    await until_whole(cluster, "killed")
+    assert (cluster.address(2), cluster.pids[2] != pid) == (address, True)
+    assert sorted(read(cluster, "killed", 6, 12)) == [b"before"] * 6 + [b"between"] * 6
+
+
+async def test_two_killed_brokers_come_back(cluster: LocalKafka) -> None:
+    """After SIGKILL of two of three the last one still knows all, and with them back nothing acknowledged is lost."""
+    await cluster.create_topic("majority", partitions=6)
+    produce(cluster, "majority", 6, b"before")
+    for number in (1, 3):
+        await asyncio.to_thread(cluster.kill, number)
+    await until_led_without(1, cluster, "majority")
+    await asyncio.gather(*(asyncio.to_thread(cluster.restart, number) for number in (1, 3)))
+    await until_whole(cluster, "majority")
+    produce(cluster, "majority", 6, b"after")
+    assert sorted(read(cluster, "majority", 6, 12)) == [b"after"] * 6 + [b"before"] * 6
+
+
+async def test_a_hung_broker_is_replaced_and_goes_on(cluster: LocalKafka) -> None:
+    """While one hangs the others soon lead its partitions; asking who leads takes no time; resumed, it is in sync."""
+    await cluster.create_topic("hung", partitions=6)
+    cluster.pause(3)
+    began = time.monotonic()
+    await cluster.leaders("hung")
+    assert time.monotonic() - began < 2.0
+    await until_led_without(3, cluster, "hung")
+    produce(cluster, "hung", 6, b"between")
+    cluster.resume(3)
+    await until_whole(cluster, "hung")
+    assert read(cluster, "hung", 6, 6) == [b"between"] * 6
+
+
+async def test_a_rolling_restart_keeps_all(cluster: LocalKafka) -> None:
+    """Each broker restarted in turn, cleanly, the last one paused before: all replicas are in sync again each time."""
+    await cluster.create_topic("rolling", partitions=6)
+    for number in cluster.numbers:
+        if number == 3:
+            cluster.pause(number)
+        await asyncio.to_thread(cluster.restart, number)
+        await until_whole(cluster, "rolling")
+        produce(cluster, "rolling", 6, b"%d" % number)
+    assert sorted(read(cluster, "rolling", 6, 18)) == [b"1"] * 6 + [b"2"] * 6 + [b"3"] * 6
+
+
+def test_brokers_are_named_by_number(cluster: LocalKafka) -> None:
+    """With several brokers each call says which; one that does not exist is refused with those that do."""
+    calls: list[Callable[..., object]] = [cluster.kill, cluster.restart, cluster.pause, cluster.resume, cluster.address]
+    for call in calls:
+        for number in (None, 0, 4):
+            with pytest.raises(ConfigurationError, match=f"broker number={number}: must be one of 1, 2, 3"):
+                call(number)
+    with pytest.raises(ConfigurationError, match="ask pids"):
+        _ = cluster.pid
+
+
+def test_nothing_is_left_of_a_killed_caller(kafka_cluster: LocalKafka) -> None:
+    """SIGKILL of the process that started three brokers: they, the controller and all data go."""
+    assert kafka_cluster.pids  # so Apache Kafka can be started here
+    caller = subprocess.Popen(
+        [sys.executable, "-c", CALLER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert caller.stdout is not None
+        said = json.loads(caller.stdout.readline())
+        processes = [psutil.Process(pid) for pid in said["pids"]]
+        directories = [Path(directory) for directory in said["directories"]]
+        assert (len(processes), len(directories)) == (8, 4)  # three brokers, a controller, a guard for each
+        assert all(directory.is_dir() for directory in directories)
+    finally:
+        caller.kill()
+        caller.communicate()
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    assert alive == []
+    deadline = time.monotonic() + 15
+    while any(directory.exists() for directory in directories):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_wrong_property_is_told_with_the_words_of_the_node_that_ended(
+    kafka_cluster: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that cannot start ends the start, says why, and leaves no directory of any node."""
+    assert kafka_cluster.pids
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    broken = LocalKafka(brokers=3, server_properties={"num.io.threads": "many"})
+    with pytest.raises(BrokerStartError, match=r"(?s)num\.io\.threads.*many|many.*num\.io\.threads"):
+        broken.start()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_before_the_start_several_say_so_too() -> None:
+    """Brokers that were not started say so, whatever they are asked; stopping them does nothing."""
+    brokers = LocalKafka(brokers=3)
+    brokers.stop()
+    assert brokers.pids == {}
+    for call in (brokers.kill, brokers.restart, brokers.pause, brokers.resume, brokers.address):
+        with pytest.raises(BrokerStartError, match="not running"):
+            call(1)

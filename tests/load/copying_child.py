@@ -1,0 +1,99 @@
+"""One member of a group that copies: ``python -m tests.load.copying_child JOB FILE``, until its standard input ends.
+
+Says ten times a second what it is at, as JSON, and writes to FILE what was acknowledged; see :mod:`tests.load.copying`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import sys
+import time
+from array import array
+
+from aioparallel import Outgoing, ParallelConsumer, Producing, Record
+from aioparallel.errors import ConsumerStateError
+from aioparallel.records import Produced
+
+from .copying import CopyJob, Sample
+from .topics import number_of, on_uvloop
+
+_INTERVAL = 0.1
+
+
+def main(job_text: str, path: str) -> None:
+    """Copy."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    on_uvloop(_Copier(CopyJob.of(job_text), path).run())
+
+
+class _Copier:
+    """Copies, and tells what it did."""
+
+    def __init__(self, job: CopyJob, path: str) -> None:
+        self._job = job
+        self._pace = job.handler_seconds
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self._acknowledged = array("q")
+        self._consumer = ParallelConsumer(
+            job.source,
+            bootstrap_servers=job.bootstrap_servers,
+            group_id=job.group_id,
+            max_concurrency=job.max_concurrency,
+            session_timeout=job.session_timeout,
+            heartbeat_interval=job.heartbeat_interval,
+            producing=Producing(delivery_timeout=job.delivery_timeout, on_produced=self._on_produced),
+        )
+
+    async def run(self) -> None:
+        loop, end = asyncio.get_running_loop(), sys.stdin.fileno()
+
+        def listen() -> None:
+            if os.read(end, 1024):
+                self._pace = 0.0
+            else:
+                loop.remove_reader(end)
+                self._consumer.stop()
+
+        loop.add_reader(end, listen)
+        async with self._consumer:
+            telling = loop.create_task(self._tell())
+            try:
+                await self._consumer.run(self._copy)
+            finally:
+                telling.cancel()
+        self._write()
+
+    async def _copy(self, record: Record) -> Outgoing:
+        if self._pace:
+            await asyncio.sleep(self._pace)
+        return Outgoing(self._job.target, record.value, record.key)
+
+    def _on_produced(self, record: Record, _: Outgoing, place: Produced) -> None:
+        self._acknowledged.extend((time.monotonic_ns() // 1_000_000, place.partition, place.offset, number_of(record)))
+
+    def _write(self) -> None:
+        written, self._acknowledged = self._acknowledged, array("q")
+        os.write(self._file, written.tobytes())
+
+    async def _tell(self) -> None:
+        while True:
+            await asyncio.sleep(_INTERVAL)
+            self._write()
+            with contextlib.suppress(ConsumerStateError):  # not running yet
+                stats = self._consumer.stats()
+                sample = Sample(
+                    succeeded=stats.succeeded,
+                    failed_attempts=stats.failed_attempts,
+                    producing=stats.producing,
+                    buffered=stats.buffered,
+                    lag={str(one.partition): one.lag for one in stats.partitions},
+                )
+                print(json.dumps(sample), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

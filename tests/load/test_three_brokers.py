@@ -1,0 +1,161 @@
+"""Process and produce on three brokers that die and hang, alone and in a group. ``make load-brokers``."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aioparallel.testing import LocalKafka
+
+from .trial import Figures, Trial, trial
+
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(420)]
+
+RECORDS = 200_000
+LONG, SHORT = 120.0, 5.0
+"""Seconds the brokers have to take an output."""
+HANG = 14.0
+END = 150.0
+"""Seconds in which the rest is copied, once all is well again."""
+
+Tell = Callable[[str], None]
+
+
+def check_no_duplicates(figures: Figures) -> None:
+    """No member was killed, so each record is there once, unless its delivery gave up."""
+    figures.check()
+    assert figures.duplicates <= figures.failed_attempts
+
+
+async def other_than(number: int, run: Trial) -> int:
+    """A broker that is not this one."""
+    return next(one for one in run.kafka.numbers if one != number)
+
+
+@pytest.mark.parametrize("which", ["the coordinator", "another"])
+async def test_one_is_killed_and_comes_back(kafka_cluster: LocalKafka, tmp_path: Path, tell: Tell, which: str) -> None:
+    """SIGKILL of one broker, the group's coordinator or another, and its restart: nothing lost, reordered or twice."""
+    async with trial(kafka_cluster, tmp_path, records=RECORDS, seconds=60, delivery_timeout=LONG) as run:
+        await run.begin()
+        await run.hold(3)
+        victim = await run.coordinator()
+        victim = victim if which == "the coordinator" else await other_than(victim, run)
+        async with run.fault(f"SIGKILL of {victim}", victim):
+            await asyncio.to_thread(kafka_cluster.kill, victim)
+            await run.hold(8)
+            await asyncio.to_thread(kafka_cluster.restart, victim)
+            await run.whole()
+        run.check_input_left()
+        figures = await run.end(END)
+    tell(str(figures))
+    check_no_duplicates(figures)
+
+
+async def test_two_are_killed_and_come_back(kafka_cluster: LocalKafka, tmp_path: Path, tell: Tell) -> None:
+    """SIGKILL of two brokers at once, the coordinator among them: nothing is acknowledged until one is back, and
+    nothing lost, reordered or twice."""
+    async with trial(kafka_cluster, tmp_path, records=RECORDS, seconds=60, delivery_timeout=LONG) as run:
+        await run.begin()
+        await run.hold(3)
+        first = await run.coordinator()
+        victims = [first, await other_than(first, run)]
+        async with run.fault(f"SIGKILL of {victims}", *kafka_cluster.numbers):
+            await asyncio.gather(*(asyncio.to_thread(kafka_cluster.kill, number) for number in victims))
+            await run.hold(5)
+            await asyncio.gather(*(asyncio.to_thread(kafka_cluster.restart, number) for number in victims))
+            await run.whole()
+        run.check_input_left()
+        figures = await run.end(END)
+    tell(str(figures))
+    check_no_duplicates(figures)
+
+
+async def test_a_rolling_restart(kafka_cluster: LocalKafka, tmp_path: Path, tell: Tell) -> None:
+    """Each broker restarted cleanly, one after the other: nothing lost, reordered or twice."""
+    async with trial(kafka_cluster, tmp_path, records=RECORDS, seconds=90, delivery_timeout=LONG) as run:
+        await run.begin()
+        await run.hold(2)
+        for number in kafka_cluster.numbers:
+            async with run.fault(f"restart of {number}", number):
+                await asyncio.to_thread(kafka_cluster.restart, number)
+                await run.whole()
+            await run.hold(2)
+        run.check_input_left()
+        figures = await run.end(END)
+    tell(str(figures))
+    check_no_duplicates(figures)
+
+
+@pytest.mark.parametrize("delivery_timeout", [SHORT, LONG])
+@pytest.mark.parametrize("which", ["the coordinator", "another"])
+async def test_one_hangs_and_goes_on(
+    kafka_cluster: LocalKafka, tmp_path: Path, tell: Tell, which: str, delivery_timeout: float
+) -> None:
+    """SIGSTOP of one broker for 14 s, with little patience and with much: nothing lost or reordered; twice is only what
+    was given up."""
+    async with trial(kafka_cluster, tmp_path, records=RECORDS, seconds=60, delivery_timeout=delivery_timeout) as run:
+        await run.begin()
+        await run.hold(3)
+        victim = await run.coordinator()
+        victim = victim if which == "the coordinator" else await other_than(victim, run)
+        async with run.fault(f"SIGSTOP of {victim}", victim):
+            await asyncio.to_thread(kafka_cluster.pause, victim)
+            await run.hold(HANG)
+            await asyncio.to_thread(kafka_cluster.resume, victim)
+        await run.whole()
+        run.check_input_left()
+        figures = await run.end(END)
+    tell(f"delivery timeout {delivery_timeout:g} s: {figures}")
+    check_no_duplicates(figures)
+
+
+@pytest.mark.parametrize("which", ["the coordinator", "another"])
+async def test_one_hangs_for_good(kafka_cluster: LocalKafka, tmp_path: Path, tell: Tell, which: str) -> None:
+    """SIGSTOP of one broker up to the end, the target read back while it still hangs: nothing lost, reordered or twice,
+    and the partitions led by others are never silent for 3 s."""
+    async with trial(kafka_cluster, tmp_path, records=RECORDS, seconds=60, delivery_timeout=LONG) as run:
+        await run.begin()
+        await run.hold(3)
+        victim = await run.coordinator()
+        victim = victim if which == "the coordinator" else await other_than(victim, run)
+        async with run.fault(f"SIGSTOP of {victim}", victim):
+            await asyncio.to_thread(kafka_cluster.pause, victim)
+            await run.hold(35)
+        run.check_input_left()
+        figures = await run.end(END, [number for number in kafka_cluster.numbers if number != victim])
+    tell(str(figures))
+    check_no_duplicates(figures)
+    assert max(silence for _, silence in figures.silences) < 3.0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_members_and_brokers_are_killed(kafka_cluster: LocalKafka, tmp_path: Path, tell: Tell, seed: int) -> None:
+    """Three members, six times SIGKILL of a member or a broker or both, all replaced: nothing lost or reordered."""
+    rng = random.Random(seed)
+    async with trial(
+        kafka_cluster, tmp_path, records=RECORDS, seconds=300, delivery_timeout=LONG, session_timeout=6
+    ) as run:
+        await run.begin(3)
+        await run.hold(2)
+        for what in rng.sample(["member", "member", "broker", "broker", "both", "both"], 6):
+            victim = rng.choice(kafka_cluster.numbers) if what != "member" else 0
+            async with run.fault(f"SIGKILL of {what} {victim}", victim):
+                if what != "broker":
+                    await asyncio.to_thread(rng.choice(run.members.living).kill)
+                if victim:
+                    await asyncio.to_thread(kafka_cluster.kill, victim)
+                await run.hold(rng.uniform(1, 6))
+                if what != "broker":
+                    run.members.start()
+                if victim:
+                    await asyncio.to_thread(kafka_cluster.restart, victim)
+                    await run.whole()
+            await run.hold(rng.uniform(0, 3))
+        run.check_input_left()
+        figures = await run.end(END)
+    tell(str(figures))
+    figures.check()
