@@ -14,7 +14,9 @@ from aioparallel.clients.outbox.brokers import Brokers
 from aioparallel.clients.outbox.deliveries import Delivery, Entry, Outstanding
 from aioparallel.clients.outbox.outbox import Outbox, fail
 from aioparallel.clients.outbox.partition_queue import Batch, PartitionQueue
+from aioparallel.clients.outbox.trouble import Trouble
 from aioparallel.clients.outbox.verdicts import Verdict
+from aioparallel.engine.health import Problem
 from aioparallel.engine.producer import OnDelivered
 from aioparallel.errors import BrokerUnreachable, NotAuthorized, ProduceFailed
 from aioparallel.records import Outgoing, TopicPartition
@@ -76,6 +78,7 @@ class QueueingProducer:
         self._is_closed = False
         self._trouble = ""
         """Why nothing can be sent at all, while nothing can."""
+        self._unsent = Trouble(servers)
         self._in_flight: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sending: asyncio.Task[None] | None = None
@@ -131,6 +134,10 @@ class QueueingProducer:
         elif self._linger is None:
             self._linger = loop.call_later(self._linger_time, self._lingered)
 
+    def problems(self) -> Sequence[Problem]:
+        """That nothing can be sent at all, and why."""
+        return () if self._loop is None else self._unsent.problems(self._loop.time())
+
     async def stop(self, timeout: float) -> None:
         """Give what is outstanding ``timeout`` seconds, fail the rest, close all connections. Never raises."""
         self._is_closed = True
@@ -175,7 +182,9 @@ class QueueingProducer:
             try:
                 if await self._connect_in_background():
                     await self._send_ready()
+                    self._unsent.passed()
             except NotAuthorized as error:
+                self._unsent.failed(error, asyncio.get_running_loop().time())
                 fail(self._outbox.clear(), str(error), passing=False)
             except Exception as error:
                 await self._rest_after(error)
@@ -191,8 +200,7 @@ class QueueingProducer:
 
     async def _rest_after(self, error: Exception) -> None:
         self._trouble = str(error) or type(error).__name__
-        if not isinstance(error, OSError | TimeoutError):
-            logger.error("Sending has failed; trying on", exc_info=error, extra={"action": "send_failed"})
+        self._unsent.failed(error, asyncio.get_running_loop().time())
         await asyncio.sleep(max(0.1, self._retry_backoff))
         self._brokers.doubt()
         if self._outstanding.count:
@@ -264,13 +272,15 @@ class QueueingProducer:
 
     async def _connect_in_background(self) -> bool:
         """Try until it works, or nobody waits for it any more."""
+        loop = asyncio.get_running_loop()
         while not self._brokers.is_connected and self._outstanding.count:
+            self._unsent.trying(loop.time())
             try:
                 await self._connect(_CONNECT_TIMEOUT)
                 self._trouble = ""
             except BrokerUnreachable as error:
                 self._trouble = str(error)
-                logger.warning("%s; trying on", error, extra={"action": "broker_unreachable"})
+                self._unsent.failed(error, loop.time())
         return self._brokers.is_connected
 
     # -- metadata

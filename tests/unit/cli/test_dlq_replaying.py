@@ -13,6 +13,7 @@ from aioparallel.cli.dlq.reading import Read
 from aioparallel.cli.dlq.replaying import Destination, Replay
 from aioparallel.cli.dlq.selecting import Selection
 from aioparallel.engine.client import Client, CommitFault, Committed
+from aioparallel.engine.health import Problem
 from aioparallel.engine.producer import OnDelivered
 from aioparallel.errors import ClientError, ProduceFailed
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
@@ -41,6 +42,9 @@ class Acknowledging:
         self._passing = passing
 
     async def start(self, timeout: float) -> None: ...
+
+    def problems(self) -> Sequence[Problem]:
+        return ()
 
     async def stop(self, timeout: float) -> None:
         self.log.append("stop")
