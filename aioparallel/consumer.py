@@ -324,11 +324,12 @@ class ParallelConsumer:
         return self._engine.stats()
 
     def health(self) -> Health:
-        """Whether it runs, and what somebody should look at: handlers that ignore their cancellation, records that
-        cannot be put away, partitions with too many parked records, offset maps that do not fit. At any time."""
+        """Whether it runs, and what somebody should look at: a producer that reaches no broker or is refused, handlers
+        that ignore their cancellation, records that cannot be put away, partitions with too many parked records,
+        offset maps that do not fit. At any time."""
         if self._engine is None:
             return Health(running=False, problems=self._ended_badly())
-        problems = self._engine.problems(self._leaving.undelivered)
+        problems = (*self._leaving.problems, *self._engine.problems(self._leaving.undelivered))
         return Health(running=self._engine.running, problems=(*self._ended_badly(), *problems))
 
     def _ended_badly(self) -> tuple[Problem, ...]:

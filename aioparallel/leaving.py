@@ -8,6 +8,7 @@ from typing import Any
 
 from aioparallel.delivery.dead_letters import DeadLetters
 from aioparallel.delivery.outbox import Outbox
+from aioparallel.engine.health import Problem
 from aioparallel.engine.outlets import Outlet
 from aioparallel.engine.producer import Producer
 from aioparallel.errors import ConfigurationError, TopicNotFound
@@ -68,6 +69,11 @@ class Leaving:
     def undelivered(self) -> Mapping[Record[Any, Any], str]:
         """Records that cannot be put away, and why."""
         return self._dead_letters.undelivered if self._dead_letters is not None else {}
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """What is wrong with the producer."""
+        return () if self._producer is None else self._producer.problems()
 
     async def close(self) -> None:
         """After the last drain: fail what is not acknowledged, disconnect."""

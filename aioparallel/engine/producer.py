@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
+from aioparallel.engine.health import Problem
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Outgoing, Produced, TopicPartition
 
@@ -38,6 +39,9 @@ class Producer(Protocol):
     async def partitions(self, topics: Collection[str], timeout: float) -> set[TopicPartition]:
         """All partitions of these topics. Creates nothing; topics that do not exist are not in the result.
         Raises TimeoutError."""
+
+    def problems(self) -> Sequence[Problem]:
+        """What somebody should look at now: that nothing can be sent, and why. Nothing is asked of the cluster."""
 
     def send(self, outputs: Sequence[Outgoing], delivered: OnDelivered) -> None:
         """Take these outputs, at least one; returns at once.

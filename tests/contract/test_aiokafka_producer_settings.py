@@ -36,9 +36,9 @@ def settings(
         ("api_version", "auto", "leave it out"),
         ("compresion_type", "gzip", "no such option; it has "),
         ("compression_type", "rar", "gzip, snappy, lz4, zstd"),
-        ("max_batch_size", 0, "bytes, 1 or more"),
-        ("max_request_size", "1", "bytes, 1 or more"),
-        ("linger_ms", -1, "milliseconds, 0 or more"),
+        ("max_batch_size", 0, "bytes, 1 to 2,147,483,647"),
+        ("max_request_size", "1", "bytes, 1 to 2,147,483,647"),
+        ("linger_ms", -1, "milliseconds, 0 to"),
         ("partitioner", 3, "a function of the key"),
         ("request_timeout_ms", 200_000, "at most delivery_timeout=120 s"),
     ],
@@ -63,6 +63,7 @@ def test_connections_are_made_as_the_consumers() -> None:
         {"client_id": "mine"},
         {
             "client_id": "theirs",
+            "sasl_plain_password": "secret",
             "sasl_plain_username": "alice",
             "security_protocol": "SASL_PLAINTEXT",
             "fetch_max_bytes": 5,
@@ -72,6 +73,7 @@ def test_connections_are_made_as_the_consumers() -> None:
     assert taken == {
         "client_id": "mine",
         "sasl_mechanism": "PLAIN",
+        "sasl_plain_password": "secret",
         "sasl_plain_username": "alice",
         "security_protocol": "SASL_PLAINTEXT",
     }

@@ -67,7 +67,7 @@ async def producer_of(strict: LocalKafka) -> AsyncIterator[Login]:
 
 
 async def test_a_wrong_password(producer_of: Login) -> None:
-    """start() raises NotAuthorized at once, and what is sent fails at once, for good."""
+    """start() raises NotAuthorized at once, and what is sent fails at once, for good; problems() keeps saying so."""
     began = time.monotonic()
     producer = producer_of("alice", "wrong")
     with pytest.raises(NotAuthorized):
@@ -76,6 +76,7 @@ async def test_a_wrong_password(producer_of: Login) -> None:
     assert not failure.passing
     assert "not authorised" in failure.reason
     assert time.monotonic() - began < 10.0
+    assert ["not authorised" in problem.message for problem in producer.problems()] == [True]
 
 
 async def test_permissions_are_named(strict: LocalKafka, admin: Admin, producer_of: Login) -> None:

@@ -54,7 +54,7 @@ async def built(**options: object) -> Consumer:
             [RangePartitionAssignor, RoundRobinPartitionAssignor],
             "exactly one assignor",
         ),
-        ("retry_backoff_ms", "100", "a number of milliseconds"),
+        ("retry_backoff_ms", "100", "milliseconds, 0 to"),
     ],
 )
 def test_an_option_that_is_not_the_users_is_refused_by_name(option: str, value: object, advice: str) -> None:
@@ -77,14 +77,6 @@ def test_bootstrap_servers_must_be_hosts_and_ports(servers: str) -> None:
     """A wrong list is named before anything connects."""
     with pytest.raises(ConfigurationError, match=f"bootstrap_servers='{servers}'"):
         AiokafkaClient(servers, "group")
-
-
-async def test_a_value_that_aiokafka_refuses_is_named_without_its_secrets() -> None:
-    """Its own checks come out as ours; passwords do not."""
-    refused = client(security_protocol="SASL_PLAINTEXT", sasl_mechanism="NONE", sasl_plain_password="secret")
-    with pytest.raises(ConfigurationError, match="sasl_mechanism") as failure:
-        await refused.start(1.0)
-    assert "secret" not in str(failure.value)
 
 
 async def test_what_aiokafka_gets() -> None:

@@ -1,7 +1,7 @@
 """Which letters are settled: replayed or dropped. Kept as the committed offset and offset map of a group.
 
-The group has no members. Kafka takes a commit for such a group under generation -1 and no member's name, and refuses
-it as long as the group has members.
+The group has members only while one of these commands settles letters, and what it commits carries their generation:
+see :mod:`~aioparallel.cli.dlq.holding`.
 """
 
 from __future__ import annotations
@@ -9,26 +9,33 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from aioparallel.engine.client import Client, CommitFault, Committed, Generation
 from aioparallel.errors import AioparallelError, OffsetMapError
 from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map, fit_offset_map
 from aioparallel.records import TopicPartition
 
-__all__ = ["Marks", "MarksRefused", "PartitionMarks"]
+__all__ = ["Holding", "Marks", "MarksRefused", "PartitionMarks"]
 
 LIMIT: Final = 4096
 """UTF-16 characters of metadata that Kafka takes with a commit, by default."""
 
-NO_MEMBER: Final = Generation(-1, "")
 COMMIT_TIMEOUT: Final = 30.0
 RETRY_PAUSE: Final = 0.2
-# Seconds.
+CERTAIN_FOR: Final = 2.0
+# Seconds. The last: after an acknowledged commit, so long nobody else can have been given the topic.
 
 
 class MarksRefused(AioparallelError):
     """What is settled could not be written down."""
+
+
+class Holding(Protocol):
+    """The right to settle letters of a topic; see :class:`~aioparallel.cli.dlq.holding.Hold`."""
+
+    async def generation(self, timeout: float) -> Generation:
+        """What to commit under, once the group is not moving. Raises MarksRefused when the right is gone."""
 
 
 class PartitionMarks:
@@ -111,9 +118,12 @@ class Marks:
         group: str,
         committed: Mapping[TopicPartition, Committed],
         beginnings: Mapping[TopicPartition, int],
+        holding: Holding,
     ) -> None:
         self.group = group
         self._client = client
+        self._holding = holding
+        self._acknowledged = float("-inf")
         self._partitions = {
             tp.partition: PartitionMarks(tp, group, committed.get(tp), beginning)
             for tp, beginning in sorted(beginnings.items())
@@ -137,8 +147,8 @@ class Marks:
                 raise MarksRefused(one.problem)
 
     async def check_writable(self, partitions: Collection[int]) -> None:
-        """Commit what is known already: so a group that has members, or a missing permission, is found out before
-        anything is produced. Raises MarksRefused also when somebody else has changed the marks since they were read.
+        """Commit what is known already: so a missing permission is found out before anything is produced. Raises
+        MarksRefused also when somebody else has changed the marks since they were read.
         """
         wanted = [self._partitions[number] for number in partitions]
         found = await self._client.committed([one.partition for one in wanted], COMMIT_TIMEOUT)
@@ -148,6 +158,17 @@ class Marks:
                     f"{one.partition}: group {self.group!r} was written to by somebody else since this command began; "
                     "nothing was done. Run it again, and only one at a time"
                 )
+        await self._renew(wanted)
+
+    async def confirm(self, number: int) -> None:
+        """Be certain that nobody else settles letters of this topic now. Raises MarksRefused.
+
+        A process may stand still for any time, between any two steps; then the group has given its place away.
+        """
+        if asyncio.get_running_loop().time() - self._acknowledged > CERTAIN_FOR:
+            await self._renew([self._partitions[number]])
+
+    async def _renew(self, wanted: Collection[PartitionMarks]) -> None:
         await self._commit({one.partition: one.committed or Committed(one.base, "") for one in wanted}, COMMIT_TIMEOUT)
 
     async def save(self, partitions: Iterable[int], timeout: float = COMMIT_TIMEOUT) -> None:
@@ -165,17 +186,22 @@ class Marks:
             one.unsaved = []
 
     async def _commit(self, offsets: Mapping[TopicPartition, Committed], timeout: float) -> None:
-        ends = asyncio.get_running_loop().time() + timeout
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + timeout
         while True:
-            left = ends - asyncio.get_running_loop().time()
-            results = await self._client.commit(offsets, NO_MEMBER, max(0.1, left))
+            left = max(0.1, ends - loop.time())
+            generation = await self._holding.generation(left)
+            began = loop.time()
+            results = await self._client.commit(offsets, generation, left)
             faults = {tp: fault for tp, fault in results.items() if fault is not None}
             if not faults:
+                self._acknowledged = began
                 return
-            passing = all(fault is CommitFault.RETRIABLE for fault in faults.values())
+            # Fenced: the group has agreed anew meanwhile, and whether this process keeps its place is asked above.
+            passing = all(fault in _PASSING for fault in faults.values())
             if not passing or left <= RETRY_PAUSE:
                 # The one that will not pass says most.
-                tp, fault = max(faults.items(), key=lambda found: found[1] is not CommitFault.RETRIABLE)
+                tp, fault = max(faults.items(), key=lambda found: found[1] not in _PASSING)
                 raise MarksRefused(self._refusal(tp, fault, timeout))
             await asyncio.sleep(RETRY_PAUSE)
 
@@ -183,12 +209,14 @@ class Marks:
         where = f"{partition}: the marks could not be committed in group {self.group!r}"
         return {
             CommitFault.RETRIABLE: f"{where}: no answer that lasts within {timeout:g} s; is the cluster healthy?",
-            CommitFault.FENCED: f"{where}: it has members that consume with it now; stop them, or choose another "
-            "--group, one that nobody consumes with",
+            CommitFault.FENCED: f"{where}: this process has lost its place there",
             CommitFault.REFUSED: f"{where}: the cluster refuses it; this user needs READ on the group and on the topic",
             CommitFault.METADATA_TOO_LARGE: f"{where}: the broker takes less text with a commit than Kafka's default "
             "(offset.metadata.max.bytes); settle the oldest letters first",
         }[fault]
+
+
+_PASSING: Final = frozenset({CommitFault.RETRIABLE, CommitFault.FENCED})
 
 
 def too_large(partition: TopicPartition) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer
 
+from aioparallel.cli.dlq.holding import HEARTBEAT_INTERVAL, REBALANCE_TIMEOUT, SESSION_TIMEOUT, Claim, Hold, one_holder
 from aioparallel.cli.dlq.marks import Marks
 from aioparallel.cli.dlq.reading import Span
 from aioparallel.clients.aiokafka import AiokafkaClient
@@ -40,18 +41,26 @@ class Access:
 
 
 class OpenTopic:
-    """What is known of the topic when a command begins. ``marks`` are those of the group at that moment.
+    """What is known of the topic when a command begins. ``marks`` are those of the group at that moment, ``hold`` is
+    to be taken before they are changed.
 
     ``beginnings`` and ``ends`` are by partition: the first offset that is still there, and the offset behind the last
     one that is decided (no open transaction). What is written after that is left to the next command.
     """
 
     def __init__(
-        self, topic: str, access: Access, marks: Marks, beginnings: Mapping[int, int], ends: Mapping[int, int]
+        self,
+        topic: str,
+        access: Access,
+        marks: Marks,
+        hold: Hold,
+        beginnings: Mapping[int, int],
+        ends: Mapping[int, int],
     ) -> None:
         self.topic = topic
         self.access = access
         self.marks = marks
+        self.hold = hold
         self.beginnings = beginnings
         self.ends = ends
 
@@ -77,12 +86,20 @@ async def open_topic(topic: str, partitions: Collection[int], access: Access) ->
     Raises BrokerUnreachable, NotAuthorized, TopicNotFound, ConfigurationError for a partition that does not exist,
     and TimeoutError.
     """
+    claim = Claim()
+    ours = {"isolation_level": "read_committed", "partition_assignment_strategy": [one_holder(claim)]}
+    # A static member would take the place of another one of its name, instead of waiting for it.
+    given = {name: value for name, value in access.options.items() if name != "group_instance_id"}
     client: Client = AiokafkaClient(
         access.bootstrap_servers,
         access.group,
-        client_options={**access.options, "isolation_level": "read_committed"},
+        session_timeout=SESSION_TIMEOUT,
+        heartbeat_interval=HEARTBEAT_INTERVAL,
+        rebalance_timeout=REBALANCE_TIMEOUT,
+        client_options={**given, **ours},
         offset_retention=MARKS_RETENTION,
     )
+    hold = Hold(client, topic, access.group, claim)
     try:
         await client.start(CONNECT_TIMEOUT)
         found = await client.partitions([topic], REQUEST_TIMEOUT)
@@ -92,9 +109,10 @@ async def open_topic(topic: str, partitions: Collection[int], access: Access) ->
         beginnings = await client.beginning_offsets(wanted, REQUEST_TIMEOUT)
         ends = await client.end_offsets(wanted, REQUEST_TIMEOUT)
         committed = await client.committed(wanted, REQUEST_TIMEOUT)
-        marks = Marks(client, access.group, committed, beginnings)
-        yield OpenTopic(topic, access, marks, _by_number(beginnings), _by_number(ends))
+        marks = Marks(client, access.group, committed, beginnings, hold)
+        yield OpenTopic(topic, access, marks, hold, _by_number(beginnings), _by_number(ends))
     finally:
+        await hold.release()
         await client.stop(STOP_TIMEOUT)
 
 

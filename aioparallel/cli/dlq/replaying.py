@@ -110,6 +110,8 @@ class Replay:
                 outputs.append((record.offset, outgoing))
         if not outputs or not self._fits(partition, {offset for offset, _ in outputs}):
             return
+        if self._marks is not None:
+            await self._marks.confirm(partition)
         await self._send(partition, outputs)
         await self._mark(partition)
         if self._trouble is not None:

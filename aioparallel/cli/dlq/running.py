@@ -118,6 +118,7 @@ async def run_drop(where: Where, which: Which, how: How) -> bool:
             if how.ask and not confirm(question):
                 say("Nothing was done.")
                 return True
+            await topic.hold.take()
             await topic.marks.check_writable({chosen.partition for chosen in plan.letters})
             await drop_letters(plan, topic.marks)
         elif (
@@ -175,6 +176,7 @@ async def run_replay(where: Where, which: Which, how: How) -> bool:
             say("Nothing was done.")
             return True
         if how.mark:
+            await topic.hold.take()
             await topic.marks.check_writable({chosen.partition for chosen in plan.letters})
         result = await replay(topic, plan, how)
         passed = not result.failed and not result.full and not topic.marks.unsaved

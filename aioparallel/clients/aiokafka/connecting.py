@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 _GRACE: Final = 0.7
 """Part of the time for closing that goes to a clean end; the rest is for cutting off what is left."""
 
+_PAUSE: Final = 5.0
+"""Seconds until it is worth telling anew that no broker answers: a refused connection is tried ten times a second."""
+
 
 async def find_broker(
     bootstrap_servers: str, options: Mapping[str, object], timeout: float, retry_backoff: float
@@ -33,9 +36,11 @@ async def find_broker(
 
     Raises TimeoutError with the last reason after ``timeout`` seconds, NotAuthorized at once.
     """
-    ends = asyncio.get_running_loop().time() + timeout
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + timeout
     reason = "no answer"
-    while (left := ends - asyncio.get_running_loop().time()) > 0:
+    told = float("-inf")
+    while (left := ends - loop.time()) > 0:
         knocks = {
             asyncio.create_task(_knock(host, port, options, left)): f"{host}:{port}"
             for host, port, _ in collect_hosts(bootstrap_servers)
@@ -52,13 +57,16 @@ async def find_broker(
                     reason = f"{server}: {_reason(failure)}"
         finally:
             await _cancelled(knocks)
-        logger.info(
+        is_repetition = loop.time() - told < _PAUSE
+        told = told if is_repetition else loop.time()
+        logger.log(
+            logging.DEBUG if is_repetition else logging.INFO,
             "No Kafka broker answers yet at %s (%s); trying on",
             bootstrap_servers,
             reason,
             extra={"action": "broker_unreachable", "bootstrap_servers": bootstrap_servers},
         )
-        await asyncio.sleep(min(max(retry_backoff, 0.1), max(0.0, ends - asyncio.get_running_loop().time())))
+        await asyncio.sleep(min(max(retry_backoff, 0.1), max(0.0, ends - loop.time())))
     raise TimeoutError(reason)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Final, cast
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient
 
+from aioparallel.clients.aiokafka.checking import GivenOptions, check_connection
 from aioparallel.clients.aiokafka.internals import Connections
-from aioparallel.clients.aiokafka.settings import check_servers, connection_options
+from aioparallel.clients.aiokafka.settings import check_servers, connection_options, option_names
 from aioparallel.clients.outbox.topic import Partitioner
 from aioparallel.errors import ConfigurationError
 
@@ -33,6 +33,9 @@ _OURS: Final[Mapping[str, str]] = {
     "value_serializer": "leave it out, give the bytes to Outgoing",
 }
 """aiokafka's options that are not the user's to set, each with what to use instead."""
+
+_OWN: Final = "Producing client_options"
+"""How messages name options that were given to the producer itself."""
 
 _PRODUCING: Final = frozenset({"compression_type", "linger_ms", "max_batch_size", "max_request_size", "partitioner"})
 """Options that are for us, not for the connections."""
@@ -58,25 +61,30 @@ class ProducerSettings:
         check_servers(bootstrap_servers)
         if not 0 < delivery_timeout <= 86_400 * 24:
             raise ConfigurationError("delivery_timeout", delivery_timeout, "seconds, more than 0 and at most 24 days")
-        known = _parameters(AIOKafkaProducer)
-        _check_names(producer_options, known)
+        known = option_names(AIOKafkaProducer)
+        given = GivenOptions(producer_options, lambda _name: _OWN)
+        given.names(known, _OURS)
         self.bootstrap_servers = bootstrap_servers
         self.delivery_timeout = delivery_timeout
-        self.compression = _compression(producer_options)
+        given.one_of("compression_type", _CODECS, "gzip, snappy, lz4, zstd, or None")
+        self.compression = cast("str | None", producer_options.get("compression_type"))
         self.partitioner = _partitioner(producer_options)
-        self.linger = _number(producer_options, "linger_ms", 0) / 1000
-        self.batch_bytes = int(_number(producer_options, "max_batch_size", MAX_BATCH_SIZE, least=1))
-        self.request_bytes = int(_number(producer_options, "max_request_size", MAX_REQUEST_SIZE, least=1))
+        self.linger = given.number("linger_ms", 0) / 1000
+        self.batch_bytes = int(given.number("max_batch_size", MAX_BATCH_SIZE, least=1))
+        self.request_bytes = int(given.number("max_request_size", MAX_REQUEST_SIZE, least=1))
         of_consumer = {
             name: value
             for name, value in consumer_options.items()
-            if name in known & _parameters(AIOKafkaConsumer) and name not in _OURS
+            if name in known & option_names(AIOKafkaConsumer) and name not in _OURS
         }
         own = {name: value for name, value in producer_options.items() if name not in _PRODUCING}
         self._options: dict[str, object] = {"client_id": "aioparallel", **of_consumer, **own}
-        self.request_timeout = self._request_timeout(producer_options)
+        merged = GivenOptions(self._options, lambda name: _OWN if name in producer_options else "client_options")
+        check_connection(merged)
+        self.retry_backoff = merged.number("retry_backoff_ms", 100) / 1000
+        timeout = merged.number("request_timeout_ms", _REQUEST_TIMEOUT_MS, least=1) / 1000
+        self.request_timeout = self._request_timeout(timeout, producer_options)
         self._options["request_timeout_ms"] = round(self.request_timeout * 1000)
-        self.retry_backoff = _number(self._options, "retry_backoff_ms", 100) / 1000
 
     def build(self, server: str) -> Connections:
         """Connections that begin with ``server``, not connected yet; they must be closed. Needs the running loop.
@@ -95,55 +103,22 @@ class ProducerSettings:
         """What a single connection needs of them: the name of the client, TLS and SASL."""
         return connection_options(self._options)
 
-    def _request_timeout(self, producer_options: Mapping[str, object]) -> float:
+    def _request_timeout(self, timeout: float, producer_options: Mapping[str, object]) -> float:
         """An own one must fit; the consumer's, or the default, is cut to what fits."""
-        timeout = _number(self._options, "request_timeout_ms", _REQUEST_TIMEOUT_MS, least=1) / 1000
         if "request_timeout_ms" in producer_options and timeout > self.delivery_timeout:
             raise ConfigurationError(
-                "Producing client_options['request_timeout_ms']",
+                f"{_OWN}['request_timeout_ms']",
                 producer_options["request_timeout_ms"],
                 f"at most delivery_timeout={self.delivery_timeout:g} s, which ends the waiting for an answer",
             )
         return max(0.001, min(timeout, self.delivery_timeout))
 
 
-def _parameters(kind: type) -> frozenset[str]:
-    return frozenset(inspect.signature(kind.__init__).parameters) - {"self", "topics"}  # type: ignore[misc]
-
-
-def _check_names(options: Mapping[str, object], known: frozenset[str]) -> None:
-    for name in options:
-        if name in _OURS:
-            raise ConfigurationError(f"Producing client_options[{name!r}]", options[name], _OURS[name])
-        if name not in known:
-            possible = ", ".join(sorted(known - set(_OURS)))
-            raise ConfigurationError(
-                f"Producing client_options[{name!r}]", options[name], f"aiokafka has no such option; it has {possible}"
-            )
-
-
-def _number(options: Mapping[str, object], name: str, default: int, *, least: int = 0) -> float:
-    value = options.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
-        unit = "bytes" if name.endswith("_size") else "milliseconds"
-        raise ConfigurationError(f"Producing client_options[{name!r}]", value, f"{unit}, {least} or more")
-    return value
-
-
-def _compression(options: Mapping[str, object]) -> str | None:
-    value = options.get("compression_type")
-    if value not in _CODECS:
-        raise ConfigurationError(
-            "Producing client_options['compression_type']", value, "gzip, snappy, lz4, zstd, or None"
-        )
-    return value
-
-
 def _partitioner(options: Mapping[str, object]) -> Partitioner | None:
     value = options.get("partitioner")
     if value is not None and not callable(value):
         raise ConfigurationError(
-            "Producing client_options['partitioner']",
+            f"{_OWN}['partitioner']",
             value,
             "a function of the key, all partitions and those with a leader",
         )

@@ -7,7 +7,7 @@ on aiokafka's loggers, for good and for the whole process. It changes known line
 
 * what belongs to normal work becomes DEBUG;
 * what the client mends itself (a request failed, it is sent again) becomes WARNING instead of ERROR, once in five
-  seconds; in between it is DEBUG.
+  seconds; in between it is DEBUG. Where trying again does not mend it (a refused login) it stays ERROR, as often.
 
 * requests that log in are dropped: aiokafka logs each request at DEBUG, here with the password in it.
 
@@ -54,8 +54,10 @@ NORMAL: Final[Mapping[str, int]] = {
     "Heartbeat send request failed: %s. Will retry.": logging.WARNING,
     "Heartbeat session expired - marking coordinator dead": logging.WARNING,
     "LeaveGroup request failed: %s": logging.WARNING,
+    'Unable connect to "%s:%s": %s': logging.WARNING,
     "Unable connect to node with id %s: %s": logging.WARNING,
     "Unable to update metadata from %s": logging.WARNING,
+    'Unable to request metadata from "%s:%s": %s': logging.WARNING,
 }
 """aiokafka's messages, before formatting, and the level they deserve."""
 
@@ -76,9 +78,12 @@ class KnownLines(logging.Filter):
         if record.levelno == logging.DEBUG:
             return not any(type(arg).__name__.startswith("SaslAuthenticate") for arg in record.args or ())
         level = NORMAL.get(record.msg) if isinstance(record.msg, str) else None
-        if level is None or level > record.levelno or _is_real(record):
+        if level is None or level > record.levelno:
             return True
-        if level == logging.WARNING and self._is_repetition(record):
+        is_tried_again = level == logging.WARNING
+        if _is_real(record):
+            level = record.levelno
+        if is_tried_again and self._is_repetition(record):
             level = logging.DEBUG
         record.levelno, record.levelname = level, logging.getLevelName(level)
         return logging.getLogger(record.name).isEnabledFor(level)

@@ -11,10 +11,11 @@ from aiokafka.conn import collect_hosts
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
+from aioparallel.clients.aiokafka.checking import MOST, GivenOptions, check_connection
 from aioparallel.clients.aiokafka.internals import Consumer
 from aioparallel.errors import ConfigurationError
 
-__all__ = ["ConsumerSettings", "check_servers", "connection_options"]
+__all__ = ["ConsumerSettings", "check_servers", "connection_options", "option_names"]
 
 _OURS: Final[Mapping[str, str]] = {
     "api_version": "leave it out, aiokafka ignores it and asks each broker",
@@ -35,7 +36,7 @@ _OURS: Final[Mapping[str, str]] = {
 }
 """aiokafka's options that are not the user's to set, each with what to use instead."""
 
-_NEVER_MS: Final = 2**31 - 1
+_NEVER_MS: Final = MOST
 """24.8 days: the longest poll interval that fits the protocol. What really holds it off is in ``client.py``."""
 
 FETCH_MAX_WAIT_MS: Final = 20
@@ -71,12 +72,15 @@ class ConsumerSettings:
         client_options: Mapping[str, object],
     ) -> None:
         check_servers(bootstrap_servers)
-        _check_names(client_options)
+        given = GivenOptions(client_options, lambda _name: "client_options")
+        given.names(option_names(AIOKafkaConsumer), _OURS)
+        check_connection(given)
+        _check_fetching(given)
         _check_durations(session_timeout, heartbeat_interval, rebalance_timeout)
         self.bootstrap_servers = bootstrap_servers
         self.group_id = group_id
         self.session_timeout = session_timeout
-        self.retry_backoff = _number(client_options, "retry_backoff_ms", 100) / 1000
+        self.retry_backoff = given.number("retry_backoff_ms", 100) / 1000
         self.prefetch_backoff = None if "fetch_max_wait_ms" in client_options else PREFETCH_BACKOFF
         self._options: dict[str, object] = {
             "client_id": "aioparallel",
@@ -133,25 +137,23 @@ def check_servers(bootstrap_servers: str) -> None:
         )
 
 
-def _check_names(options: Mapping[str, object]) -> None:
-    known = set(inspect.signature(AIOKafkaConsumer.__init__).parameters) - {"self", "topics"}
-    for name in options:
-        if name in _OURS:
-            raise ConfigurationError(f"client_options[{name!r}]", options[name], _OURS[name])
-        if name not in known:
-            possible = ", ".join(sorted(known - set(_OURS)))
-            raise ConfigurationError(
-                f"client_options[{name!r}]", options[name], f"aiokafka has no such option; it has {possible}"
-            )
-    isolation = options.get("isolation_level", "read_uncommitted")
-    if isolation not in {"read_uncommitted", "read_committed"}:
-        raise ConfigurationError(
-            "client_options['isolation_level']", isolation, 'use "read_uncommitted" or "read_committed"'
-        )
-    if not isinstance(_number(options, "fetch_max_wait_ms", FETCH_MAX_WAIT_MS), int):
-        raise ConfigurationError(
-            "client_options['fetch_max_wait_ms']", options["fetch_max_wait_ms"], "whole milliseconds"
-        )
+def option_names(kind: type) -> frozenset[str]:
+    """The options that a class of aiokafka takes, by name."""
+    return frozenset(inspect.signature(kind.__init__).parameters) - {"self", "topics"}  # type: ignore[misc]
+
+
+def _check_fetching(given: GivenOptions) -> None:
+    given.one_of(
+        "isolation_level", ("read_uncommitted", "read_committed"), 'use "read_uncommitted" or "read_committed"'
+    )
+    given.number("fetch_max_wait_ms", FETCH_MAX_WAIT_MS, whole=True)
+    given.number("fetch_max_bytes", FETCH_MAX_BYTES, least=1, whole=True)
+    given.number("fetch_min_bytes", 1, whole=True)
+    given.number("max_partition_fetch_bytes", 1, least=1, whole=True)
+    for name in ("group_instance_id", "client_rack"):
+        given.text(name)
+    for name in ("check_crcs", "exclude_internal_topics"):
+        given.truth(name)
 
 
 def _check_durations(session_timeout: float, heartbeat_interval: float, rebalance_timeout: float) -> None:
@@ -168,13 +170,6 @@ def _check_durations(session_timeout: float, heartbeat_interval: float, rebalanc
             heartbeat_interval,
             f"less than session_timeout={session_timeout:g} s, a third of it at most to be safe",
         )
-
-
-def _number(options: Mapping[str, object], name: str, default: int) -> float:
-    value = options.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise ConfigurationError(f"client_options[{name!r}]", value, "a number of milliseconds, 0 or more")
-    return value
 
 
 def _assignor(options: Mapping[str, object]) -> object:

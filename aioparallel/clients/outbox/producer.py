@@ -14,7 +14,9 @@ from aioparallel.clients.outbox.deliveries import Entry, Outstanding, entries_of
 from aioparallel.clients.outbox.outbox import Outbox, fail
 from aioparallel.clients.outbox.partition_queue import Batch, PartitionQueue
 from aioparallel.clients.outbox.requests import Request, Requests
+from aioparallel.clients.outbox.trouble import Trouble
 from aioparallel.clients.outbox.verdicts import Verdict
+from aioparallel.engine.health import Problem
 from aioparallel.engine.producer import OnDelivered
 from aioparallel.errors import BrokerUnreachable, NotAuthorized
 from aioparallel.records import Outgoing, TopicPartition
@@ -79,6 +81,7 @@ class QueueingProducer:
         self._trouble = ""
         """Why nothing can be sent at all, while nothing can."""
         self._requests = Requests()
+        self._unsent = Trouble(servers)
         self._tasks: set[asyncio.Task[None]] = set()
         self._sending: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
@@ -135,6 +138,10 @@ class QueueingProducer:
         elif self._linger is None:
             self._linger = loop.call_later(self._linger_time, self._lingered)
 
+    def problems(self) -> Sequence[Problem]:
+        """That nothing can be sent at all, and why."""
+        return () if self._loop is None else self._unsent.problems(self._loop.time())
+
     async def stop(self, timeout: float) -> None:
         """Give what is outstanding ``timeout`` seconds, fail the rest, close all connections. Never raises."""
         self._is_closed = True
@@ -180,7 +187,10 @@ class QueueingProducer:
             try:
                 if await self._connect_in_background():
                     await self._send_ready()
+                    if not self._outbox.needs_identity:
+                        self._unsent.passed()
             except NotAuthorized as error:
+                self._unsent.failed(error, asyncio.get_running_loop().time())
                 fail(self._outbox.clear(), str(error), passing=False)
             except Exception as error:
                 await self._rest_after(error)
@@ -196,8 +206,7 @@ class QueueingProducer:
 
     async def _rest_after(self, error: Exception) -> None:
         self._trouble = str(error) or type(error).__name__
-        if not isinstance(error, OSError | TimeoutError):
-            logger.error("Sending has failed; trying on", exc_info=error, extra={"action": "send_failed"})
+        self._unsent.failed(error, asyncio.get_running_loop().time())
         await asyncio.sleep(max(0.1, self._retry_backoff))
         self._brokers.doubt()
         if self._outstanding.count:
@@ -228,15 +237,20 @@ class QueueingProducer:
 
     async def _identify(self) -> None:
         """Get a producer id for the partitions that need one. Beside the sending: the others go on meanwhile."""
+        loop = asyncio.get_running_loop()
         while self._outbox.needs_identity and self._outstanding.count:
             try:
+                self._unsent.trying(loop.time())
                 self._outbox.identified(await self._brokers.identify())
                 self._trouble = ""
+                self._unsent.passed()
             except NotAuthorized as error:
+                self._unsent.failed(error, loop.time())
                 fail(self._outbox.clear(), str(error), passing=False)
                 return
             except (OSError, TimeoutError) as error:
                 self._trouble = str(error) or type(error).__name__
+                self._unsent.failed(error, loop.time())
                 await asyncio.sleep(max(0.1, self._retry_backoff))
                 self._brokers.doubt()
         self._work.set()
@@ -296,13 +310,15 @@ class QueueingProducer:
 
     async def _connect_in_background(self) -> bool:
         """Try until it works, or nobody waits for it any more."""
+        loop = asyncio.get_running_loop()
         while not self._brokers.is_connected and self._outstanding.count:
+            self._unsent.trying(loop.time())
             try:
                 await self._connect(_CONNECT_TIMEOUT)
                 self._trouble = ""
             except BrokerUnreachable as error:
                 self._trouble = str(error)
-                logger.warning("%s; trying on", error, extra={"action": "broker_unreachable"})
+                self._unsent.failed(error, loop.time())
         return self._brokers.is_connected
 
     # -- metadata

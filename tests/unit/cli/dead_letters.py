@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
+from aioparallel.cli.dlq.marks import MarksRefused
 from aioparallel.cli.dlq.reading import Read
 from aioparallel.delivery.letters import Letter, write_letter
 from aioparallel.engine.client import CommitFault, Committed, Generation
@@ -11,6 +12,7 @@ from aioparallel.records import Failure, Headers, Origin, Record, TopicPartition
 
 TOPIC = "orders.dlq"
 P0 = TopicPartition(TOPIC, 0)
+MINE = Generation(7, "me")
 
 
 def letter_record(
@@ -68,6 +70,19 @@ class Group:
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, Committed]:
         return {tp: self.committed_now[tp] for tp in partitions if tp in self.committed_now}
+
+
+class Place:
+    """A place in the group: its generations, one at each question, the last one for good; None: it is lost."""
+
+    def __init__(self, *generations: Generation | None) -> None:
+        self.generations = list(generations) or [MINE]
+
+    async def generation(self, timeout: float) -> Generation:
+        found = self.generations.pop(0) if len(self.generations) > 1 else self.generations[0]
+        if found is None:
+            raise MarksRefused("the place is lost")
+        return found
 
 
 def offsets_of(records: Sequence[Record]) -> list[int]:

@@ -12,12 +12,12 @@ from aioparallel.cli.dlq.reading import Read, Span
 from aioparallel.cli.dlq.selecting import Selection
 from aioparallel.engine.client import Client, CommitFault, Committed, Generation
 
-from .dead_letters import P0, Group, letter_record, read_of, stranger
+from .dead_letters import MINE, P0, Group, Place, letter_record, read_of, stranger
 
 
-def marks_of(group: Group, beginning: int = 0) -> Marks:
+def marks_of(group: Group, beginning: int = 0, place: Place | None = None) -> Marks:
     """The marks as a new command finds them."""
-    return Marks(cast("Client", group), "g", dict(group.committed_now), {P0: beginning})
+    return Marks(cast("Client", group), "g", dict(group.committed_now), {P0: beginning}, place or Place())
 
 
 def settled(marks: Marks, end: int) -> list[int]:
@@ -44,7 +44,7 @@ async def test_marks_over_commands() -> None:
     assert group.committed_now[P0].offset == 4
     await settle(group, [4], 6)
     assert group.committed_now[P0] == Committed(6, "")
-    assert set(group.generations) == {Generation(-1, "")}
+    assert set(group.generations) == {MINE}
 
 
 async def test_random_commands_keep_every_mark() -> None:
@@ -132,10 +132,48 @@ async def test_passing_faults_are_tried_again(monkeypatch: pytest.MonkeyPatch) -
     assert group.committed_now[P0] == Committed(1, "")
 
 
+async def test_a_group_that_agrees_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that is fenced meanwhile is sent again under the generation that follows."""
+    monkeypatch.setattr(module, "RETRY_PAUSE", 0.0)
+    group = Group(CommitFault.FENCED)
+    marks = marks_of(group, place=Place(MINE, Generation(8, "me")))
+    marks[0].register([0], 1)
+    marks[0].settle(0)
+    await marks.save([0])
+    assert group.generations == [MINE, Generation(8, "me")]
+    assert group.committed_now[P0] == Committed(1, "")
+
+
+async def test_a_place_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is committed any more, and what was settled is known to be unsaved."""
+    monkeypatch.setattr(module, "RETRY_PAUSE", 0.0)
+    group = Group(CommitFault.FENCED)
+    marks = marks_of(group, place=Place(MINE, None))
+    marks[0].register([0], 1)
+    marks[0].settle(0)
+    with pytest.raises(MarksRefused, match="lost"):
+        await marks.save([0])
+    assert marks.unsaved == {0: [0]}
+    assert group.committed_now == {}
+
+
+async def test_certainty_lasts_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a portion the place is made sure of by a commit, unless one was acknowledged just before."""
+    group = Group()
+    marks = marks_of(group)
+    await marks.confirm(0)
+    await marks.confirm(0)
+    assert len(group.generations) == 1
+    monkeypatch.setattr(module, "CERTAIN_FOR", -1.0)
+    await marks.confirm(0)
+    assert len(group.generations) == 2
+    with pytest.raises(MarksRefused, match="lost"):
+        await marks_of(group, place=Place(None)).confirm(0)
+
+
 @pytest.mark.parametrize(
     ("fault", "advice"),
     [
-        (CommitFault.FENCED, "it has members"),
         (CommitFault.REFUSED, "READ on the group"),
         (CommitFault.METADATA_TOO_LARGE, "offset.metadata.max.bytes"),
     ],
@@ -173,7 +211,7 @@ async def test_check_renews_what_is_committed() -> None:
 
 def test_unreadable_marks() -> None:
     """Foreign text beside the offset: what is below it is settled, and the problem is told."""
-    marks = Marks(cast("Client", Group()), "g", {P0: Committed(3, "what is this")}, {P0: 0})
+    marks = Marks(cast("Client", Group()), "g", {P0: Committed(3, "what is this")}, {P0: 0}, Place())
     assert settled(marks, 5) == [0, 1, 2]
     with pytest.raises(MarksRefused, match="Choose another --group"):
         marks.check_readable()

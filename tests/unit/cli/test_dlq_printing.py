@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 from rich.console import Console
 
+from aioparallel.cli.dlq.holding import Hold
 from aioparallel.cli.dlq.listing import list_letters, print_json
 from aioparallel.cli.dlq.marks import Marks
 from aioparallel.cli.dlq.opening import Access, OpenTopic, parse_client_options
@@ -19,13 +20,13 @@ from aioparallel.delivery.letters import read_letter
 from aioparallel.engine.client import Client, Committed
 from aioparallel.errors import ConfigurationError
 
-from .dead_letters import P0, TOPIC, Group, letter_record, read_of, stranger
+from .dead_letters import P0, TOPIC, Group, Place, letter_record, read_of, stranger
 
 
 def opened(base: int = 0, end: int = 1000) -> OpenTopic:
     """A topic with one partition, whose letters below ``base`` are settled."""
-    marks = Marks(cast("Client", Group()), "g", {P0: Committed(base, "")}, {P0: 0})
-    return OpenTopic(TOPIC, Access("nowhere:1", "g", {}), marks, {0: 0}, {0: end})
+    marks = Marks(cast("Client", Group()), "g", {P0: Committed(base, "")}, {P0: 0}, Place())
+    return OpenTopic(TOPIC, Access("nowhere:1", "g", {}), marks, cast("Hold", Place()), {0: 0}, {0: end})
 
 
 async def listed(*reads: Read, selection: Selection | None = None, base: int = 0, everything: bool = False) -> str:

@@ -13,11 +13,12 @@ from aioparallel.cli.dlq.reading import Read
 from aioparallel.cli.dlq.replaying import Destination, Replay
 from aioparallel.cli.dlq.selecting import Selection
 from aioparallel.engine.client import Client, CommitFault, Committed
+from aioparallel.engine.health import Problem
 from aioparallel.engine.producer import OnDelivered
 from aioparallel.errors import ClientError, ProduceFailed
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
 
-from .dead_letters import P0, Group, letter_record, read_of, stranger
+from .dead_letters import P0, Group, Place, letter_record, read_of, stranger
 
 ORDERS = Destination(None, False, {TopicPartition("orders", 0), TopicPartition("orders", 1)})
 
@@ -41,6 +42,9 @@ class Acknowledging:
         self._passing = passing
 
     async def start(self, timeout: float) -> None: ...
+
+    def problems(self) -> Sequence[Problem]:
+        return ()
 
     async def stop(self, timeout: float) -> None:
         self.log.append("stop")
@@ -71,19 +75,20 @@ def letters(count: int) -> list[Record]:
 
 
 async def planned(group: Group, records: Sequence[Record]) -> tuple[Marks, dict[int, set[int]]]:
-    marks = Marks(cast("Client", group), "g", dict(group.committed_now), {P0: 0})
+    marks = Marks(cast("Client", group), "g", dict(group.committed_now), {P0: 0}, Place())
     plan = await make_plan(read_of(Read(0, list(records), len(records))), marks, Selection())
     return marks, plan.by_partition()
 
 
 async def test_marked_after_the_acknowledgement() -> None:
-    """Each portion is sent, acknowledged, and only then committed; before the next one is sent."""
+    """Once the place in the group is sure, each portion is sent, acknowledged, and only then committed; before the next
+    one is sent."""
     log: list[str] = []
     group, records = Group(log=log), letters(4)
     marks, chosen = await planned(group, records)
     replay = Replay(Acknowledging(log), marks, ORDERS)
     await replay.run(read_of(Read(0, records[:2], 2), Read(0, records[2:], 4)), chosen)
-    assert log == ["ack 0", "ack 1", "commit 2", "ack 2", "ack 3", "commit 4"]
+    assert log == ["commit 0", "ack 0", "ack 1", "commit 2", "ack 2", "ack 3", "commit 4"]
     assert replay.result.replayed == 4
     assert not marks.unsaved
 
@@ -116,7 +121,7 @@ async def test_refused_letters_stay_open() -> None:
     assert replay.result.replayed == 2
     assert sum(replay.result.failed.values()) == 1
     assert "too large" in next(iter(replay.result.failed))
-    found = Marks(cast("Client", group), "g", group.committed_now, {P0: 0})
+    found = Marks(cast("Client", group), "g", group.committed_now, {P0: 0}, Place())
     assert [found[0].is_settled(offset) for offset in range(3)] == [True, False, True]
 
 
@@ -133,7 +138,7 @@ async def test_cancelled_between_sending_and_acknowledgement() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert log == ["ack 0", "ack 1", "stop", "ack 2", "commit 3"]
+    assert log == ["commit 0", "ack 0", "ack 1", "stop", "ack 2", "commit 3"]
 
 
 async def test_reading_that_fails_marks_what_was_sent() -> None:
@@ -152,8 +157,10 @@ async def test_reading_that_fails_marks_what_was_sent() -> None:
 
 async def test_refused_commit_stops_it() -> None:
     """When marks are refused nothing more is sent, and it is known what was sent without a mark."""
-    group, records = Group(CommitFault.FENCED, CommitFault.FENCED), letters(2)
+    group, records = Group(), letters(2)
     marks, chosen = await planned(group, records)
+    await marks.confirm(0)
+    group.faults = [CommitFault.REFUSED, CommitFault.REFUSED]
     producer = Acknowledging([])
     with pytest.raises(MarksRefused):
         await Replay(producer, marks, ORDERS).run(read_of(Read(0, records[:1], 1), Read(0, records[1:], 2)), chosen)

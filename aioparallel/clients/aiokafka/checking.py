@@ -1,0 +1,145 @@
+"""Values of aiokafka's options, checked before anything connects.
+
+aiokafka checks some of them when its objects are made, within a running loop, others at the first connection or
+request, and most not at all: then the failure comes again and again from a background task, far from its cause.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import ssl
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, NoReturn
+
+from aiokafka.abc import AbstractTokenProvider
+
+from aioparallel.errors import ConfigurationError
+
+__all__ = ["MOST", "GivenOptions", "check_connection"]
+
+MOST: Final = 2**31 - 1
+"""The largest number of most fields of the protocol; 24.8 days in milliseconds."""
+_LONGEST_TEXT: Final = 32_767
+"""Bytes of a text in the protocol."""
+
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_MECHANISMS: Final = ("PLAIN", "GSSAPI", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+_SECRET: Final = "sasl_plain_password"
+_SHOWN: Final = frozenset({"sasl_mechanism", "sasl_plain_username"})
+"""Of the options for SASL, those that messages may show; a name with a mistake in it may hold a password, too."""
+
+
+class GivenOptions:
+    """Options as the user gave them. ``place``: where the one of a name was given, for messages. Each check raises
+    ConfigurationError."""
+
+    def __init__(self, options: Mapping[str, object], place: Callable[[str], str]) -> None:
+        self.options = options
+        self._place = place
+
+    def refuse(self, name: str, allowed: str, *, beside: str | None = None) -> NoReturn:
+        """Raise. ``beside``: the option that stands where a missing one should stand."""
+        value = self.options.get(name)
+        if value is not None and name.startswith("sasl_") and name not in _SHOWN:
+            value = _Hidden(value)
+        place = self._place(beside if beside is not None and name not in self.options else name)
+        raise ConfigurationError(f"{place}[{name!r}]", value, allowed)
+
+    def names(self, known: Collection[str], ours: Mapping[str, str]) -> None:
+        """Each must be one of ``known``; those in ``ours`` are not the user's to set, with what to use instead."""
+        for name in self.options:
+            if name in ours:
+                self.refuse(name, ours[name])
+            if name not in known:
+                possible = ", ".join(sorted(set(known) - set(ours)))
+                self.refuse(name, f"aiokafka has no such option; it has {possible}")
+
+    def number(
+        self, name: str, default: float, *, least: int = 0, whole: bool = False, optional: bool = False
+    ) -> float:
+        """The value, milliseconds or bytes by its name; ``optional``: None is allowed, and gives the default."""
+        value = self.options.get(name, default)
+        if value is None and optional:
+            return default
+        kinds = int if whole else int | float
+        if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= MOST:
+            unit = "milliseconds" if name.endswith("_ms") else "bytes"
+            allowed = f"{'whole ' if whole else ''}{unit}, {least} to {MOST:,}"
+            self.refuse(name, f"{allowed}, or None" if optional else allowed)
+        return value
+
+    def text(self, name: str, *, optional: bool = True) -> None:
+        """It must be a text that fits the protocol."""
+        value = self.options.get(name, "")
+        if value is None and optional:
+            return
+        if not isinstance(value, str) or len(value.encode("utf-8", "replace")) > _LONGEST_TEXT:
+            self.refuse(name, f"a text, at most {_LONGEST_TEXT:,} bytes" + (", or None" if optional else ""))
+
+    def truth(self, name: str) -> None:
+        """It must be a bool."""
+        if not isinstance(self.options.get(name, True), bool):
+            self.refuse(name, "True or False")
+
+    def one_of(self, name: str, allowed: Collection[object], advice: str) -> None:
+        """It must be one of these; a missing one is."""
+        # No set: the value may be of any type.
+        if name in self.options and self.options[name] not in tuple(allowed):
+            self.refuse(name, advice)
+
+
+class _Hidden:
+    """Stands for a secret in a message: only its type is told."""
+
+    def __init__(self, secret: object) -> None:
+        self._type = type(secret).__name__
+
+    def __repr__(self) -> str:
+        return f"<{self._type}>"
+
+
+def check_connection(given: GivenOptions) -> None:
+    """Everything that connections are made with: times, TLS, SASL."""
+    given.text("client_id")
+    given.number("metadata_max_age_ms", 1, least=1)
+    given.number("request_timeout_ms", 1, least=1)
+    given.number("retry_backoff_ms", 0)
+    given.number("connections_max_idle_ms", 1, least=1, optional=True)
+    _check_tls(given)
+    _check_sasl(given)
+
+
+def _check_tls(given: GivenOptions) -> None:
+    given.one_of("security_protocol", _PROTOCOLS, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
+    context = given.options.get("ssl_context")
+    if context is not None and not isinstance(context, ssl.SSLContext):
+        given.refuse("ssl_context", "an ssl.SSLContext, as ssl.create_default_context() makes one")
+    protocol = given.options.get("security_protocol")
+    if protocol in {"SSL", "SASL_SSL"} and context is None:
+        given.refuse("security_protocol", "needs ssl_context beside it, e.g. ssl.create_default_context()")
+
+
+def _check_sasl(given: GivenOptions) -> None:
+    options = given.options
+    logs_in = options.get("security_protocol") in {"SASL_PLAINTEXT", "SASL_SSL"}
+    allowed = _MECHANISMS if logs_in else (*_MECHANISMS, None)
+    given.one_of("sasl_mechanism", allowed, f"{', '.join(_MECHANISMS[:-1])} or {_MECHANISMS[-1]}")
+    for name in ("sasl_plain_username", _SECRET, "sasl_kerberos_domain_name"):
+        given.text(name)
+    given.text("sasl_kerberos_service_name", optional=False)
+    provider = options.get("sasl_oauth_token_provider")
+    mechanism = options.get("sasl_mechanism", "PLAIN")
+    # aiokafka looks at these two without SASL, too.
+    if (mechanism == "OAUTHBEARER" or provider is not None) and not isinstance(provider, AbstractTokenProvider):
+        given.refuse(
+            "sasl_oauth_token_provider",
+            "an object of a subclass of aiokafka.abc.AbstractTokenProvider",
+            beside="sasl_mechanism",
+        )
+    if mechanism == "GSSAPI" and importlib.util.find_spec("gssapi") is None:
+        given.refuse("sasl_mechanism", "needs the package gssapi, which is not installed")
+    if logs_in and isinstance(mechanism, str) and mechanism.startswith(("PLAIN", "SCRAM-")):
+        for name in ("sasl_plain_username", _SECRET):
+            if options.get(name) is None:
+                advice = f"{mechanism} needs sasl_plain_username and {_SECRET}"
+                given.refuse(name, advice, beside="security_protocol")
