@@ -47,7 +47,7 @@ class InMemoryBrokers:
     """See :class:`~aioparallel.clients.outbox.brokers.Brokers` for each call.
 
     It knows of leaders what the last metadata said, asked for by :meth:`update` and :meth:`doubt` alone. What any node
-    can answer goes to them in turn, hung or not: a client cannot know (aiokafka takes one at random).
+    can answer they are asked in turn, hung or not, for a client cannot know: whoever does not answer costs a time-out.
 
     ``timeout``: seconds until a request has no answer.
     """
@@ -78,9 +78,9 @@ class InMemoryBrokers:
             raise Refused(ErrorCode.SASL_AUTHENTICATION_FAILED)
 
     async def identify(self) -> Identity:
-        """Ask the node whose turn it is, once. Raises NotAuthorized, ConnectionError, TimeoutError."""
+        """A producer id from any node that answers. Raises NotAuthorized, and ConnectionError for what passes."""
         try:
-            return await self._call(next(self._turns), Request.IDENTIFY, self._new_identity)
+            return await self._ask_each(Request.IDENTIFY, self._new_identity)
         except Refused as refused:
             if refused.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                 raise NotAuthorized("an idempotent producer (permission IDEMPOTENT_WRITE on the cluster)") from None
@@ -92,19 +92,32 @@ class InMemoryBrokers:
         return Identity(self._broker.producers.new_id(), 0)
 
     async def _ask(self, request: Request, do: Callable[[float], T], timeout: float) -> T:
-        """Ask one node after the other until one answers. Raises TimeoutError, NotAuthorized, Refused."""
+        """Ask until a node answers. Raises TimeoutError, NotAuthorized, Refused."""
         async with asyncio.timeout(timeout):
             while True:
                 try:
-                    return await self._call(next(self._turns), request, do)
-                except TimeoutError:
-                    continue
+                    return await self._ask_each(request, do)
+                except ConnectionError:
+                    await asyncio.sleep(RETRY_BACKOFF)
                 except Refused as refused:
                     if refused.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
                         raise NotAuthorized(f"{NAME} (login refused)") from None
-                    if refused.code not in RETRIABLE:
-                        raise
-                await asyncio.sleep(RETRY_BACKOFF)
+                    raise
+
+    async def _ask_each(self, request: Request, do: Callable[[float], T]) -> T:
+        """Ask one node after the other, each once, until one answers. Raises ConnectionError when none did, Refused for
+        what waiting cannot mend."""
+        trouble = ""
+        for _ in self._broker.nodes.numbers:
+            try:
+                return await self._call(next(self._turns), request, do)
+            except TimeoutError:
+                trouble = f"{NAME} does not answer"
+            except Refused as refused:
+                if refused.code not in RETRIABLE:
+                    raise
+                trouble = str(refused)
+        raise ConnectionError(f"{request.value}: {trouble}")
 
     async def _call(self, node: int, request: Request, do: Callable[[float], T]) -> T:
         connection = self._connections.get(node)
@@ -156,17 +169,13 @@ class InMemoryBrokers:
             await self.update(self._topics)
 
     async def update(self, topics: Collection[str]) -> None:
-        """Ask for the metadata of these topics: each node at most once, until one answers. Raises ConnectionError."""
+        """Ask for the metadata of these topics, each node at most once. Raises ConnectionError when none answers."""
         self._topics = frozenset(topics)
-        error: Exception | None = None
-        for _ in self._broker.nodes.numbers:
-            try:
-                self._metadata = await self._call(next(self._turns), Request.METADATA, self._describe)
-            except (Refused, TimeoutError) as exc:
-                error = exc
-            else:
-                return self._on_metadata()
-        raise ConnectionError(str(error) or f"{NAME} does not answer") from error
+        try:
+            self._metadata = await self._ask_each(Request.METADATA, self._describe)
+        except Refused as refused:
+            raise ConnectionError(str(refused)) from refused
+        self._on_metadata()
 
     def _describe(self, now: float) -> _Metadata:
         found = self._broker.partitions_of(self._topics)
