@@ -45,12 +45,17 @@ class Fault:
     """Seconds from the broker to the client."""
     error: ErrorCode | None = None
     """The broker answers with this, and does nothing."""
+    is_carried_out: bool = False
+    """With ``error``: it is carried out all the same. So does a leader that has written a batch and waits in vain for
+    its followers (REQUEST_TIMED_OUT)."""
     is_request_lost: bool = False
     """It never arrives: the sender waits until its deadline, and nothing was done."""
     is_response_lost: bool = False
     """It is carried out, but the sender waits until its deadline."""
 
     def __post_init__(self) -> None:
+        if self.is_carried_out and self.error is None:
+            raise ConfigurationError("is_carried_out", True, "only together with an error")
         for option in ("request_delay", "response_delay"):
             if not getattr(self, option) >= 0:
                 raise ConfigurationError(option, getattr(self, option), "seconds, not below 0")

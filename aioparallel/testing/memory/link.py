@@ -95,6 +95,8 @@ def carry_out(broker: InMemoryBroker, fault: Fault, do: Callable[[float], T], no
     if not broker.is_reachable:
         raise Refused(ErrorCode.NETWORK_EXCEPTION)
     broker.advance(now)
-    if fault.error is not None:
-        raise Refused(fault.error)
-    return do(now)
+    if fault.error is None:
+        return do(now)
+    if fault.is_carried_out:
+        do(now)
+    raise Refused(fault.error)

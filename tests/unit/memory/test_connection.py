@@ -81,6 +81,18 @@ async def test_lost_ones_hold_up_nothing(broker: InMemoryBroker) -> None:
     assert [await broken(task) for task in silent] == [True, True]
 
 
+async def test_an_error_may_come_after_the_deed(broker: InMemoryBroker) -> None:
+    """A request is refused and nothing was done, or it was: the answer is the same."""
+    timed_out = ErrorCode.REQUEST_TIMED_OUT
+    broker.faults.script(PRODUCE, Fault(error=timed_out), Fault(error=timed_out, is_carried_out=True))
+    sender = Sender(broker)
+    for name in "ab":
+        with pytest.raises(Refused) as raised:
+            await sender.send(name)
+        assert raised.value.code is timed_out
+    assert sender.names == ["b"]
+
+
 async def test_silence_breaks_the_connection(broker: InMemoryBroker) -> None:
     """After a time-out whoever else waits on that connection is told at once; all that was sent arrives later."""
     broker.faults.script(PRODUCE, Fault(request_delay=5.0))
@@ -135,7 +147,7 @@ async def test_a_connection_survives_a_node_that_hangs(broker: InMemoryBroker) -
 
 async def test_a_connection_to_a_hung_node_sends_nothing_yet(broker: InMemoryBroker) -> None:
     """A client begins with a question about versions: what waits for that answer goes with the connection, or is
-    carried out if the connection is still there when the node goes on."""
+    carried out if the connection is still there when the node goes on; from then on it is one like others."""
     broker.hang(1)
     gone, kept = Sender(broker), Sender(broker)
     lost, waiting = gone.send("a"), kept.send("b")
@@ -144,8 +156,13 @@ async def test_a_connection_to_a_hung_node_sends_nothing_yet(broker: InMemoryBro
     assert await broken(lost)
     broker.unhang(1)
     assert await waiting == "b"
+    broker.hang(1)
+    late = kept.send("c")
+    await asyncio.sleep(1.0)
     kept.connection.close()
-    assert (gone.arrived, kept.names) == ([], ["b"])
+    assert await broken(late)
+    broker.unhang(1)
+    assert (gone.arrived, kept.names) == ([], ["b", "c"])
 
 
 @pytest.mark.parametrize("is_hung", [False, True])

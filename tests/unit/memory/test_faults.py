@@ -92,6 +92,12 @@ def test_wrong_delays_are_refused(seconds: float) -> None:
         Fault(response_delay=seconds)
 
 
+def test_an_error_is_needed_for_the_answer() -> None:
+    """Carried out is every request that arrives; only one that is refused says so."""
+    with pytest.raises(ConfigurationError, match="is_carried_out"):
+        Fault(is_carried_out=True)
+
+
 def test_wrong_odds_are_refused() -> None:
     """Probabilities outside 0 to 1 and intervals that end before they begin are ConfigurationErrors."""
     with pytest.raises(ConfigurationError, match="probability"):
