@@ -11,7 +11,7 @@ from aioparallel.clients.outbox.numbering import Identity, Numbering
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Produced
 
-__all__ = ["Batch", "Encode", "Explain", "PartitionQueue", "Unencodable"]
+__all__ = ["Batch", "Encode", "Explain", "PartitionQueue", "Piece", "Unencodable"]
 
 
 class Unencodable(Exception):

@@ -12,6 +12,7 @@ from aioparallel.records import Outgoing, TopicPartition
 from aioparallel.testing.memory.codes import ErrorCode, Refused
 from aioparallel.testing.memory.faults import Faults
 from aioparallel.testing.memory.groups import METADATA_LIMIT, Group
+from aioparallel.testing.memory.nodes import Nodes
 from aioparallel.testing.memory.produced import Numbers
 from aioparallel.testing.memory.topics import Topics
 
@@ -32,17 +33,23 @@ class InMemoryBroker(Topics):
     which take them from their event loop, and chance comes from ``rng`` alone; so a test under a virtual
     clock repeats exactly. Use it from one event loop.
 
+    ``nodes``: how many brokers the cluster has, 1 or more, numbered from 1. They matter to producers: see
+    :meth:`hang`, :meth:`stop_node`, :meth:`move_leader`. Consumers see one broker that always answers.
     ``metadata_limit``: longest commit metadata, in UTF-16 characters (``offset.metadata.max.bytes``).
 
-    Ways to break it: :attr:`faults` (what happens to requests on their way), :meth:`go_down`,
+    Ways to break it: :attr:`faults` (what happens to requests on their way), :meth:`go_down`, :meth:`hang`,
     :attr:`is_coordinator_available`, :meth:`deny_topic`, :meth:`corrupt`, :meth:`truncate_tail` and others.
     """
 
-    def __init__(self, *, rng: random.Random | None = None, metadata_limit: int = METADATA_LIMIT) -> None:
+    def __init__(
+        self, *, nodes: int = 1, rng: random.Random | None = None, metadata_limit: int = METADATA_LIMIT
+    ) -> None:
         if metadata_limit < 0:
             raise ConfigurationError("metadata_limit", metadata_limit, "UTF-16 characters, not below 0")
         super().__init__()
         self.faults = Faults(rng)
+        self.nodes = Nodes(nodes)
+        """Who leads what, and who answers; for clients to ask."""
         self.metadata_limit = metadata_limit
         self.is_reachable = True
         """Whether connections hold; see :meth:`go_down`."""
@@ -62,14 +69,25 @@ class InMemoryBroker(Topics):
     def delete_topic(self, name: str) -> None:
         """Delete the topic with its records, and what groups have committed for it."""
         super().delete_topic(name)
+        self.nodes.forget(name)
         for group in self._groups.values():
             for partition in [p for p in group.offsets if p.topic == name]:
                 del group.offsets[partition]
 
     # -- producing
 
-    def produce(self, partition: TopicPartition, records: Sequence[Outgoing], *, size: int, numbers: Numbers) -> int:
+    def produce(
+        self,
+        partition: TopicPartition,
+        records: Sequence[Outgoing],
+        *,
+        size: int,
+        numbers: Numbers,
+        node: int | None = None,
+    ) -> int:
         """Append a batch of ``size`` bytes once, however often it comes; the offset of its first record.
+
+        ``node``: which one was asked to; None: whoever leads the partition.
 
         Raises Refused. What is wrong with the batch itself is found before it is recognised, as with Kafka: one that
         was written may be refused when it comes again.
@@ -79,6 +97,8 @@ class InMemoryBroker(Topics):
             raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if log is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if node is not None and node != self.nodes.leader(partition):
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if self.max_message_bytes is not None and size > self.max_message_bytes:
             raise Refused(ErrorCode.MESSAGE_TOO_LARGE)
         if self.is_compacted(partition.topic) and any(record.key is None for record in records):
@@ -91,6 +111,42 @@ class InMemoryBroker(Topics):
             self.producers.add(partition, numbers, len(records), offset)
             self._tell_log(partition)
         return offset
+
+    # -- nodes
+
+    def leader(self, partition: TopicPartition) -> int | None:
+        """The node that leads the partition; None while that node is stopped. Raises ConfigurationError."""
+        self._log(partition)
+        return self.nodes.leader(partition)
+
+    def move_leader(self, partition: TopicPartition, node: int) -> None:
+        """Have this node lead the partition, as an election does: the log goes with it, and what is known of
+        producers. Clients learn of it with their next metadata. Raises ConfigurationError."""
+        self._log(partition)
+        self.nodes.lead(partition, node)
+
+    def hang(self, node: int) -> None:
+        """Have the node answer nothing, as a stopped process (SIGSTOP) does, until :meth:`unhang`.
+
+        It still leads what it leads, and connections to it stay. Requests wait there, also when their sender gave up
+        or broke the connection meanwhile; only what was sent over a connection made since it hangs goes with that
+        connection, for a client sends nothing before the node has greeted it.
+        """
+        self.nodes.hang(node)
+
+    def unhang(self, node: int) -> None:
+        """Have the node go on: it carries out what has waited, in order. It takes batches for partitions that it
+        leads now, and refuses those for others (NOT_LEADER_OR_FOLLOWER)."""
+        self.nodes.unhang(node)
+
+    def stop_node(self, node: int) -> None:
+        """Stop the node, hung or not: its connections break, what was on its way there is lost, and partitions that
+        it leads have no leader until :meth:`start_node` or :meth:`move_leader`."""
+        self.nodes.stop(node)
+
+    def start_node(self, node: int) -> None:
+        """Start a node that was stopped."""
+        self.nodes.start(node)
 
     # -- permissions and reach
 

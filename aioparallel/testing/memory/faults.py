@@ -27,6 +27,7 @@ class Request(enum.Enum):
     COMMIT = "offset commit"
     OFFSET_FETCH = "offset fetch"
     PRODUCE = "produce"
+    IDENTIFY = "init producer id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +45,17 @@ class Fault:
     """Seconds from the broker to the client."""
     error: ErrorCode | None = None
     """The broker answers with this, and does nothing."""
+    is_carried_out: bool = False
+    """With ``error``: it is carried out all the same. So does a leader that has written a batch and waits in vain for
+    its followers (REQUEST_TIMED_OUT)."""
     is_request_lost: bool = False
     """It never arrives: the sender waits until its deadline, and nothing was done."""
     is_response_lost: bool = False
     """It is carried out, but the sender waits until its deadline."""
 
     def __post_init__(self) -> None:
+        if self.is_carried_out and self.error is None:
+            raise ConfigurationError("is_carried_out", True, "only together with an error")
         for option in ("request_delay", "response_delay"):
             if not getattr(self, option) >= 0:
                 raise ConfigurationError(option, getattr(self, option), "seconds, not below 0")
@@ -63,54 +69,72 @@ class Fault:
 HARMLESS = Fault()
 
 
+_Place = tuple[Request, int | None]
+"""A kind of request, and the node that it goes to; None for any."""
+
+
 class Faults:
-    """Decides what happens to each request, in this order: script, chance, standing fault.
+    """Decides what happens to each request, in this order: script, chance, standing fault, latency.
+
+    Each of them holds for a kind of request; with ``node`` only for those to this node of the broker, and then before
+    what holds for all. Nodes are told apart where producers ask them (``CONNECT``, ``METADATA``, ``IDENTIFY``,
+    ``PRODUCE``).
 
     ``rng`` is the only source of chance; the same seed and the same requests give the same faults.
     """
 
     def __init__(self, rng: random.Random | None = None) -> None:
         self._rng = rng or random.Random(0)
-        self._scripts: dict[Request, deque[Fault]] = {}
-        self._chances: dict[Request, list[tuple[float, Fault]]] = {}
-        self._standing: dict[Request, Fault] = {}
-        self._latency: dict[Request, tuple[float, float]] = {}
+        self._scripts: dict[_Place, deque[Fault]] = {}
+        self._chances: dict[_Place, list[tuple[float, Fault]]] = {}
+        self._standing: dict[_Place, Fault] = {}
+        self._latency: dict[_Place, tuple[float, float]] = {}
 
-    def script(self, request: Request, *faults: Fault) -> None:
+    def script(self, request: Request, *faults: Fault, node: int | None = None) -> None:
         """The next requests of this kind meet these faults, one each, in this order."""
-        self._scripts.setdefault(request, deque()).extend(faults)
+        self._scripts.setdefault((request, node), deque()).extend(faults)
 
-    def sometimes(self, request: Request, probability: float, fault: Fault) -> None:
+    def sometimes(self, request: Request, probability: float, fault: Fault, *, node: int | None = None) -> None:
         """Each request of this kind meets the fault with this probability (0 to 1)."""
         if not 0 <= probability <= 1:
             raise ConfigurationError("probability", probability, "from 0 to 1")
-        self._chances.setdefault(request, []).append((probability, fault))
+        self._chances.setdefault((request, node), []).append((probability, fault))
 
-    def always(self, request: Request, fault: Fault) -> None:
+    def always(self, request: Request, fault: Fault, *, node: int | None = None) -> None:
         """Every request of this kind meets the fault, until :meth:`heal`."""
-        self._standing[request] = fault
+        self._standing[request, node] = fault
 
-    def latency(self, request: Request, shortest: float, longest: float) -> None:
+    def latency(self, request: Request, shortest: float, longest: float, *, node: int | None = None) -> None:
         """Requests of this kind take a random time to arrive: seconds, evenly spread."""
         if not 0 <= shortest <= longest:
             raise ConfigurationError("latency", (shortest, longest), "seconds, 0 <= shortest <= longest")
-        self._latency[request] = (shortest, longest)
+        self._latency[request, node] = (shortest, longest)
 
     def heal(self, *requests: Request) -> None:
-        """Forget all faults of these kinds; without arguments, of every kind."""
-        for request in requests or tuple(Request):
-            for faults in (self._scripts, self._chances, self._standing, self._latency):
-                faults.pop(request, None)
+        """Forget all faults of these kinds, whatever the node; without arguments, of every kind."""
+        for faults in (self._scripts, self._chances, self._standing, self._latency):
+            for place in [place for place in faults if not requests or place[0] in requests]:
+                del faults[place]
 
-    def decide(self, request: Request) -> Fault:
-        """What happens to the request that is being sent now."""
-        if scripted := self._scripts.get(request):
-            return scripted.popleft()
-        for probability, fault in self._chances.get(request, ()):
+    def decide(self, request: Request, node: int | None = None) -> Fault:
+        """What happens to the request that is being sent now; ``node``: where to, if that is known."""
+        places = ((request, None),) if node is None else ((request, node), (request, None))
+        for look in (self._scripted, self._by_chance, self._standing.get, self._late):
+            for place in places:
+                if (fault := look(place)) is not None:
+                    return fault
+        return HARMLESS
+
+    def _scripted(self, place: _Place) -> Fault | None:
+        scripted = self._scripts.get(place)
+        return scripted.popleft() if scripted else None
+
+    def _by_chance(self, place: _Place) -> Fault | None:
+        for probability, fault in self._chances.get(place, ()):
             if self._rng.random() < probability:
                 return fault
-        if request in self._standing:
-            return self._standing[request]
-        if request in self._latency:
-            return Fault(request_delay=self._rng.uniform(*self._latency[request]))
-        return HARMLESS
+        return None
+
+    def _late(self, place: _Place) -> Fault | None:
+        span = self._latency.get(place)
+        return None if span is None else Fault(request_delay=self._rng.uniform(*span))

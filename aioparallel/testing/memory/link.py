@@ -11,7 +11,7 @@ from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.codes import RETRIABLE, ErrorCode, Refused
 from aioparallel.testing.memory.faults import Fault, Request
 
-__all__ = ["RETRY_BACKOFF", "Link"]
+__all__ = ["RETRY_BACKOFF", "Link", "carry_out"]
 
 RETRY_BACKOFF = 0.05  # seconds between two attempts, as retry.backoff.ms
 
@@ -19,7 +19,11 @@ T = TypeVar("T")
 
 
 class Link:
-    """One client's connection. What a request does is a plain function of the time at which it arrives."""
+    """What lies between a consumer and the broker, which is one for it, however many nodes there are. Requests may
+    overtake each other: a late one stands for what an older connection still had on its way.
+
+    What a request does is a plain function of the time at which it arrives.
+    """
 
     def __init__(self, broker: InMemoryBroker, group_id: str) -> None:
         self._broker = broker
@@ -34,7 +38,7 @@ class Link:
         fault = self._broker.faults.decide(request)
         await asyncio.sleep(0)  # nothing is answered in the same step of the loop
         if fault.is_harmless or not self._broker.is_reachable:
-            return self._arrive(fault, do)
+            return carry_out(self._broker, fault, do, asyncio.get_running_loop().time())
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         if not fault.is_request_lost:
@@ -66,20 +70,11 @@ class Link:
             case _:
                 return refused
 
-    def _arrive(self, fault: Fault, do: Callable[[float], T]) -> T:
-        if not self._broker.is_reachable:
-            raise Refused(ErrorCode.NETWORK_EXCEPTION)
-        now = asyncio.get_running_loop().time()
-        self._broker.advance(now)
-        if fault.error is not None:
-            raise Refused(fault.error)
-        return do(now)
-
     def _deliver(self, fault: Fault, do: Callable[[float], T], answer: asyncio.Future[T]) -> None:
         result: T | None = None
         refused: Refused | None = None
         try:
-            result = self._arrive(fault, do)
+            result = carry_out(self._broker, fault, do, asyncio.get_running_loop().time())
         except Refused as exc:
             refused = exc
 
@@ -93,3 +88,15 @@ class Link:
 
         if not fault.is_response_lost:
             asyncio.get_running_loop().call_later(fault.response_delay, settle)
+
+
+def carry_out(broker: InMemoryBroker, fault: Fault, do: Callable[[float], T], now: float) -> T:
+    """A request has arrived: what the broker answers. Raises Refused."""
+    if not broker.is_reachable:
+        raise Refused(ErrorCode.NETWORK_EXCEPTION)
+    broker.advance(now)
+    if fault.error is None:
+        return do(now)
+    if fault.is_carried_out:
+        do(now)
+    raise Refused(fault.error)

@@ -53,6 +53,26 @@ def test_healing_one_kind_leaves_the_others() -> None:
     assert faults.decide(Request.COMMIT) == LATE
 
 
+def test_faults_of_one_node() -> None:
+    """They meet requests to this node, before what holds for all of them; heal() forgets these too."""
+    faults = Faults()
+    faults.always(Request.PRODUCE, LATE)
+    faults.always(Request.PRODUCE, LOST, node=2)
+    faults.script(Request.PRODUCE, REFUSED, node=3)
+    assert [faults.decide(Request.PRODUCE, node) for node in (1, 2, 3, 3)] == [LATE, LOST, REFUSED, LATE]
+    faults.script(Request.PRODUCE, REFUSED)
+    assert [faults.decide(Request.PRODUCE, node) for node in (2, 2)] == [REFUSED, LOST]
+    assert faults.decide(Request.PRODUCE) == LATE
+    faults.sometimes(Request.IDENTIFY, 1.0, LOST, node=1)
+    faults.latency(Request.IDENTIFY, 1.0, 1.0, node=2)
+    faults.heal(Request.PRODUCE)
+    assert faults.decide(Request.PRODUCE, 2).is_harmless
+    assert [faults.decide(Request.IDENTIFY, node) for node in (1, 2, 3)] == [LOST, Fault(request_delay=1.0), Fault()]
+    assert faults.decide(Request.IDENTIFY).is_harmless
+    faults.heal()
+    assert all(faults.decide(Request.IDENTIFY, node).is_harmless for node in (1, 2, 3))
+
+
 def test_chance_repeats_with_its_seed() -> None:
     """The same seed gives the same faults; about as many as the probability says."""
 
@@ -70,6 +90,12 @@ def test_wrong_delays_are_refused(seconds: float) -> None:
     """A delay below 0, or no number, is a ConfigurationError that names it."""
     with pytest.raises(ConfigurationError, match="response_delay"):
         Fault(response_delay=seconds)
+
+
+def test_an_error_is_needed_for_the_answer() -> None:
+    """Carried out is every request that arrives; only one that is refused says so."""
+    with pytest.raises(ConfigurationError, match="is_carried_out"):
+        Fault(is_carried_out=True)
 
 
 def test_wrong_odds_are_refused() -> None:

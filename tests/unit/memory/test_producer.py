@@ -35,6 +35,7 @@ def numbered(first: int, count: int) -> list[Outgoing]:
         Fault(is_request_lost=True),
         Fault(error=ErrorCode.NOT_LEADER_OR_FOLLOWER),
         Fault(error=ErrorCode.NOT_ENOUGH_REPLICAS),
+        Fault(error=ErrorCode.REQUEST_TIMED_OUT, is_carried_out=True),
         Fault(error=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
         Fault(request_delay=5.0),
     ],
@@ -54,8 +55,8 @@ async def test_what_passes_costs_nothing(broker: InMemoryBroker, fault: Fault) -
 
 
 async def test_the_delivery_timeout_is_kept(broker: InMemoryBroker) -> None:
-    """An output fails ``delivery_timeout`` seconds after its send, and is not written any more after that; a younger
-    one is."""
+    """An output fails ``delivery_timeout`` seconds after its send. It arrives later all the same, and is refused, for a
+    younger one was written meanwhile."""
     broker.faults.always(Request.PRODUCE, Fault(request_delay=7.0))
     producer = InMemoryProducer(broker, delivery_timeout=5.0)
     loop = asyncio.get_running_loop()

@@ -1,0 +1,108 @@
+"""The nodes of the in-memory broker: which of them leads which partition, and which of them answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from aioparallel.errors import ConfigurationError
+from aioparallel.records import TopicPartition
+
+__all__ = ["Nodes", "Peer"]
+
+
+class Peer(Protocol):
+    """A client's end of a connection to a node."""
+
+    def close(self) -> None:
+        """The connection is broken."""
+
+
+class Nodes:
+    """Nodes 1 to ``count``. Partition 0 of every topic begins on node 1, partition 1 on node 2, and so on in turn."""
+
+    def __init__(self, count: int) -> None:
+        if count < 1:
+            raise ConfigurationError("nodes", count, "at least 1")
+        self.numbers = range(1, count + 1)
+        self._moved: dict[TopicPartition, int] = {}
+        # What arrived at a hung node, oldest first.
+        self._hung: dict[int, list[Callable[[], None]]] = {}
+        self._stopped: set[int] = set()
+        self._stops: Counter[int] = Counter()
+        self._peers: dict[int, dict[Peer, None]] = {number: {} for number in self.numbers}
+
+    # -- who leads
+
+    def leader(self, partition: TopicPartition) -> int | None:
+        """The node that leads the partition; None while that node is stopped."""
+        node = self._moved.get(partition) or self.numbers[partition.partition % len(self.numbers)]
+        return None if node in self._stopped else node
+
+    def lead(self, partition: TopicPartition, node: int) -> None:
+        """Have this node lead the partition."""
+        self._moved[partition] = self._checked(node)
+
+    def forget(self, topic: str) -> None:
+        """The topic is gone."""
+        for partition in [partition for partition in self._moved if partition.topic == topic]:
+            del self._moved[partition]
+
+    # -- who answers
+
+    def hang(self, node: int) -> None:
+        """Let requests wait from now on. A node that is stopped does not hang."""
+        if self._checked(node) not in self._stopped:
+            self._hung.setdefault(node, [])
+
+    def unhang(self, node: int) -> None:
+        """Carry out what has waited, in the order of its arrival."""
+        for carry_out in self._hung.pop(self._checked(node), ()):
+            carry_out()
+
+    def stop(self, node: int) -> None:
+        """Break its connections; what it has not carried out is lost."""
+        self._stopped.add(self._checked(node))
+        self._stops[node] += 1
+        self._hung.pop(node, None)
+        for peer in tuple(self._peers[node]):
+            peer.close()
+
+    def start(self, node: int) -> None:
+        """Take connections again."""
+        self._stopped.discard(self._checked(node))
+
+    def is_hung(self, node: int) -> bool:
+        """Whether requests wait there."""
+        return node in self._hung
+
+    def is_stopped(self, node: int) -> bool:
+        """Whether nobody can connect to it."""
+        return node in self._stopped
+
+    # -- for connections
+
+    def stops(self, node: int) -> int:
+        """How often it has stopped: what was sent before the last time does not arrive."""
+        return self._stops[node]
+
+    def attach(self, node: int, peer: Peer) -> None:
+        """A connection is open from now on."""
+        self._peers[node][peer] = None
+
+    def detach(self, node: int, peer: Peer) -> None:
+        """It is not any more."""
+        self._peers[node].pop(peer, None)
+
+    def arrive(self, node: int, carry_out: Callable[[], None]) -> None:
+        """A request has arrived at this node: it is carried out now, or when the node goes on."""
+        if (waiting := self._hung.get(node)) is not None:
+            waiting.append(carry_out)
+        else:
+            carry_out()
+
+    def _checked(self, node: int) -> int:
+        if node not in self.numbers:
+            raise ConfigurationError("node", node, f"1 to {len(self.numbers)}")
+        return node
