@@ -21,13 +21,18 @@ __all__ = ["Driver", "Ended", "drive", "resume"]
 
 
 class Ended:
-    """A handler has returned ``value``, or raised ``error``."""
+    """A handler has returned ``value``, or raised ``error``.
 
-    __slots__ = ("error", "value")
+    ``is_plain``: all there is to do is to let ``value`` leave. A driver has one of these for all its records: it is
+    valid until the next one is sent to it.
+    """
 
-    def __init__(self, value: object, error: BaseException | None = None) -> None:
+    __slots__ = ("error", "is_plain", "value")
+
+    def __init__(self, value: object, error: BaseException | None = None, *, is_plain: bool = False) -> None:
         self.value = value
         self.error = error
+        self.is_plain = is_plain
 
 
 Driver = Generator[object, Any, None]
@@ -41,6 +46,7 @@ def drive(handler: Callable[[AnyRecord], Coroutine[Any, Any, object]], cancellin
     ``cancelling``: of the task it runs in. A cancellation that was requested and not delivered is something to do.
     """
     record: AnyRecord = yield None
+    plain = Ended(None, is_plain=True)
     while True:
         try:
             value: object = yield from handler(record)  # type: ignore[func-returns-value]
@@ -49,8 +55,13 @@ def drive(handler: Callable[[AnyRecord], Coroutine[Any, Any, object]], cancellin
         except BaseException as error:
             outcome: object = Ended(None, error)
         else:
-            plain = value is None and record._history is None and not cancelling()
-            outcome = ENDED if plain else Ended(value)
+            if record._history is not None or cancelling():
+                outcome = Ended(value)
+            elif value is None:
+                outcome = ENDED
+            else:
+                plain.value = value
+                outcome = plain
         record = yield outcome
 
 

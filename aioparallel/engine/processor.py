@@ -14,6 +14,7 @@ from typing import NamedTuple
 from aioparallel.engine.failure_log import FailureLog
 from aioparallel.engine.failures import Decision, Failures, NotDue
 from aioparallel.engine.handlers import Handler
+from aioparallel.engine.isolation import Ended
 from aioparallel.engine.outlets import Abandoned, Disposal, NoOutlet, Outlet
 from aioparallel.engine.retries import RetryQueue
 from aioparallel.engine.scheduler import AnyRecord, Outcome, Scheduler
@@ -164,13 +165,13 @@ class Processor:
 
     # -- outcomes ---------------------------------------------------------------------------------------
 
-    def _hand_over(self, record: AnyRecord, value: object) -> bool:
+    def _hand_over(self, record: AnyRecord, outcome: object) -> bool:
         """Let outputs leave in one step where that is possible; what is not goes through :meth:`_returned`."""
-        if record._history is not None or record._session.state is SessionState.DROPPED:
+        if type(outcome) is not Ended or not outcome.is_plain or record._session.state is SessionState.DROPPED:
             return False
-        if not self._outlet.offer(record, value, self._delivered):
+        if not self._outlet.offer(record, outcome.value, self._delivered):
             return False
-        self.scheduler.produce(record)
+        outcome.value = None  # or the worker would keep it until its next record
         return True
 
     async def _returned(self, record: AnyRecord, value: object) -> None:

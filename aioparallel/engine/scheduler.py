@@ -20,7 +20,7 @@ from aioparallel.engine.turns import Turns
 from aioparallel.options import OrderBy, Ordering
 from aioparallel.records import Record
 
-__all__ = ["ENDED", "AnyRecord", "Outcome", "Scheduler", "Step"]
+__all__ = ["ENDED", "AnyRecord", "HandOver", "Outcome", "Scheduler", "Step"]
 
 AnyRecord = Record[Any, Any]
 
@@ -38,10 +38,17 @@ Step = Callable[[AnyRecord], object]
 """The first step of a record's handler: :data:`ENDED`, or anything else when it goes on, or ended another way."""
 ENDED: Final = object()
 """The handler has returned None, and nothing else is to be done about the record."""
+HandOver = Callable[[AnyRecord, object], bool]
+"""Whether what a step has returned was the handler's end, and its outputs are on their way now: then the record is
+producing. What becomes of them is told later, never within this call."""
 
 
 def _leave_in_flight(record: AnyRecord) -> None:
     pass
+
+
+def _keep(record: AnyRecord, outcome: object) -> bool:
+    return False
 
 
 def _nothing() -> None:
@@ -73,10 +80,11 @@ class Scheduler:
         self._turns = Turns(slots)
         self._orphans = Orphans()
         self.paused = False
-        # The turn that runs now, see run_ready(): its session, what of it has ended and is not counted yet, and the
-        # record whose handler is in its first step.
+        # The turn that runs now, see run_ready(): its session, what of it has ended or is producing and is not counted
+        # yet, and the record whose handler is in its first step.
         self._turn: Session | None = None
         self._ended: list[AnyRecord] = []
+        self._handed_over: list[AnyRecord] = []
         self._current: AnyRecord | None = None
 
         # In the order in which they came, not that of their addresses: a simulation must take the same turns each time.
@@ -167,18 +175,30 @@ class Scheduler:
 
     # -- out --------------------------------------------------------------------------------------------
 
-    def run_ready(self, step: Step, most: int) -> tuple[AnyRecord, object] | None:
+    def run_ready(self, step: Step, hand_over: HandOver, most: int) -> tuple[AnyRecord, object] | None:
         """Start ready records, up to ``most`` of one session, by calling ``step(record)`` for one after the other.
 
-        Those for which it returns :data:`ENDED` have succeeded. The first for which it returns something else is in
-        flight, and comes back with that. None: all of them have ended, or there were none; see :attr:`has_ready`.
+        Those for which it returns :data:`ENDED` have succeeded; those for which ``hand_over(record, returned)`` is true
+        are producing. The first that is neither is in flight, and comes back with what the step returned. None: there
+        was no such record, or none at all; see :attr:`has_ready`.
 
-        The hot path in one piece, and its books are kept by turn, not by record. Whatever looks at the scheduler from
-        inside a handler has to call :meth:`keep_books` first.
+        The books are kept by turn, not by record. Whatever looks at the scheduler from inside a handler has to call
+        :meth:`keep_books` first.
         """
         if self.paused or not self._turns:
             return None
         self._turn = session = self._turns.begin()
+        try:
+            return self._run_turn(session, step, hand_over, most)
+        finally:
+            self.keep_books()
+            self._turn = None
+            self._turns.end(session)
+
+    # The hot path in one piece: every call would be paid for each record.
+    def _run_turn(
+        self, session: Session, step: Step, hand_over: HandOver, most: int
+    ) -> tuple[AnyRecord, object] | None:
         ready, lanes, ended = session.ready, session.lanes, self._ended
         try:
             while ready and most > 0:
@@ -192,7 +212,13 @@ class Scheduler:
                 most -= 1
                 outcome = step(record)
                 if outcome is not ENDED or self._current is not record:
-                    return self._leave_turn(record, outcome)
+                    if self._current is not record or not hand_over(record, outcome):
+                        return self._leave_turn(record, outcome)
+                    if self._current is not record:  # somebody has looked while it was handed over
+                        self.produce(record)
+                        return None
+                    self._handed_over.append(record)  # its lane stays closed
+                    continue
                 ended.append(record)
                 if record._lane is None:
                     continue
@@ -207,10 +233,6 @@ class Scheduler:
             self.keep_books()
             self.put_back(record)
             raise
-        finally:
-            self.keep_books()
-            self._turn = None
-            self._turns.end(session)
         return None
 
     def _leave_turn(self, record: AnyRecord, outcome: object) -> tuple[AnyRecord, object] | None:
@@ -230,10 +252,13 @@ class Scheduler:
         return True
 
     def keep_books(self) -> None:
-        """Count what this turn has ended so far, and the record whose handler is in its first step as in flight."""
+        """Count what of this turn has ended or was handed over so far, and the record whose handler is in its first
+        step as in flight."""
         session, ended, current = self._turn, self._ended, self._current
         if session is None:
             return
+        if self._handed_over:
+            self._count_handed_over(session)
         if ended:
             count = len(ended)
             session.ledger.complete_all([record.offset for record in ended])
@@ -241,9 +266,7 @@ class Scheduler:
             session.buffered_bytes -= sum([record._size for record in ended])
             self.succeeded += count
             ended.clear()
-            self.taken_left, taken_left = self.taken_left - count, self.taken_left
-            if self.taken_left <= 0 < taken_left:
-                self.on_taken()
+            self._count_taken(count)
             self.succeeded_left, succeeded_left = self.succeeded_left - count, self.succeeded_left
             if self.succeeded_left <= 0 < succeeded_left:
                 self.on_succeeded()
@@ -251,10 +274,24 @@ class Scheduler:
             self._current = None
             self._start(current, session)
 
+    def _count_handed_over(self, session: Session) -> None:
+        handed_over = self._handed_over
+        count = len(handed_over)
+        self.producing.update(handed_over)
+        session.buffered -= count
+        session.buffered_bytes -= sum([record._size for record in handed_over])
+        handed_over.clear()
+        self._count_taken(count)
+
+    def _count_taken(self, count: int) -> None:
+        self.taken_left, taken_left = self.taken_left - count, self.taken_left
+        if self.taken_left <= 0 < taken_left:
+            self.on_taken()
+
     def take(self) -> AnyRecord | None:
         """The next record to run, now in flight; None when nothing is ready."""
         while self.has_ready:
-            taken = self.run_ready(_leave_in_flight, 1)
+            taken = self.run_ready(_leave_in_flight, _keep, 1)
             if taken is not None:
                 return taken[0]
         return None

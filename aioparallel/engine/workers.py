@@ -19,7 +19,7 @@ from time import perf_counter
 from aioparallel.engine.handlers import Handler, NotAHandler, collect, coroutine_handler, in_task
 from aioparallel.engine.history import history_of
 from aioparallel.engine.isolation import Ended, drive, resume
-from aioparallel.engine.scheduler import ENDED, AnyRecord, Scheduler
+from aioparallel.engine.scheduler import ENDED, AnyRecord, HandOver, Scheduler
 from aioparallel.engine.watch import Hit, Stuck, Watch, Worker
 from aioparallel.errors import ConsumerStateError, HandlerCancelled, HandlerTimeout
 
@@ -36,10 +36,10 @@ _REVIVE_DELAY = 0.02
 class WorkerPool:
     """At most ``size`` workers over one scheduler.
 
-    ``hand_over(record, value)`` takes over a record whose handler has returned something, at once, or says False; then
-    ``on_returned(record, value)`` does, and for records with a history; ``on_failed(record, error)`` takes over one
-    whose attempt has failed. These two are awaited within the worker's slot, raise nothing but what the attempt failed
-    with, and leave the record with another state.
+    ``hand_over(record, outcome)`` lets the outputs of a plain end leave at once, or says False: the record is to be
+    counted as producing then. For all others ``on_returned(record, value)`` takes over a record whose handler has
+    returned, ``on_failed(record, error)`` one whose attempt has failed. These two are awaited within the worker's slot,
+    raise nothing but what the attempt failed with, and leave the record with another state.
     ``on_fatal(error)`` hears what must end the run (KeyboardInterrupt, SystemExit, a handler that is none);
     ``on_idle()`` that a worker found nothing ready. ``timeout``: seconds a handler may take.
     """
@@ -50,7 +50,7 @@ class WorkerPool:
         handler: Handler,
         size: int,
         *,
-        hand_over: Callable[[AnyRecord, object], bool],
+        hand_over: HandOver,
         on_returned: Callable[[AnyRecord, object], Coroutine[None, None, None]],
         on_failed: Callable[[AnyRecord, Exception], Coroutine[None, None, None]],
         on_fatal: Callable[[BaseException], None],
@@ -159,12 +159,12 @@ class WorkerPool:
             return context.run(send, record)
 
         go_on = resume if self._watch is None else self._watch.watched(worker)
-        run_ready, succeed = scheduler.run_ready, scheduler.succeed
+        run_ready, hand_over = scheduler.run_ready, self._hand_over
         while not self._closing:
             if self._slice <= 0:
                 await self._end_slice()
             began, suspended = perf_counter(), False
-            taken = run_ready(step, _TURN)
+            taken = run_ready(step, hand_over, _TURN)
             if taken is not None:
                 record, outcome = taken
                 taken = None  # or it would live as long as the handler, and be looked at by the garbage collector
@@ -174,7 +174,9 @@ class WorkerPool:
                     self._let_others()
                     outcome = await go_on(driver, context, outcome)
                 if outcome is ENDED:
-                    succeed(record)
+                    scheduler.succeed(record)
+                elif hand_over(record, outcome):
+                    scheduler.produce(record)
                 else:
                     await self._finish(worker, record, context, outcome)
                 worker.record = None
@@ -187,17 +189,16 @@ class WorkerPool:
     async def _finish(self, worker: Worker, record: AnyRecord, context: Context, outcome: object) -> None:
         """What follows a handler's end, unless that is nothing."""
         assert isinstance(outcome, Ended)
-        if outcome.value is None or not self._hand_over(record, outcome.value):
-            failure = outcome.error
-            if failure is None:
-                try:
-                    await self._conclude(worker, record, context, outcome.value)
-                except BaseException as error:
-                    failure = error
-            if failure is not None:
-                await self._failed(worker, record, failure)
-            if record._history is not None:
-                record._history.deferral = None
+        failure = outcome.error
+        if failure is None:
+            try:
+                await self._conclude(worker, record, context, outcome.value)
+            except BaseException as error:
+                failure = error
+        if failure is not None:
+            await self._failed(worker, record, failure)
+        if record._history is not None:
+            record._history.deferral = None
         await self._take_back_cancels(worker)
 
     async def _conclude(self, worker: Worker, record: AnyRecord, context: Context, value: object) -> None:

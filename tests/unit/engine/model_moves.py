@@ -18,6 +18,8 @@ from tests.unit.engine.model_sessions import PARTITIONS, PICK, Sessions, having
 __all__ = ["Moves"]
 
 MAX_PRODUCING = 4
+OUTPUT = object()
+"""What the step of a record returns whose handler has ended with something to produce."""
 
 
 class Moves(Sessions):
@@ -54,10 +56,16 @@ class Moves(Sessions):
         return entry
 
     @precondition(lambda self: self.scheduler.ready and len(self.model.entries(State.IN_FLIGHT)) < self.workers)
-    @rule(most=st.integers(1, 5), looked_at=st.integers(0, 5), ends=st.integers(0, 5))
-    def run(self, most: int, looked_at: int, ends: int) -> None:
-        """A worker runs some whose handlers end in their first step, and perhaps one that goes on. One handler looks
-        at the statistics."""
+    @rule(
+        most=st.integers(1, 5),
+        looked_at=st.integers(0, 5),
+        ends=st.integers(0, 5),
+        outputs=st.sets(st.integers(1, 5)),
+        sent_at=st.integers(0, 5),
+    )
+    def run(self, most: int, looked_at: int, ends: int, outputs: set[int], sent_at: int) -> None:
+        """A worker runs some whose handlers end in their first step, those of ``outputs`` with something to produce,
+        and perhaps one that goes on. One handler looks at the statistics, and somebody while outputs are sent."""
         started: list[Entry] = []
 
         def step(record: Record) -> object:
@@ -72,14 +80,26 @@ class Moves(Sessions):
                 self.check_all()
             if len(started) > ends:
                 return None
+            if len(started) in outputs:
+                return OUTPUT
             self._ended(entry, Outcome.SUCCEEDED)
             return ENDED
 
-        taken = self.scheduler.run_ready(step, most)
+        def hand_over(record: Record, outcome: object) -> bool:
+            """There is room for some."""
+            if outcome is not OUTPUT or len(self.model.entries(State.PRODUCING)) >= MAX_PRODUCING:
+                return False
+            if len(started) == sent_at:
+                self.scheduler.keep_books()
+                self.check_all()
+            self._producing(started[-1])
+            return True
+
+        taken = self.scheduler.run_ready(step, hand_over, most)
         assert len(started) <= most
         assert len({entry.owner.partition for entry in started}) <= 1
-        if len(started) > ends:
-            assert taken == (started[-1].record, None)
+        if started and started[-1].state is State.IN_FLIGHT:
+            assert taken == (started[-1].record, OUTPUT if len(started) <= ends else None)
         else:
             assert taken is None
 
@@ -138,8 +158,11 @@ class Moves(Sessions):
         if len(self.model.entries(State.PRODUCING)) < MAX_PRODUCING:
             entry = self.chosen(pick, State.IN_FLIGHT)
             self.scheduler.produce(entry.record)
-            entry.state = State.PRODUCING
-            self.most_producing = max(self.most_producing, len(self.model.entries(State.PRODUCING)))
+            self._producing(entry)
+
+    def _producing(self, entry: Entry) -> None:
+        entry.state = State.PRODUCING
+        self.most_producing = max(self.most_producing, len(self.model.entries(State.PRODUCING)))
 
     @precondition(having(*BEGUN))
     @rule(pick=PICK, delay=st.sampled_from([0.0, 1.0, 2.0, 5.0]))

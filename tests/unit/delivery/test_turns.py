@@ -1,0 +1,131 @@
+"""What handlers do to their own consumer in the turn in which their outputs are handed over."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aioparallel import Outgoing, Producing, Record
+from aioparallel.engine.stats import Stats
+from aioparallel.testing.memory import InMemoryBroker
+from tests.unit.delivery.test_outputs import broker_with, values
+from tests.unit.engine.memory import committed, consumer_of, until
+
+
+def copy_of(record: Record) -> Outgoing:
+    return Outgoing("out", record.value, record.key)
+
+
+async def test_statistics_add_up_inside_a_handler_that_produces() -> None:
+    """Each handler sees itself in flight and those of its turn before it producing, nothing twice."""
+    broker = broker_with([b"%d" % n for n in range(40)])
+    seen: list[Stats] = []
+
+    async def handle(record: Record) -> Outgoing:
+        if record.offset % 3:
+            seen.append(consumer.stats())
+        return copy_of(record)
+
+    async with asyncio.timeout(10), consumer_of(broker, until="end") as consumer:
+        await consumer.run(handle)
+    assert [stats.in_flight for stats in seen] == [1] * len(seen)
+    assert all(s.admitted == s.buffered + s.in_flight + s.producing + s.ended for s in seen)
+    assert any(stats.producing > 1 for stats in seen)
+    assert committed(broker) == 40
+
+
+async def test_a_handler_may_pause_and_produce() -> None:
+    """Nothing starts after it, what was handed over is acknowledged; resume goes on, each output once."""
+    broker = broker_with([b"%d" % (n % 7) for n in range(50)])
+    seen: list[int] = []
+
+    async def handle(record: Record) -> Outgoing:
+        seen.append(record.offset)
+        if len(seen) == 5:
+            consumer.pause()
+        return copy_of(record)
+
+    async with asyncio.timeout(10), consumer_of(broker, until="end") as consumer:
+        run = asyncio.create_task(consumer.run(handle))
+        await until(lambda: consumer._engine and consumer.stats().succeeded == 5)
+        assert (len(seen), consumer.stats().producing) == (5, 0)
+        consumer.resume()
+        await run
+    assert sorted(map(int, filter(None, values(broker)))) == list(range(50))
+
+
+async def test_a_handler_may_stop_the_run_and_produce() -> None:
+    """Its output is acknowledged and its offset committed; what has not begun is left."""
+    broker = broker_with([b"a", b"b", b"c", b"d", b"e"] * 10)
+    seen: list[int] = []
+
+    async def handle(record: Record) -> Outgoing:
+        seen.append(record.offset)
+        if record.offset == 3:
+            consumer.stop()
+        return copy_of(record)
+
+    async with asyncio.timeout(10), consumer_of(broker) as consumer:
+        await consumer.run(handle)
+        stats = consumer.stats()
+    assert seen == list(range(len(seen)))
+    assert sorted(map(int, filter(None, values(broker)))) == seen
+    assert committed(broker) == len(seen)
+    assert stats.admitted == stats.ended + stats.dropped
+
+
+async def test_a_handler_whose_session_is_lost_while_it_runs_produces_nothing() -> None:
+    """Dropped in the middle of the handler's first step: its output stays here, and nothing is committed."""
+    broker = broker_with([b"a", b"b", b"c"])
+
+    async def handle(record: Record) -> Outgoing:
+        if record.offset == 1:
+            engine = consumer._engine
+            assert engine is not None
+            for session in list(engine._processor.scheduler.sessions):
+                engine._processor.scheduler.drop(session)
+            consumer.stop()
+        return copy_of(record)
+
+    async with asyncio.timeout(10), consumer_of(broker) as consumer:
+        await consumer.run(handle)
+        stats = consumer.stats()
+    assert values(broker) in ([], [b"0"])
+    assert stats.admitted == stats.ended + stats.dropped + stats.producing
+    assert committed(broker) in {None, 0}
+
+
+async def test_a_failing_partition_chooser_does_not_reach_the_turn() -> None:
+    """An output that is refused at once fails its record later; those of the same turn are handed over."""
+    broker = broker_with([b"a", b"b", b"c"])
+    failed: list[int] = []
+
+    async def handle(record: Record) -> Outgoing | None:
+        if record.attempt > 1:
+            failed.append(record.offset)
+            return None
+        output = copy_of(record)
+        if record.offset == 1:
+            output.partition = 99
+        return output
+
+    consumer = consumer_of(broker, until="end", producing=Producing(delivery_timeout=0.3))
+    async with asyncio.timeout(10), consumer:
+        await consumer.run(handle)
+    assert failed == [1]
+    assert sorted(filter(None, values(broker))) == [b"0", b"2"]
+    assert committed(broker) == 3
+
+
+async def test_a_handler_that_suspended_hands_over_too() -> None:
+    """After a suspension a single output leaves in one step as well, and order by key holds."""
+    broker: InMemoryBroker = broker_with([b"a", b"b"] * 20)
+
+    async def handle(record: Record) -> Outgoing:
+        await asyncio.sleep(0)
+        return Outgoing("out", record.value, record.key, partition=0)
+
+    async with asyncio.timeout(10), consumer_of(broker, until="end") as consumer:
+        await consumer.run(handle)
+    found = [int(value) for value in values(broker) if value]
+    assert [n for n in found if n % 2] == list(range(1, 40, 2))
+    assert [n for n in found if n % 2 == 0] == list(range(0, 40, 2))
