@@ -90,4 +90,4 @@ def answer_of(code: int, offset: int, timestamp: int) -> Answer:
 
 def unanswered(error: Exception) -> Answer:
     """No answer came: the connection broke, or the broker was silent for too long."""
-    return Answer(Verdict.AGAIN, str(error) or type(error).__name__)
+    return Answer(Verdict.AGAIN, str(error) or type(error).__name__, is_heard=False)
