@@ -17,10 +17,11 @@ from aiokafka.protocol.transaction import InitProducerIdRequest
 from aioparallel.clients.aiokafka.connecting import cut_off, find_broker
 from aioparallel.clients.aiokafka.faults import AUTHENTICATION, deadline
 from aioparallel.clients.aiokafka.metadata import tame_metadata
-from aioparallel.clients.aiokafka.produce_codes import ProduceCode, answer_of, unanswered
+from aioparallel.clients.aiokafka.produce_codes import answer_of, unanswered
 from aioparallel.clients.aiokafka.producer_internals import ProduceAnswer, ProducerConnections, ProducerIdAnswer
 from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
 from aioparallel.clients.aiokafka.quiet import calm
+from aioparallel.clients.error_codes import ErrorCode
 from aioparallel.clients.outbox.partition_queue import Batch, Identity, PartitionQueue
 from aioparallel.clients.outbox.verdicts import Answer
 from aioparallel.errors import BrokerUnreachable, NotAuthorized
@@ -99,11 +100,11 @@ class AiokafkaBrokers:
             answer = cast("ProducerIdAnswer", await connections.send(node, request))
         except kafka.KafkaError as error:
             raise ConnectionError(f"asking for a producer id: {error}") from error
-        if answer.error_code == ProduceCode.NONE:
+        if answer.error_code == ErrorCode.NONE:
             return Identity(answer.producer_id, answer.producer_epoch)
         if answer.error_code in {
-            ProduceCode.CLUSTER_AUTHORIZATION_FAILED,
-            ProduceCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         }:
             raise NotAuthorized("an idempotent producer (permission IDEMPOTENT_WRITE on the cluster)")
         raise ConnectionError(f"asking for a producer id: {kafka.for_code(answer.error_code).__name__}")

@@ -15,7 +15,7 @@ from aioparallel.clients.outbox.verdicts import Answer, Verdict
 from aioparallel.errors import BrokerUnreachable, ConfigurationError, NotAuthorized
 from aioparallel.records import Outgoing, TopicPartition
 from aioparallel.testing.memory.broker import InMemoryBroker
-from aioparallel.testing.memory.codes import RETRIABLE, ErrorCode, Refused
+from aioparallel.testing.memory.codes import ErrorCode, Refused
 from aioparallel.testing.memory.faults import Request
 from aioparallel.testing.memory.link import RETRY_BACKOFF, Link
 
@@ -102,7 +102,7 @@ class InMemoryBrokers:
                 return unreached
             return request.result()
         except Refused as refused:
-            return [_answer(refused.code)] * len(batches)
+            return [answer_of(refused.code, -1, -1)] * len(batches)
         except TimeoutError:
             return [unanswered(TimeoutError("the in-memory broker does not answer"))] * len(batches)
         finally:
@@ -116,7 +116,7 @@ class InMemoryBrokers:
         try:
             offset = self._broker.produce(where, records, len(batch.data), batch.identity.producer_id, batch.sequence)
         except Refused as refused:
-            return _answer(refused.code)
+            return answer_of(refused.code, -1, -1)
         return Answer(Verdict.WRITTEN, "", offset)
 
     # -- metadata
@@ -188,9 +188,3 @@ def _accept(entry: Entry) -> str | None:
 
 def _stamped(output: Outgoing, timestamp: int) -> Outgoing:
     return Outgoing(output.topic, output.value, output.key, output.headers, output.partition, timestamp)
-
-
-def _answer(code: ErrorCode) -> Answer:
-    if code in RETRIABLE:
-        return Answer(Verdict.AGAIN, f"the in-memory broker answered {code.name}")
-    return answer_of(code.value, -1, -1)

@@ -35,6 +35,8 @@ def numbered(first: int, count: int) -> list[Outgoing]:
         Fault(is_request_lost=True),
         Fault(error=ErrorCode.NOT_LEADER_OR_FOLLOWER),
         Fault(error=ErrorCode.NOT_ENOUGH_REPLICAS),
+        Fault(error=ErrorCode.CORRUPT_MESSAGE),
+        Fault(error=ErrorCode.KAFKA_STORAGE_ERROR),
         Fault(error=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
         Fault(request_delay=5.0),
     ],
