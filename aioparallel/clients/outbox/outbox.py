@@ -11,6 +11,7 @@ from typing import NamedTuple
 from aioparallel.clients.outbox.deliveries import Entry
 from aioparallel.clients.outbox.numbering import Identity
 from aioparallel.clients.outbox.partition_queue import Batch, Encode, PartitionQueue
+from aioparallel.clients.outbox.partitioning import KeyHashes
 from aioparallel.clients.outbox.topic import Partitioner, Topic
 from aioparallel.clients.outbox.verdicts import Answer, Verdict
 from aioparallel.errors import ProduceFailed
@@ -53,6 +54,7 @@ class Outbox:
         self._batch_bytes = batch_bytes
         self._largest_unchecked = unchecked_bytes
         self._partitioner = partitioner
+        self._hashes = KeyHashes()
         # In the order of their turn: queues with something to send and nothing under way.
         self._ready: dict[PartitionQueue, None] = {}
         self._leaderless: dict[PartitionQueue, None] = {}
@@ -91,7 +93,7 @@ class Outbox:
         return None
 
     def _new(self, name: str) -> Topic:
-        topic = self.topics[name] = Topic(name, self._batch_bytes, self._partitioner)
+        topic = self.topics[name] = Topic(name, self._batch_bytes, self._partitioner, self._hashes)
         return topic
 
     # -- what the cluster looks like

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from typing import Final
 
 from aioparallel.clients.outbox.partition_queue import PartitionQueue
-from aioparallel.clients.outbox.partitioning import partition_of_key
+from aioparallel.clients.outbox.partitioning import KeyHashes
 from aioparallel.records import Outgoing
 
 __all__ = ["Partitioner", "Topic"]
@@ -15,7 +14,10 @@ __all__ = ["Partitioner", "Topic"]
 Partitioner = Callable[[bytes | None, list[int], list[int]], int]
 """aiokafka's interface: the key, all partitions, those with a leader; returns one of them."""
 
-_KEYS_REMEMBERED: Final = 65_536
+_FEW: Final = 1_024
+"""Keys that each topic remembers itself, 150 KB at most: with so few, half of the time for finding a queue goes."""
+_SHORT: Final = 64
+"""Bytes; longer keys are not kept."""
 _OVERHEAD: Final = 10
 """About what a record takes in a batch besides its key, value and headers, in bytes."""
 
@@ -29,6 +31,8 @@ class Topic:
 
     __slots__ = (
         "_available",
+        "_few",
+        "_hashes",
         "_limit",
         "_partitioner",
         "_room",
@@ -36,12 +40,11 @@ class Topic:
         "_turn",
         "name",
         "partitions",
-        "queue_of_key",
         "queues",
         "unresolved",
     )
 
-    def __init__(self, name: str, limit: int, partitioner: Partitioner | None) -> None:
+    def __init__(self, name: str, limit: int, partitioner: Partitioner | None, hashes: KeyHashes) -> None:
         self.name = name
         self.partitions: list[int] = []
         """All of them, ascending; empty while the topic is not known."""
@@ -53,9 +56,8 @@ class Topic:
         self._turn = 0
         self._sticky = 0
         self._room = 0
-        # Keys come again and again, and hashing one takes longer than everything else that is done with an output.
-        self.queue_of_key = lru_cache(maxsize=_KEYS_REMEMBERED)(self._of_key)
-        """For a key, where the topic is known and no partitioner given."""
+        self._hashes = hashes
+        self._few: dict[bytes, PartitionQueue] = {}
 
     def queue_for(self, output: Outgoing) -> PartitionQueue:
         """Where this output waits. Raises ValueError for a partition that cannot exist, and when the
@@ -75,9 +77,25 @@ class Topic:
         self._room -= _OVERHEAD + len(output.value or b"")
         return self._queue(self._sticky)
 
+    def queue_of_key(self, key: bytes) -> PartitionQueue:
+        """For a key, where the topic is known and no partitioner given. As :func:`partition_of_key` decides."""
+        queue = self._few.get(key)
+        return self._look_up(key) if queue is None else queue
+
+    def _look_up(self, key: bytes) -> PartitionQueue:
+        hashes = self._hashes
+        python_hash = hash(key)
+        slot = python_hash & hashes.MASK
+        found = hashes.hashes[slot] if hashes.keys[slot] == python_hash else hashes.learn(key)
+        number = self.partitions[found % len(self.partitions)]
+        queue = self.queues.get(number) or self._queue(number)
+        if len(self._few) < _FEW and len(key) <= _SHORT:
+            self._few[key] = queue
+        return queue
+
     def update(self, partitions: Sequence[int], available: Sequence[int]) -> None:
         """The metadata is new."""
-        self.queue_of_key.cache_clear()
+        self._few.clear()
         self.partitions = sorted(partitions)
         self._available = sorted(available)
 
@@ -91,9 +109,6 @@ class Topic:
         """Those of the partitions, and the one for what has none yet."""
         yield from self.queues.values()
         yield self.unresolved
-
-    def _of_key(self, key: bytes) -> PartitionQueue:
-        return self._queue(partition_of_key(key, self.partitions))
 
     def _ask(self, partitioner: Partitioner, key: bytes | None) -> int:
         number = partitioner(key, self.partitions.copy(), self._available.copy())

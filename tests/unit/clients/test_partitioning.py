@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioparallel.clients.outbox.partitioning import murmur2, partition_of_key
+from aioparallel.clients.outbox.partitioning import KeyHashes, murmur2, partition_of_key
+from aioparallel.clients.outbox.topic import Topic
 
 # From the tests of Kafka's Java client (org.apache.kafka.common.utils.UtilsTest), signed as there.
 VECTORS = {
@@ -30,3 +33,46 @@ def test_a_key_has_one_of_the_partitions(key: bytes, count: int) -> None:
     """Always the same one of those there are."""
     partitions = list(range(count))
     assert partition_of_key(key, partitions) == partition_of_key(key, partitions) in partitions
+
+
+@given(st.lists(st.sampled_from([b"", b"a", b"b"]) | st.binary(max_size=12), max_size=50), st.integers(1, 100))
+def test_a_topic_remembers_hashes_and_changes_nothing(keys: list[bytes], count: int) -> None:
+    """A key goes where its hash says, whether it is known or new, and follows the number of partitions."""
+    hashes = KeyHashes()
+    topics = [Topic(name, 1000, None, hashes) for name in ("one", "two")]
+    for now in (count, count + 1):
+        for topic in topics:
+            topic.update(range(now), range(now))
+        for key in keys * 2:
+            expected = partition_of_key(key, range(now))
+            assert [topic.queue_of_key(key).partition for topic in topics] == [expected, expected]
+
+
+def test_two_keys_of_one_slot() -> None:
+    """Each has its own hash, whichever was there before."""
+    slots: dict[int, bytes] = {}
+    number = 0
+    while (other := slots.setdefault(hash(b"%d" % number) & KeyHashes.MASK, b"%d" % number)) == b"%d" % number:
+        number += 1
+    topic = Topic("t", 1000, None, KeyHashes())
+    topic.update(range(1000), range(1000))
+    for key in (other, b"%d" % number) * 3:
+        assert topic.queue_of_key(key).partition == partition_of_key(key, range(1000))
+
+
+def test_many_large_keys_take_little_memory() -> None:
+    """2,000 keys of 500 bytes in three topics: less than 2 MB in all, and no key is kept."""
+    tracemalloc.start()
+    try:
+        hashes = KeyHashes()
+        topics = [Topic(name, 1000, None, hashes) for name in ("one", "two", "three")]
+        for topic in topics:
+            topic.update(range(4), range(4))
+        for number in range(2_000):
+            key = b"%0500d" % number
+            for topic in topics:
+                topic.queue_of_key(key)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 2_000_000
