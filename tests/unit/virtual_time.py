@@ -7,7 +7,7 @@ import selectors
 
 __all__ = ["VirtualLoop"]
 
-# Seconds that a turn of the loop takes: timers come due beside somebody who is always ready, too (``sleep(0)`` for ever).
+# Seconds that a turn of the loop takes: beside somebody who is always ready (``sleep(0)`` for ever) timers come due.
 _TURN = 1e-6
 
 
