@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 COMMAND = Path(sys.executable).with_name("aioparallel")
-DEADLINE = 60.0  # seconds for anything that is waited for
+DEADLINE = 120.0  # seconds for anything that is waited for
 
 
 def demo(output: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -257,8 +257,8 @@ def unused_address() -> str:
     return f"127.0.0.1:{port}"
 
 
-EMBEDDED_TIMING = Timing(session_timeout=2.0, heartbeat_interval=0.3, rebalance_timeout=5.0, deadline=15.0)
-KAFKA_TIMING = Timing(session_timeout=3.0, heartbeat_interval=0.3, rebalance_timeout=6.0, deadline=20.0)
+EMBEDDED_TIMING = Timing(session_timeout=2.0, heartbeat_interval=0.3, rebalance_timeout=5.0, deadline=120.0)
+KAFKA_TIMING = Timing(session_timeout=3.0, heartbeat_interval=0.3, rebalance_timeout=6.0, deadline=120.0)
 
 # Not transactions: its markers have a wrong checksum, and it shows readers what is undecided.
 EMBEDDED_FEATURES: frozenset[Feature] = frozenset({"compression", "eviction", "pattern"})

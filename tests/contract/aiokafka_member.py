@@ -13,6 +13,7 @@ from aioparallel.engine.client import Generation
 from aioparallel.records import Record, TopicPartition
 
 __all__ = [
+    "SLACK",
     "Member",
     "consumer_of",
     "coordinator_of",
@@ -29,7 +30,11 @@ def unique(name: str) -> str:
     return f"{name}-{uuid.uuid4()}"
 
 
-async def until(true: Callable[[], object], deadline: float = 15.0, what: str = "the condition") -> None:
+# Seconds that a busy machine may take for what takes none: bounds on time are that much later.
+SLACK = 15.0
+
+
+async def until(true: Callable[[], object], deadline: float = 120.0, what: str = "the condition") -> None:
     """Wait until it is true; fails the test after ``deadline`` seconds."""
     try:
         async with asyncio.timeout(deadline):
@@ -103,7 +108,7 @@ class Member:
         for partition in self.held:
             self.client.seek(partition, offset)
 
-    async def read(self, count: int, quota: int = 1000, deadline: float = 15.0) -> dict[TopicPartition, list[Record]]:
+    async def read(self, count: int, quota: int = 1000, deadline: float = 120.0) -> dict[TopicPartition, list[Record]]:
         """Fetch until ``count`` records came; more than that fails."""
         records: dict[TopicPartition, list[Record]] = {partition: [] for partition in self.held}
         quotas: Mapping[TopicPartition, int] = dict.fromkeys(self.held, quota)

@@ -15,7 +15,7 @@ from .cluster import Cluster, ClusterKind, Compression, Feature, Isolation, Prod
 
 __all__ = ["KINDS", "MemoryCluster"]
 
-TIMING = Timing(session_timeout=1.0, heartbeat_interval=0.02, rebalance_timeout=0.5, deadline=10.0)
+TIMING = Timing(session_timeout=1.0, heartbeat_interval=0.02, rebalance_timeout=0.5, deadline=120.0)
 FEATURES: frozenset[Feature] = frozenset(
     {
         "added partitions",

@@ -15,7 +15,7 @@ from aioparallel.records import TopicPartition
 from aioparallel.testing.local_kafka import LocalKafka
 
 from .aiokafka_cluster import AiokafkaCluster, serving
-from .aiokafka_member import Member, consumer_of, coordinator_of, unique, until
+from .aiokafka_member import SLACK, Member, consumer_of, coordinator_of, unique, until
 
 pytestmark = pytest.mark.real
 
@@ -112,7 +112,7 @@ async def test_an_error_of_the_listener_comes_out_of_fetch(kafka: AiokafkaCluste
     if event == "lost":
         await kafka.evict(group, coordinator_of(member.client).member_id)
     with pytest.raises(ZeroDivisionError):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await member.client.fetch({})
     member.client.wake()
     assert await member.client.fetch({}) == []
@@ -162,7 +162,7 @@ async def test_a_member_that_stops_while_joining_leaves_at_once(kafka: AiokafkaC
     """Its join is not answered until a slow member is ready; the group must not wait for it, nor it for the group."""
     topic, group = unique("topic"), unique("group")
     await kafka.create_topic(topic, 4)
-    members = [Member(kafka.client(group, session_timeout=40.0, rebalance_timeout=30.0)) for _ in range(3)]
+    members = [Member(kafka.client(group, session_timeout=60.0, rebalance_timeout=50.0)) for _ in range(3)]
     stopping, slow, newcomer = members
     ready = asyncio.Event()
 
@@ -177,8 +177,8 @@ async def test_a_member_that_stops_while_joining_leaves_at_once(kafka: AiokafkaC
     newcomer.client.subscribe({topic}, newcomer)
     await until(lambda: not stopping.held and slow.busy, what="one joining, one giving away")
     began = time.monotonic()
-    await stopping.client.stop(10.0)
-    assert time.monotonic() - began < 5.0
+    await stopping.client.stop(60.0)
+    assert time.monotonic() - began < SLACK
     slow.on_revoked = None
     ready.set()
-    await until(lambda: len(slow.held) == len(newcomer.held) == 2, what="a group of the two others", deadline=15.0)
+    await until(lambda: len(slow.held) == len(newcomer.held) == 2, what="a group of the two others", deadline=120.0)

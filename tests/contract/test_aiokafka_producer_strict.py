@@ -18,7 +18,7 @@ from aioparallel.errors import NotAuthorized, ProduceFailed
 from aioparallel.records import Outgoing
 from aioparallel.testing.local_kafka import LocalKafka
 
-from .aiokafka_member import unique
+from .aiokafka_member import SLACK, unique
 from .sender import Sender
 from .test_aiokafka_strict_broker import PROPERTIES, Admin, allow, login
 
@@ -71,11 +71,11 @@ async def test_a_wrong_password(producer_of: Login) -> None:
     began = time.monotonic()
     producer = producer_of("alice", "wrong")
     with pytest.raises(NotAuthorized):
-        await producer.start(15.0)
+        await producer.start(60.0)
     failure = await Sender(producer).failed(Outgoing(unique("topic"), b"value"))
     assert not failure.passing
     assert "not authorised" in failure.reason
-    assert time.monotonic() - began < 10.0
+    assert time.monotonic() - began < SLACK
     assert ["not authorised" in problem.message for problem in producer.problems()] == [True]
 
 
@@ -91,7 +91,7 @@ async def test_permissions_are_named(strict: LocalKafka, admin: Admin, producer_
     assert re.search("not authorised.*(IDEMPOTENT_WRITE|WRITE and DESCRIBE)", failure.reason)
     await asyncio.to_thread(allow, strict, ResourceType.TOPIC, writable, AclOperation.WRITE)
     await asyncio.to_thread(allow, strict, ResourceType.TOPIC, visible, AclOperation.DESCRIBE)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         # The broker takes a moment to hear of permissions.
         while isinstance(await sender.send(Outgoing(writable, b"value")), ProduceFailed):
             await asyncio.sleep(0.05)
@@ -112,6 +112,6 @@ async def test_no_topic_is_created(admin: Admin, producer_of: Login) -> None:
     sender = Sender(producer)
     missing = sender.send(Outgoing(f"{topic}-missing", b"value"))
     await sender.written(Outgoing(topic, b"value"))
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(120):
         assert "topic not found" in str(await missing)
     assert f"{topic}-missing" not in await admin.list_topics()

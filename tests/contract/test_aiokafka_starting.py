@@ -17,7 +17,7 @@ from aioparallel.testing.embedded import EmbeddedBroker
 from aioparallel.testing.local_kafka import LocalKafka
 
 from .aiokafka_cluster import AiokafkaCluster, serving
-from .aiokafka_member import Member, unique, until
+from .aiokafka_member import SLACK, Member, unique, until
 
 
 @pytest_asyncio.fixture
@@ -57,7 +57,7 @@ async def test_a_broker_that_says_nothing_is_unreachable(silent: str) -> None:
     client, before, began = AiokafkaClient(silent, "group"), others(), time.monotonic()
     with pytest.raises(BrokerUnreachable, match=rf"no Kafka broker answered at {silent} within 0.5 s"):
         await client.start(0.5)
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 0.5 + SLACK
     await until(lambda: others() <= before, what="the end of all tasks")
     await client.stop(1.0)
 
@@ -72,8 +72,8 @@ async def test_one_answering_server_is_enough(silent: str, embedded_broker: Embe
     """The others in the list are not waited for, whether they hang or refuse."""
     servers = f"{silent},127.0.0.1:1,{embedded_broker.bootstrap_servers}"
     client, began = AiokafkaClient(servers, unique("group")), time.monotonic()
-    await client.start(10.0)
-    assert time.monotonic() - began < 3.0
+    await client.start(60.0)
+    assert time.monotonic() - began < SLACK
     await client.stop(5.0)
 
 
@@ -82,7 +82,7 @@ async def test_a_broker_that_starts_a_little_later_is_waited_for() -> None:
     with EmbeddedBroker() as broker:
         broker.stop_broker()
         client = AiokafkaClient(broker.bootstrap_servers, unique("group"))
-        starting = asyncio.create_task(client.start(10.0))
+        starting = asyncio.create_task(client.start(60.0))
         await until(lambda: len(others()) > 1, what="the first attempt")
         broker.start_broker()
         await starting
@@ -117,7 +117,7 @@ async def test_stop_keeps_its_time_without_a_broker(how: str) -> None:
         getattr(broker, how)()
         began = time.monotonic()
         await member.client.stop(2.0)
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < 2.0 + SLACK
         assert await fetch == []
         assert others() == before
         if how == "pause":

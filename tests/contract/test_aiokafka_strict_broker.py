@@ -27,7 +27,7 @@ from aioparallel.errors import ClientError, NotAuthorized
 from aioparallel.records import TopicPartition
 from aioparallel.testing.local_kafka import LocalKafka
 
-from .aiokafka_member import Member, consumer_of, unique, until
+from .aiokafka_member import SLACK, Member, consumer_of, unique, until
 
 pytestmark = pytest.mark.real
 
@@ -129,8 +129,8 @@ async def test_a_wrong_password_is_not_authorized_at_once(strict: LocalKafka, ca
         time.monotonic(),
     )
     with pytest.raises(NotAuthorized, match=strict.bootstrap_servers) as failure:
-        await client.start(20.0)
-    assert time.monotonic() - began < 5.0
+        await client.start(60.0)
+    assert time.monotonic() - began < SLACK
     assert "wrong-secret" not in str(failure.value) + caplog.text
 
 
@@ -146,7 +146,7 @@ async def test_a_topic_one_may_not_see_does_not_exist(members: list[Member], adm
 
 async def until_seen(one: Member, topic: str) -> None:
     """Wait until the topic is known to the broker's metadata."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while not await one.client.partitions([topic], 5.0):
             await asyncio.sleep(0.02)
 
@@ -162,7 +162,7 @@ async def test_a_group_that_is_refused_comes_out_of_fetch(
     await alice.client.start(5.0)
     alice.client.subscribe({topic}, alice)
     with pytest.raises(NotAuthorized, match="group 'group-"):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await alice.client.fetch({})
     with pytest.raises(NotAuthorized, match="group 'group-"):
         await alice.client.committed([TopicPartition(topic, 0)], 5.0)
@@ -181,7 +181,7 @@ async def test_a_topic_that_may_not_be_read_comes_out_of_fetch(
     await alice.join(topic)
     alice.read_from(0)
     with pytest.raises(NotAuthorized, match=f"topic '{topic}'"):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await alice.client.fetch(dict.fromkeys(alice.held, 1))
     offsets = dict.fromkeys(alice.held, Committed(1, ""))
     assert await alice.client.commit(offsets, alice.generation, 5.0) == dict.fromkeys(offsets, CommitFault.REFUSED)
@@ -233,7 +233,7 @@ async def test_a_session_timeout_the_broker_refuses_is_explained(strict: LocalKa
         await until_seen(short, topic)
         short.client.subscribe({topic}, short)
         with pytest.raises(ClientError, match=r"refuses session_timeout: keep it between its group\.min"):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 await short.client.fetch({})
     finally:
         await short.client.stop(5.0)

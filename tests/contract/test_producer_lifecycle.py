@@ -55,19 +55,19 @@ async def test_stopping_fails_what_cannot_be_delivered(cluster: Cluster, topic: 
 
 async def test_nobody_there_is_told_in_time(cluster: Cluster, topic: str) -> None:
     """start() raises BrokerUnreachable; what is sent all the same fails after the delivery timeout, one by one."""
-    sender = Sender(cluster.unreachable_producer(delivery_timeout=1.0))
+    sender = Sender(cluster.unreachable_producer(delivery_timeout=2.0))
     began = monotonic()
     first = sender.send(Outgoing(topic, b"value"))
     with pytest.raises(BrokerUnreachable):
-        await sender.producer.start(0.5)
+        await sender.producer.start(1.0)
     second = sender.send(Outgoing(topic, b"value"))
     failure = await first
     assert not second.done()
     assert isinstance(failure, ProduceFailed)
     assert failure.passing
-    assert "delivery_timeout=1 s" in failure.reason
+    assert "delivery_timeout=2 s" in failure.reason
     assert isinstance(await second, ProduceFailed)
-    assert 1.4 < monotonic() - began < 4.0
+    assert 2.9 < monotonic() - began < 20.0
 
 
 async def test_partitions_are_those_that_exist(cluster: Cluster, topic: str) -> None:
@@ -84,15 +84,15 @@ async def test_nobody_there_to_name_partitions(cluster: Cluster, topic: str) -> 
     """partitions() raises TimeoutError when nobody answers."""
     began = monotonic()
     with pytest.raises(TimeoutError):
-        await cluster.unreachable_producer(delivery_timeout=5.0).partitions([topic], 0.5)
-    assert monotonic() - began < 2.0
+        await cluster.unreachable_producer(delivery_timeout=60.0).partitions([topic], 0.5)
+    assert monotonic() - began < 15.0
 
 
 async def test_a_missing_topic_fails_alone(cluster: Cluster, topic: str) -> None:
     """Outputs for a topic that does not exist fail within the delivery timeout, with advice; others are not held up,
     and nothing is created."""
     await cluster.create_topic(topic)
-    sender = Sender(cluster.producer(delivery_timeout=2.0))
+    sender = Sender(cluster.producer(delivery_timeout=4.0))
     missing = sender.send(Outgoing(f"{topic}-missing", b"value"))
     await sender.written(Outgoing(topic, b"value"))
     assert not missing.done()
@@ -107,7 +107,7 @@ async def test_a_missing_topic_fails_alone(cluster: Cluster, topic: str) -> None
 async def test_a_missing_partition_fails_alone(cluster: Cluster, topic: str) -> None:
     """Outputs for a partition that does not exist fail likewise, told how many there are."""
     await cluster.create_topic(topic, 2)
-    sender = Sender(cluster.producer(delivery_timeout=2.0))
+    sender = Sender(cluster.producer(delivery_timeout=4.0))
     missing = sender.send(Outgoing(topic, b"value", partition=7), Outgoing(topic, b"value", partition=0))
     await sender.written(Outgoing(topic, b"value", partition=1))
     async with asyncio.timeout(cluster.timing.deadline):

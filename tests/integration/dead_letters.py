@@ -137,7 +137,7 @@ class Letters:
             admin = AIOKafkaAdminClient(bootstrap_servers=self.broker.bootstrap_servers)
             await admin.start()
             try:
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(120):
                     while True:
                         try:
                             found = await admin.list_consumer_group_offsets(self.group)

@@ -23,8 +23,6 @@ from aioparallel.cli.bench.workload import Shape
 from aioparallel.errors import AioparallelError
 from aioparallel.testing import EmbeddedBroker
 
-pytestmark = pytest.mark.timeout(60)
-
 SHAPE = Shape(records=400, keys=20, partitions=2, sleep=(0, 1_000))
 NAMES = ("ours", "getmany", "async-for", "task-per-record")
 STOPPED = ("ours", "getmany", "task-per-record", "ceiling")  # 400 sleeps of 0.1 s, 20 at once, take 2 s
@@ -37,7 +35,7 @@ async def broker() -> AsyncIterator[EmbeddedBroker]:
 
 
 async def play(
-    broker: EmbeddedBroker, contestants: dict[str, Contestant | str], shape: Shape = SHAPE, limit: float = 20.0
+    broker: EmbeddedBroker, contestants: dict[str, Contestant | str], shape: Shape = SHAPE, limit: float = 120.0
 ) -> tuple[Case, list[tuple[str, int]]]:
     """One warm round of these; the case, and the progress told."""
     told: list[tuple[str, int]] = []
@@ -129,7 +127,7 @@ async def test_nobody_is_left_behind_when_it_is_cancelled(broker: EmbeddedBroker
     pid = tmp_path / "pid"
     code = f"import os, pathlib, time; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(600)"
     playing = asyncio.create_task(play(broker, {"made": program(code)}))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not (pid.exists() and pid.read_text()):
             await asyncio.sleep(0.01)
     playing.cancel()
@@ -145,7 +143,7 @@ def test_nobody_is_left_behind_when_the_benchmark_is_killed() -> None:
     known, left_alone = (subprocess.Popen(sleeping, start_new_session=True) for _ in range(2))
     try:
         orders = f"+{known.pid}\n+{left_alone.pid}\n-{left_alone.pid}\n"
-        subprocess.run([sys.executable, str(REAPER_SCRIPT)], input=orders, text=True, check=True, timeout=20)
+        subprocess.run([sys.executable, str(REAPER_SCRIPT)], input=orders, text=True, check=True, timeout=120)
         assert known.wait(20) == -signal.SIGKILL
         assert left_alone.poll() is None
     finally:

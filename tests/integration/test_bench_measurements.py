@@ -13,8 +13,6 @@ from aioparallel.cli.bench.latency import Course
 from aioparallel.cli.bench.model import Case
 from aioparallel.testing import EmbeddedBroker
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @pytest.fixture
 async def broker() -> AsyncIterator[EmbeddedBroker]:

@@ -18,7 +18,7 @@ from aioparallel.testing import LocalKafka
 
 from .dead_letters import Letters, Sent
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.real
 
 COMMAND = "from aioparallel.cli import main; main()"
 
@@ -78,7 +78,7 @@ def test_raw_value(local_kafka: LocalKafka) -> None:
     letters.write(Sent(b"\xff\x00raw\n"), Sent(b"other"))
     command = [sys.executable, "-c", COMMAND, "dlq", "show", letters.topic, "--raw"]
     environment = {**os.environ, "AIOPARALLEL_BOOTSTRAP_SERVERS": local_kafka.bootstrap_servers}
-    ran = subprocess.run([*command, "--limit", "1"], capture_output=True, env=environment, timeout=60, check=False)
+    ran = subprocess.run([*command, "--limit", "1"], capture_output=True, env=environment, timeout=120, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"\xff\x00raw\n", b"")
     output, said = letters.run("show", "--raw", "--error", "ValueError", code=2)
     assert output == ""
@@ -351,12 +351,12 @@ def stopped_on_its_way(letters: Letters, how: signal.Signals) -> tuple[int, byte
     )
     assert process.stderr is not None
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not letters.committed().get(0, (0, ""))[0]:
             assert process.poll() is None
             assert time.monotonic() < deadline
         process.send_signal(how)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=120)
         return process.returncode, said
     finally:
         process.kill()

@@ -15,7 +15,7 @@ from aioparallel.testing import LocalKafka, OrderChecker
 from aioparallel.testing.pytest_plugin import TopicMaker
 from tests.load.topics import fill_numbered, number_of, read_all
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.real
 
 RECORDS, KEYS, PARTITIONS = 5_000, 100, 4
 
@@ -99,7 +99,7 @@ async def test_a_broker_that_dies_while_outputs_are_on_their_way_loses_none() ->
             return Outgoing("target", record.value, record.key)
 
         consumer = ParallelConsumer("source", bootstrap_servers=servers, group_id="g", until="end")
-        async with asyncio.timeout(90), consumer:
+        async with asyncio.timeout(120), consumer:
             await consumer.run(handle)
             assert consumer.stats().failed_attempts == 0
         restarting.join()
@@ -141,7 +141,7 @@ async def test_a_record_goes_through_retry_topics(local_kafka: LocalKafka, kafka
             retry=RetryPolicy(max_attempts=1), retry_topics={first: 0.2, second: 0.5}, dead_letter=dead_letters
         ),
     )
-    async with asyncio.timeout(60), consumer:
+    async with asyncio.timeout(120), consumer:
         running = asyncio.ensure_future(consumer.run(handle))
         while len(calls) < 7:
             await asyncio.sleep(0.01)

@@ -15,9 +15,9 @@ from aioparallel.testing import LocalKafka
 from aioparallel.testing.pytest_plugin import TopicMaker
 from tests.load.producing import Message, fill
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.real
 
-DEADLINE = 20.0
+DEADLINE = 120.0
 KIB = 1024
 
 

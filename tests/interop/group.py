@@ -22,7 +22,7 @@ from aioparallel.records import TopicPartition
 __all__ = ["Committed", "Group", "Place", "open_group", "said_by"]
 
 _POLL_INTERVAL = 0.05
-_DEADLINE = 30.0
+_DEADLINE = 120.0
 _NO_COORDINATOR_YET = (GroupCoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError)
 """A fresh broker makes its offsets topic when the first group asks."""
 

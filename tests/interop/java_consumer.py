@@ -13,7 +13,7 @@ from .java_programs import JavaPrograms
 
 __all__ = ["JavaConsumer", "java_consumer"]
 
-_CLOSE_TIMEOUT = 30.0
+_CLOSE_TIMEOUT = 120.0
 
 
 class JavaConsumer:

@@ -12,7 +12,7 @@ from .java_programs import JavaPrograms
 
 __all__ = ["Encodings", "java_decodes", "java_encodes"]
 
-_TIMEOUT = 60.0
+_TIMEOUT = 120.0
 
 
 class Encodings(NamedTuple):

@@ -16,7 +16,7 @@ from .group import Group, Place
 __all__ = ["OurConsumer", "run_to_the_end"]
 
 How = Literal["raises", "waits"]
-_END_TIMEOUT = 60.0
+_END_TIMEOUT = 120.0
 
 
 class Stuck(Exception):

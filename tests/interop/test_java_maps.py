@@ -13,7 +13,7 @@ from aioparallel.offsets import OffsetMap, decode_offset_map, encode_offset_map
 from .java_maps import Encodings, java_decodes, java_encodes
 from .java_programs import JavaPrograms
 
-pytestmark = pytest.mark.timeout(120, func_only=True)
+pytestmark = pytest.mark.timeout(600, func_only=True)
 
 PLAIN = ("BitSet", "RunLength", "BitSetV2", "RunLengthV2")
 FORMATS = (*PLAIN, *(f"{name}Compressed" for name in PLAIN))

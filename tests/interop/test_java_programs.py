@@ -11,7 +11,7 @@ import pytest
 from .conftest import give_up
 from .java_programs import PROJECT, JavaPrograms, JavaProgramsMissing, build
 
-pytestmark = pytest.mark.timeout(120, func_only=True)
+pytestmark = pytest.mark.timeout(600, func_only=True)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from .java_consumer import java_consumer
 from .java_programs import JavaPrograms
 from .our_consumer import OurConsumer, run_to_the_end
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(120, func_only=True)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600, func_only=True)]
 
 _RANDOM = Random(6)
 

@@ -13,7 +13,7 @@ from .conftest import GroupMaker
 from .group import Place
 from .our_consumer import How, OurConsumer, run_to_the_end
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(120, func_only=True)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600, func_only=True)]
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,7 +63,7 @@ async def test_only_the_stuck_records_run_again_after_sigkill(new_group: GroupMa
     )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             assert await process.stdout.readline() == b"committed\n"
     finally:
         process.kill()

@@ -7,7 +7,7 @@ import selectors
 
 __all__ = ["VirtualLoop"]
 
-# Seconds that a turn of the loop takes: timers come due also beside somebody who is always ready (``sleep(0)``).
+# Seconds that a turn of the loop takes: beside somebody who is always ready (``sleep(0)`` for ever) timers come due.
 _TURN = 1e-6
 
 

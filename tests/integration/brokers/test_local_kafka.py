@@ -38,7 +38,7 @@ async def read(kafka: LocalKafka, topic: str, count: int) -> list[bytes]:
     await consumer.start()
     try:
         consumer.assign([TopicPartition(topic, 0)])
-        return [(await asyncio.wait_for(consumer.getone(), 20)).value for _ in range(count)]
+        return [(await asyncio.wait_for(consumer.getone(), 120)).value for _ in range(count)]
     finally:
         await consumer.stop()
 

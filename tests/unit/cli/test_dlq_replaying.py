@@ -136,7 +136,7 @@ async def test_cancelled_between_sending_and_acknowledgement() -> None:
     marks, chosen = await planned(group, records)
     producer = Acknowledging(log, holds=[b"2"])
     task = asyncio.create_task(Replay(producer, marks, ORDERS).run(read_of(Read(0, records, 3)), chosen))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         while len(log) < 2:
             await asyncio.sleep(0)
     task.cancel()

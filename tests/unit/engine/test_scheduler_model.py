@@ -148,7 +148,6 @@ class SyncCore(Moves):
 
 
 @pytest.mark.hypothesis
-@pytest.mark.timeout(300)
 def test_any_interleaving_keeps_the_invariants(caplog: pytest.LogCaptureFixture) -> None:
     """I1 to I7 and I9 hold after each step of any interleaving, and at its end nothing is stuck or left over."""
     caplog.set_level(logging.CRITICAL, logger="aioparallel.engine.committer")  # commits are refused all the time
