@@ -5,6 +5,8 @@ It plays what stands around the sync core: a pool of workers, time, the coordina
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
@@ -63,7 +65,7 @@ class Moves(Sessions):
         outputs=st.sets(st.integers(1, 5)),
         sent_at=st.integers(0, 5),
     )
-    def run(self, most: int, looked_at: int, ends: int, outputs: set[int], sent_at: int) -> None:
+    def run(self, most: int, looked_at: int, ends: int, outputs: Collection[int] = (), sent_at: int = 0) -> None:
         """A worker runs some whose handlers end in their first step, those of ``outputs`` with something to produce,
         and perhaps one that goes on. One handler looks at the statistics, and somebody while outputs are sent."""
         started: list[Entry] = []
