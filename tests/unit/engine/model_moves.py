@@ -149,6 +149,20 @@ class Moves(Sessions):
         self._ended(entry, outcome)
         assert self.drained == with_drain
 
+    @precondition(having(State.PRODUCING))
+    @rule(pick=PICK, most=st.integers(1, MAX_PRODUCING))
+    def end_produced(self, pick: int, most: int) -> None:
+        """A batch is acknowledged, its records in whatever order."""
+        producing = self.model.entries(State.PRODUCING)
+        first = pick % len(producing)
+        entries = [*producing[first:], *producing[:first]][:most]
+        self.drained = False
+        drains = {entry.owner for entry in entries if entry.owner.stopped and not entry.owner.dropped}
+        self.scheduler.end_produced([entry.record for entry in entries])
+        for entry in entries:
+            self._ended(entry, Outcome.SUCCEEDED)
+        assert self.drained == any(not owner.count(*BEGUN) for owner in drains)
+
     def _ended(self, entry: Entry, outcome: Outcome) -> None:
         if not entry.owner.dropped:
             self.group.logs[entry.owner.partition].ended.add(entry.offset)
