@@ -321,7 +321,7 @@ class ParallelConsumer:
         """A snapshot of counts, lag and partitions. Takes milliseconds with 100,000 records buffered."""
         if self._engine is None:
             raise ConsumerStateError("this consumer does not run yet, so it has no statistics")
-        return self._engine.stats()
+        return self._engine.stats(self._leaving.outputs)
 
     def health(self) -> Health:
         """Whether it runs, and what somebody should look at: a producer that reaches no broker or is refused, handlers

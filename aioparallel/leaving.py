@@ -11,6 +11,7 @@ from aioparallel.delivery.outbox import Outbox
 from aioparallel.engine.health import Problem
 from aioparallel.engine.outlets import Outlet
 from aioparallel.engine.producer import Producer
+from aioparallel.engine.stats import BrokerOutputs
 from aioparallel.errors import ConfigurationError, TopicNotFound
 from aioparallel.options import Options
 from aioparallel.policies import FailurePolicy
@@ -69,6 +70,11 @@ class Leaving:
     def undelivered(self) -> Mapping[Record[Any, Any], str]:
         """Records that cannot be put away, and why."""
         return self._dead_letters.undelivered if self._dead_letters is not None else {}
+
+    @property
+    def outputs(self) -> Sequence[BrokerOutputs]:
+        """What is not acknowledged yet, by broker."""
+        return () if self._producer is None else self._producer.outputs()
 
     @property
     def problems(self) -> Sequence[Problem]:

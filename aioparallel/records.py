@@ -44,7 +44,7 @@ class Origin(NamedTuple):
     partition: int
     offset: int
     timestamp: int
-    """Milliseconds since the epoch."""
+    """Milliseconds since the epoch; -1: the record had none."""
 
 
 class Failure(NamedTuple):
@@ -139,7 +139,7 @@ class Record(Generic[K_co, V_co]):
     ``topic``, ``partition``, ``offset``: where it stands in the log.
     ``key``, ``value``: raw bytes, or None where the record has none; with ``key_deserializer`` or
     ``value_deserializer`` what these made of them, and then ``raw_key`` and ``raw_value`` are the bytes.
-    ``timestamp``: milliseconds since the epoch, as the log holds it.
+    ``timestamp``: milliseconds since the epoch, as the log holds it; -1 where it holds none (message format 0).
     ``headers``: pairs of name and raw bytes, in the log's order.
 
     For type checkers it is generic: ``Record[str, Order]`` says what the deserialisers give; ``Record`` alone is

@@ -7,7 +7,7 @@ record's own headers, which are unchanged, as are key and value.
 ``aioparallel.origin.topic``            where the record stood first
 ``aioparallel.origin.partition``
 ``aioparallel.origin.offset``
-``aioparallel.origin.timestamp``        its timestamp there, milliseconds since the epoch
+``aioparallel.origin.timestamp``        its timestamp there, milliseconds since the epoch; -1: it had none
 ``aioparallel.group``                   the consumer group that gave up on it
 ``aioparallel.attempts``                how often its handler was called
 ``aioparallel.failed.first``            first failed attempt, milliseconds since the epoch
@@ -98,7 +98,7 @@ def read_letter(record: Record[Any, Any]) -> Letter | None:
                 found[_ORIGIN_TOPIC],
                 int(found[_ORIGIN_PARTITION]),
                 int(found[_ORIGIN_OFFSET]),
-                int(found[_ORIGIN_TIMESTAMP]),
+                _timestamp(found[_ORIGIN_TIMESTAMP]),
             ),
             found.get(_GROUP, ""),
             int(found[_ATTEMPTS]),
@@ -109,6 +109,11 @@ def read_letter(record: Record[Any, Any]) -> Letter | None:
         )
     except (KeyError, ValueError):
         return None
+
+
+def _timestamp(text: str) -> int:
+    # Letters of records without one, which only message format 0 has, held this word once.
+    return -1 if text == "None" else int(text)
 
 
 def _is_ours(name: str) -> bool:

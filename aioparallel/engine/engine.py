@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 from aioparallel.engine.assignment import CANCEL_GRACE, Assignment
@@ -22,7 +22,7 @@ from aioparallel.engine.intake import Intake
 from aioparallel.engine.observing import problems_of, stats_of
 from aioparallel.engine.outlets import Disposal, Outlet
 from aioparallel.engine.processor import Processor
-from aioparallel.engine.stats import Stats
+from aioparallel.engine.stats import BrokerOutputs, Stats
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
 
@@ -186,11 +186,11 @@ class Engine:
 
     # -- showing ----------------------------------------------------------------------------------------
 
-    def stats(self) -> Stats:
-        """A snapshot of everything; walks the lanes, so a few times a second at most."""
+    def stats(self, outputs: Sequence[BrokerOutputs]) -> Stats:
+        """A snapshot of everything; walks the lanes, so a few times a second at most. ``outputs``: the producer's."""
         self._processor.scheduler.keep_books()  # a handler may ask
         intake = "stopped" if self._end.done() else self._fetcher.state
-        return stats_of(self._client, self._processor, self._assignment, self._committer, intake)
+        return stats_of(self._client, self._processor, self._assignment, self._committer, intake, tuple(outputs))
 
     def problems(self, undelivered: Mapping[Record[Any, Any], str]) -> tuple[Problem, ...]:
         """What is wrong. ``undelivered``: records that cannot be put away, and why."""

@@ -12,7 +12,8 @@ class Problem:
     """One thing that somebody should look at."""
 
     kind: str
-    """"failed", "producer_unreachable", "handler_stuck", "max_parked", "dead_letter_failed", "map_cut" or "fenced"."""
+    """"failed", "producer_unreachable", "broker_silent", "handler_stuck", "max_parked", "dead_letter_failed",
+    "map_cut" or "fenced"."""
     message: str
     """What it is, with topic, partition and offset."""
 

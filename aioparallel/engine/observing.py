@@ -12,7 +12,7 @@ from aioparallel.engine.health import Problem
 from aioparallel.engine.lanes import length_from
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.session import Session, SessionState
-from aioparallel.engine.stats import LongestLane, PartitionStats, Stats
+from aioparallel.engine.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
 from aioparallel.records import Record
 
 __all__ = ["problems_of", "stats_of"]
@@ -21,7 +21,14 @@ __all__ = ["problems_of", "stats_of"]
 _AT_MOST = 10
 
 
-def stats_of(client: Client, processor: Processor, assignment: Assignment, committer: Committer, intake: str) -> Stats:
+def stats_of(
+    client: Client,
+    processor: Processor,
+    assignment: Assignment,
+    committer: Committer,
+    intake: str,
+    outputs: tuple[BrokerOutputs, ...],
+) -> Stats:
     """A snapshot of everything; walks the lanes, so a few times a second at most."""
     scheduler = processor.scheduler
     partitions = tuple(_partition_stats(client, session) for _, session in sorted(assignment.sessions.items()))
@@ -50,6 +57,7 @@ def stats_of(client: Client, processor: Processor, assignment: Assignment, commi
         cut_maps=committer.cut_maps,
         metadata_limit=committer.limit.characters,
         partitions=partitions,
+        outputs=outputs,
     )
 
 

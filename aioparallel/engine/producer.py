@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from aioparallel.engine.health import Problem
+from aioparallel.engine.stats import BrokerOutputs
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Outgoing, Produced, TopicPartition
 
@@ -40,8 +41,12 @@ class Producer(Protocol):
         """All partitions of these topics. Creates nothing; topics that do not exist are not in the result.
         Raises TimeoutError."""
 
+    def outputs(self) -> Sequence[BrokerOutputs]:
+        """What is not acknowledged yet, by broker. Nothing is asked of the cluster."""
+
     def problems(self) -> Sequence[Problem]:
-        """What somebody should look at now: that nothing can be sent, and why. Nothing is asked of the cluster."""
+        """What somebody should look at now: that nothing can be sent, and why; a broker that does not answer. Nothing
+        is asked of the cluster."""
 
     def send(self, outputs: Sequence[Outgoing], delivered: OnDelivered) -> None:
         """Take these outputs, at least one; returns at once.

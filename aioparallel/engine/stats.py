@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from aioparallel.records import TopicPartition
 
-__all__ = ["LongestLane", "PartitionStats", "Stats"]
+__all__ = ["BrokerOutputs", "LongestLane", "PartitionStats", "Stats"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,26 @@ class LongestLane:
     length: int
     """Records in the lane, its head included."""
     head_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOutputs:
+    """Outputs (dead letters and records for retry topics among them) that one broker has not acknowledged yet."""
+
+    broker: int | None
+    """Its node id, of the leader of their partitions; None where no leader is known, or no such topic."""
+    address: str
+    """``host:port``; empty where it is not known."""
+    outputs: int
+    """All that are not acknowledged."""
+    waiting: int
+    """Those of them that are in no batch yet."""
+    batches: int
+    """Under way: sent and not answered, or to be sent again; one for each partition at most."""
+    oldest: float
+    """Seconds since the oldest of them was handed over; at ``delivery_timeout`` it fails."""
+    silent: float | None
+    """Seconds that the broker has owed an answer, when these are three or more; None while it answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +114,8 @@ class Stats:
     metadata_limit: int
     """Characters of commit metadata the broker takes, as far as is known."""
     partitions: tuple[PartitionStats, ...]
+    outputs: tuple[BrokerOutputs, ...] = ()
+    """What is not acknowledged, by broker; those with nothing outstanding are left out."""
 
     @property
     def ended(self) -> int:

@@ -251,6 +251,8 @@ class WorkerPool:
         self._slice, self._slice_over = _SLICE, False
 
     async def _wait_for_work(self) -> None:
+        if self._closing:
+            return  # closed while this worker let the loop turn: nobody would wake it
         waiter = asyncio.get_running_loop().create_future()
         self._idle.append(waiter)
         self._on_idle()

@@ -12,7 +12,8 @@ from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.commit import OffsetCommitResponse_v3, OffsetFetchResponse_v3
 
 from aioparallel.clients.aiokafka.internals import Connections, Coordinator
-from aioparallel.clients.aiokafka.offsets import Code, GroupOffsets
+from aioparallel.clients.aiokafka.offsets import GroupOffsets
+from aioparallel.clients.error_codes import ErrorCode
 from aioparallel.engine.client import CommitFault, Committed, Generation
 from aioparallel.errors import NotAuthorized
 from aioparallel.records import TopicPartition
@@ -158,21 +159,21 @@ def offsets_answered(*answers: object) -> tuple[GroupOffsets, Answers, list[Gene
 @pytest.mark.parametrize(
     ("code", "fault"),
     [
-        (Code.NONE, None),
-        (Code.ILLEGAL_GENERATION, CommitFault.FENCED),
-        (Code.UNKNOWN_MEMBER_ID, CommitFault.FENCED),
-        (Code.FENCED_INSTANCE_ID, CommitFault.FENCED),
-        (Code.STALE_MEMBER_EPOCH, CommitFault.FENCED),
-        (Code.REBALANCE_IN_PROGRESS, CommitFault.RETRIABLE),
-        (Code.COORDINATOR_LOAD_IN_PROGRESS, CommitFault.RETRIABLE),
-        (Code.COORDINATOR_NOT_AVAILABLE, CommitFault.RETRIABLE),
-        (Code.NOT_COORDINATOR, CommitFault.RETRIABLE),
-        (Code.UNKNOWN_SERVER_ERROR, CommitFault.RETRIABLE),
-        (Code.OFFSET_METADATA_TOO_LARGE, CommitFault.METADATA_TOO_LARGE),
-        (Code.INVALID_COMMIT_OFFSET_SIZE, CommitFault.METADATA_TOO_LARGE),
-        (Code.TOPIC_AUTHORIZATION_FAILED, CommitFault.REFUSED),
-        (Code.GROUP_AUTHORIZATION_FAILED, CommitFault.REFUSED),
-        (Code.UNKNOWN_TOPIC_OR_PARTITION, CommitFault.REFUSED),
+        (ErrorCode.NONE, None),
+        (ErrorCode.ILLEGAL_GENERATION, CommitFault.FENCED),
+        (ErrorCode.UNKNOWN_MEMBER_ID, CommitFault.FENCED),
+        (ErrorCode.FENCED_INSTANCE_ID, CommitFault.FENCED),
+        (ErrorCode.STALE_MEMBER_EPOCH, CommitFault.FENCED),
+        (ErrorCode.REBALANCE_IN_PROGRESS, CommitFault.RETRIABLE),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, CommitFault.RETRIABLE),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, CommitFault.RETRIABLE),
+        (ErrorCode.NOT_COORDINATOR, CommitFault.RETRIABLE),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, CommitFault.RETRIABLE),
+        (ErrorCode.OFFSET_METADATA_TOO_LARGE, CommitFault.METADATA_TOO_LARGE),
+        (ErrorCode.INVALID_COMMIT_OFFSET_SIZE, CommitFault.METADATA_TOO_LARGE),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, CommitFault.REFUSED),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, CommitFault.REFUSED),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, CommitFault.REFUSED),
         (9999, CommitFault.RETRIABLE),
     ],
 )
@@ -183,7 +184,7 @@ async def test_each_error_code_has_its_fault(code: int, fault: CommitFault | Non
     results = await offsets.commit({ONE: Committed(1, ""), TWO: Committed(2, "")}, GENERATION, 1.0)
     assert results == {ONE: fault, TWO: CommitFault.RETRIABLE}
     assert fenced == ([GENERATION] if fault is CommitFault.FENCED else [])
-    assert coordinator.dead == (code in {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE})
+    assert coordinator.dead == (code in {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 
 
 async def test_how_long_offsets_last_is_said_in_the_commit() -> None:
@@ -202,8 +203,10 @@ async def test_how_long_offsets_last_is_said_in_the_commit() -> None:
 
 async def test_a_loading_coordinator_is_not_an_empty_group() -> None:
     """Its answer has an error code and no partitions; taken for "nothing committed" the log would be read anew."""
-    loading = OffsetFetchResponse_v3(throttle_time_ms=0, topics=[], error_code=int(Code.COORDINATOR_LOAD_IN_PROGRESS))
-    moved = OffsetFetchResponse_v3(throttle_time_ms=0, topics=[], error_code=int(Code.NOT_COORDINATOR))
+    loading = OffsetFetchResponse_v3(
+        throttle_time_ms=0, topics=[], error_code=int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    )
+    moved = OffsetFetchResponse_v3(throttle_time_ms=0, topics=[], error_code=int(ErrorCode.NOT_COORDINATOR))
     partly = OffsetFetchResponse_v3(throttle_time_ms=0, topics=[("topic", [(1, -1, "", 0)])], error_code=0)
     whole = OffsetFetchResponse_v3(
         throttle_time_ms=0, topics=[("topic", [(0, 5, "text", 0), (1, -1, "", 0)])], error_code=0
@@ -218,7 +221,9 @@ async def test_a_loading_coordinator_is_not_an_empty_group() -> None:
 
 async def test_a_group_that_may_not_be_read_is_not_authorized() -> None:
     """Permission does not come by waiting."""
-    refused = OffsetFetchResponse_v3(throttle_time_ms=0, topics=[], error_code=int(Code.GROUP_AUTHORIZATION_FAILED))
+    refused = OffsetFetchResponse_v3(
+        throttle_time_ms=0, topics=[], error_code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    )
     offsets, _, _ = offsets_answered(refused)
     with pytest.raises(NotAuthorized, match="group"):
         await offsets.committed([ONE], 1.0)

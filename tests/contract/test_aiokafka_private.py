@@ -33,7 +33,7 @@ from typing_extensions import get_protocol_members
 from aioparallel.clients.aiokafka import internals, quiet
 from aioparallel.clients.aiokafka.internals import RawRecord
 from aioparallel.clients.aiokafka.membership import Membership
-from aioparallel.clients.aiokafka.offsets import Code
+from aioparallel.clients.error_codes import ErrorCode
 from aioparallel.errors import ClientError, FetchFailed, NotAuthorized
 from aioparallel.testing.embedded import EmbeddedBroker
 
@@ -152,17 +152,17 @@ def test_a_metadata_request_can_be_told_to_create_nothing() -> None:
 def test_error_codes_are_those_of_the_protocol() -> None:
     """Where aiokafka knows a code by a class, it is the one we mean."""
     names = {
-        Code.ILLEGAL_GENERATION: kafka.IllegalGenerationError,
-        Code.UNKNOWN_MEMBER_ID: kafka.UnknownMemberIdError,
-        Code.REBALANCE_IN_PROGRESS: kafka.RebalanceInProgressError,
-        Code.OFFSET_METADATA_TOO_LARGE: kafka.OffsetMetadataTooLargeError,
-        Code.INVALID_COMMIT_OFFSET_SIZE: kafka.InvalidCommitOffsetSizeError,
-        Code.COORDINATOR_LOAD_IN_PROGRESS: kafka.GroupLoadInProgressError,
-        Code.COORDINATOR_NOT_AVAILABLE: kafka.GroupCoordinatorNotAvailableError,
-        Code.NOT_COORDINATOR: kafka.NotCoordinatorForGroupError,
-        Code.TOPIC_AUTHORIZATION_FAILED: kafka.TopicAuthorizationFailedError,
-        Code.GROUP_AUTHORIZATION_FAILED: kafka.GroupAuthorizationFailedError,
-        Code.UNKNOWN_TOPIC_OR_PARTITION: kafka.UnknownTopicOrPartitionError,
+        ErrorCode.ILLEGAL_GENERATION: kafka.IllegalGenerationError,
+        ErrorCode.UNKNOWN_MEMBER_ID: kafka.UnknownMemberIdError,
+        ErrorCode.REBALANCE_IN_PROGRESS: kafka.RebalanceInProgressError,
+        ErrorCode.OFFSET_METADATA_TOO_LARGE: kafka.OffsetMetadataTooLargeError,
+        ErrorCode.INVALID_COMMIT_OFFSET_SIZE: kafka.InvalidCommitOffsetSizeError,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: kafka.GroupLoadInProgressError,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE: kafka.GroupCoordinatorNotAvailableError,
+        ErrorCode.NOT_COORDINATOR: kafka.NotCoordinatorForGroupError,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED: kafka.TopicAuthorizationFailedError,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED: kafka.GroupAuthorizationFailedError,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: kafka.UnknownTopicOrPartitionError,
     }
     assert {code: kafka.for_code(code) for code in names} == names
     assert kafka.GroupLoadInProgressError.retriable

@@ -23,7 +23,7 @@ from typing_extensions import get_protocol_members
 from aioparallel.clients import AiokafkaProducer
 from aioparallel.clients.aiokafka import producer_internals
 from aioparallel.clients.aiokafka.brokers import AiokafkaBrokers
-from aioparallel.clients.aiokafka.produce_codes import ProduceCode
+from aioparallel.clients.error_codes import ErrorCode
 from aioparallel.clients.outbox.numbering import Identity
 from aioparallel.clients.outbox.partition_queue import PartitionQueue
 from aioparallel.errors import ProduceFailed
@@ -270,17 +270,17 @@ def test_requests_and_answers_are_as_used() -> None:
 def test_codes_are_those_of_the_protocol() -> None:
     """Where aiokafka knows a code by a class, it is the one we mean."""
     names = {
-        ProduceCode.MESSAGE_TOO_LARGE: kafka.MessageSizeTooLargeError,
-        ProduceCode.INVALID_TOPIC_EXCEPTION: kafka.InvalidTopicError,
-        ProduceCode.RECORD_LIST_TOO_LARGE: kafka.RecordListTooLargeError,
-        ProduceCode.TOPIC_AUTHORIZATION_FAILED: kafka.TopicAuthorizationFailedError,
-        ProduceCode.CLUSTER_AUTHORIZATION_FAILED: kafka.ClusterAuthorizationFailedError,
-        ProduceCode.INVALID_TIMESTAMP: kafka.InvalidTimestampError,
-        ProduceCode.OUT_OF_ORDER_SEQUENCE_NUMBER: kafka.OutOfOrderSequenceNumber,
-        ProduceCode.DUPLICATE_SEQUENCE_NUMBER: kafka.DuplicateSequenceNumber,
-        ProduceCode.INVALID_PRODUCER_EPOCH: kafka.InvalidProducerEpoch,
-        ProduceCode.INVALID_PRODUCER_ID_MAPPING: kafka.InvalidProducerIdMapping,
-        ProduceCode.UNKNOWN_PRODUCER_ID: kafka.UnknownProducerId,
+        ErrorCode.MESSAGE_TOO_LARGE: kafka.MessageSizeTooLargeError,
+        ErrorCode.INVALID_TOPIC_EXCEPTION: kafka.InvalidTopicError,
+        ErrorCode.RECORD_LIST_TOO_LARGE: kafka.RecordListTooLargeError,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED: kafka.TopicAuthorizationFailedError,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED: kafka.ClusterAuthorizationFailedError,
+        ErrorCode.INVALID_TIMESTAMP: kafka.InvalidTimestampError,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: kafka.OutOfOrderSequenceNumber,
+        ErrorCode.DUPLICATE_SEQUENCE_NUMBER: kafka.DuplicateSequenceNumber,
+        ErrorCode.INVALID_PRODUCER_EPOCH: kafka.InvalidProducerEpoch,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING: kafka.InvalidProducerIdMapping,
+        ErrorCode.UNKNOWN_PRODUCER_ID: kafka.UnknownProducerId,
     }
     assert {code: kafka.for_code(code) for code in names} == names
     assert kafka.NotEnoughReplicasError.retriable

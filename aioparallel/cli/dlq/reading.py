@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import aiokafka.errors as kafka
 from aiokafka import AIOKafkaConsumer, TopicPartition  # its own: it takes no other
 
-from aioparallel.clients.aiokafka.faults import translated
+from aioparallel.clients.aiokafka.faults import deadline, translated
 from aioparallel.errors import ClientError
 from aioparallel.records import Record
 
@@ -50,7 +50,8 @@ async def read_spans(
     """Read each partition from the start of its span to its end, and then stop.
 
     Committed records only. A partition's last ``next_offset`` is the end of its span. Close the iterator when it is
-    left early (``contextlib.aclosing``). Raises ClientError, also when nothing comes for 30 seconds.
+    left early (``contextlib.aclosing``). Raises ClientError, also when nothing comes for 30 seconds, and TimeoutError
+    when a request is not answered for so long.
     """
     left: dict[TopicPartition, Span] = {}
     for number, span in spans.items():
@@ -71,7 +72,8 @@ async def read_spans(
         },
     )
     try:
-        await consumer.start()
+        async with deadline(STALLED, f"connecting to read {topic}"):
+            await consumer.start()
         consumer.assign(list(left))
         for tp, span in left.items():
             consumer.seek(tp, span.start)
@@ -91,7 +93,7 @@ async def _read(consumer: Any, left: dict[TopicPartition, Span]) -> AsyncGenerat
         found = await consumer.getmany(timeout_ms=POLL_MS, max_records=MOST_AT_ONCE)
         for tp, span in list(left.items()):
             # Also where nothing was delivered: what lies behind may be gaps only, and just the position tells.
-            next_offset = min(await consumer.position(tp), span.end)
+            next_offset = min(await _position(consumer, tp), span.end)
             if next_offset == positions[tp]:
                 continue
             positions[tp], moved = next_offset, loop.time()
@@ -106,8 +108,15 @@ async def _read(consumer: Any, left: dict[TopicPartition, Span]) -> AsyncGenerat
             raise ClientError(f"no record has come for {STALLED:g} s ({at}); is the cluster reachable?")
 
 
+async def _position(consumer: Any, tp: TopicPartition) -> int:
+    """aiokafka waits for ever when the position has to be asked for: where retention has taken it away."""
+    async with deadline(STALLED, f"asking where {tp.topic}-{tp.partition} begins"):
+        return int(await consumer.position(tp))
+
+
 def _record(raw: Any) -> Record:
-    return Record(raw.topic, raw.partition, raw.offset, raw.key, raw.value, tuple(raw.headers), raw.timestamp)
+    timestamp = -1 if raw.timestamp is None else raw.timestamp  # message format 0 has none
+    return Record(raw.topic, raw.partition, raw.offset, raw.key, raw.value, tuple(raw.headers), timestamp)
 
 
 async def _stop(consumer: Any) -> None:

@@ -77,7 +77,7 @@ def details(dead: DeadLetter, now: float) -> str:
         origin = letter.origin
         lines += [
             f"  origin      {origin.topic}, partition {origin.partition}, offset {origin.offset}, "
-            f"written {local_time(origin.timestamp / 1000)}",
+            + ("without a timestamp" if origin.timestamp < 0 else f"written {local_time(origin.timestamp / 1000)}"),
             f"  failed      {local_time(letter.last.at)}, {age(now - letter.last.at)}; "
             f"first {local_time(letter.first.at)}",
             f"  attempts    {letter.attempts} in group {letter.group or '(unknown)'}",
@@ -105,7 +105,7 @@ def json_details(dead: DeadLetter) -> dict[str, object]:
     told = json_summary(dead)
     if letter is not None:
         told |= {"failed_first": iso_time(letter.first.at), "traceback": letter.traceback}
-    told["timestamp"] = iso_time(record.timestamp / 1000)
+    told["timestamp"] = None if record.timestamp < 0 else iso_time(record.timestamp / 1000)
     told["headers"] = [[name, as_json(value)] for name, value in original_headers(record.headers)]
     told["value"] = as_json(record.value)
     return told

@@ -16,11 +16,12 @@ from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from aioparallel.clients.aiokafka.connecting import cut_off, find_broker
 from aioparallel.clients.aiokafka.faults import AUTHENTICATION, deadline
-from aioparallel.clients.aiokafka.produce_codes import ProduceCode, answer_of, unanswered
+from aioparallel.clients.aiokafka.produce_codes import answer_of, unanswered
 from aioparallel.clients.aiokafka.producer_internals import ProduceAnswer, ProducerConnections, ProducerIdAnswer
 from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
 from aioparallel.clients.aiokafka.quiet import calm
 from aioparallel.clients.aiokafka.silence import Silence, first_answer
+from aioparallel.clients.error_codes import ErrorCode
 from aioparallel.clients.outbox.numbering import Identity
 from aioparallel.clients.outbox.partition_queue import Batch, PartitionQueue
 from aioparallel.clients.outbox.verdicts import Answer
@@ -97,11 +98,11 @@ class AiokafkaBrokers:
         answer = await first_answer(self._watch().brokers(), self._ask_for_id)
         if answer is None:
             raise ConnectionError("asking for a producer id: no broker answers")
-        if answer.error_code == ProduceCode.NONE:
+        if answer.error_code == ErrorCode.NONE:
             return Identity(answer.producer_id, answer.producer_epoch)
         if answer.error_code in {
-            ProduceCode.CLUSTER_AUTHORIZATION_FAILED,
-            ProduceCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         }:
             raise NotAuthorized("an idempotent producer (permission IDEMPOTENT_WRITE on the cluster)")
         raise ConnectionError(f"asking for a producer id: {kafka.for_code(answer.error_code).__name__}")

@@ -76,7 +76,7 @@ class Decoder:
                 record.key = raw.key
                 record.value = raw.value
                 record.headers = tuple(headers) if (headers := raw.headers) else ()
-                record.timestamp = raw.timestamp
+                record.timestamp = -1 if (timestamp := raw.timestamp) is None else timestamp
                 record._parks = 0
                 record._history = None
                 append(record)

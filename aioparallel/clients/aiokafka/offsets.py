@@ -10,7 +10,6 @@ committed. Here both requests are sent as they are, one attempt each.
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -27,6 +26,7 @@ from aioparallel.clients.aiokafka.internals import (
     OffsetCommitAnswer,
     OffsetFetchAnswer,
 )
+from aioparallel.clients.error_codes import ErrorCode
 from aioparallel.engine.client import CommitFault, Committed, Generation
 from aioparallel.records import TopicPartition
 
@@ -35,49 +35,25 @@ __all__ = ["GroupOffsets"]
 logger = logging.getLogger(__name__)
 
 
-class Code(enum.IntEnum):
-    """Error codes of the Kafka protocol that an offset request can be answered with."""
-
-    UNKNOWN_SERVER_ERROR = -1
-    NONE = 0
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    OFFSET_METADATA_TOO_LARGE = 12
-    COORDINATOR_LOAD_IN_PROGRESS = 14
-    COORDINATOR_NOT_AVAILABLE = 15
-    NOT_COORDINATOR = 16
-    ILLEGAL_GENERATION = 22
-    INVALID_GROUP_ID = 24
-    UNKNOWN_MEMBER_ID = 25
-    REBALANCE_IN_PROGRESS = 27
-    INVALID_COMMIT_OFFSET_SIZE = 28
-    TOPIC_AUTHORIZATION_FAILED = 29
-    GROUP_AUTHORIZATION_FAILED = 30
-    UNSUPPORTED_VERSION = 35
-    INVALID_REQUEST = 42
-    FENCED_INSTANCE_ID = 82
-    FENCED_MEMBER_EPOCH = 110
-    STALE_MEMBER_EPOCH = 113
-
-
 _FAULTS: Final[Mapping[int, CommitFault]] = {
-    Code.UNKNOWN_TOPIC_OR_PARTITION: CommitFault.REFUSED,
-    Code.OFFSET_METADATA_TOO_LARGE: CommitFault.METADATA_TOO_LARGE,
-    Code.ILLEGAL_GENERATION: CommitFault.FENCED,
-    Code.INVALID_GROUP_ID: CommitFault.REFUSED,
-    Code.UNKNOWN_MEMBER_ID: CommitFault.FENCED,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: CommitFault.REFUSED,
+    ErrorCode.OFFSET_METADATA_TOO_LARGE: CommitFault.METADATA_TOO_LARGE,
+    ErrorCode.ILLEGAL_GENERATION: CommitFault.FENCED,
+    ErrorCode.INVALID_GROUP_ID: CommitFault.REFUSED,
+    ErrorCode.UNKNOWN_MEMBER_ID: CommitFault.FENCED,
     # The whole request is one batch of the offsets topic, and larger than that topic takes.
-    Code.INVALID_COMMIT_OFFSET_SIZE: CommitFault.METADATA_TOO_LARGE,
-    Code.TOPIC_AUTHORIZATION_FAILED: CommitFault.REFUSED,
-    Code.GROUP_AUTHORIZATION_FAILED: CommitFault.REFUSED,
-    Code.UNSUPPORTED_VERSION: CommitFault.REFUSED,
-    Code.INVALID_REQUEST: CommitFault.REFUSED,
-    Code.FENCED_INSTANCE_ID: CommitFault.FENCED,
-    Code.FENCED_MEMBER_EPOCH: CommitFault.FENCED,
-    Code.STALE_MEMBER_EPOCH: CommitFault.FENCED,
+    ErrorCode.INVALID_COMMIT_OFFSET_SIZE: CommitFault.METADATA_TOO_LARGE,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: CommitFault.REFUSED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: CommitFault.REFUSED,
+    ErrorCode.UNSUPPORTED_VERSION: CommitFault.REFUSED,
+    ErrorCode.INVALID_REQUEST: CommitFault.REFUSED,
+    ErrorCode.FENCED_INSTANCE_ID: CommitFault.FENCED,
+    ErrorCode.FENCED_MEMBER_EPOCH: CommitFault.FENCED,
+    ErrorCode.STALE_MEMBER_EPOCH: CommitFault.FENCED,
 }
 """What each code means for a commit; any other may work later."""
 
-_COORDINATOR_GONE: Final = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
+_COORDINATOR_GONE: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 
 _LARGE_REQUEST: Final = 64 * 1024
 """Bytes of metadata in one request from which an unknown server error means "too large". Apache Kafka 4.3 answers a
@@ -147,14 +123,14 @@ class GroupOffsets:
             self._coordinator.coordinator_dead()
         if CommitFault.FENCED in results.values():
             self._on_fenced(generation)
-        if bad := codes - {Code.NONE}:
+        if bad := codes - {ErrorCode.NONE}:
             _log_fault(self._group_id, f"error codes {sorted(bad)}", len(offsets))
         return results
 
     def _fault(self, code: int, offsets: Mapping[TopicPartition, Committed]) -> CommitFault | None:
-        if code == Code.NONE:
+        if code == ErrorCode.NONE:
             return None
-        if code == Code.UNKNOWN_SERVER_ERROR:
+        if code == ErrorCode.UNKNOWN_SERVER_ERROR:
             size = sum(len(committed.metadata.encode()) for committed in offsets.values())
             return CommitFault.METADATA_TOO_LARGE if size > _LARGE_REQUEST else CommitFault.RETRIABLE
         return _FAULTS.get(code, CommitFault.RETRIABLE)
@@ -180,13 +156,13 @@ class GroupOffsets:
                 await asyncio.sleep(self._retry_backoff)
 
     def _read(self, answer: OffsetFetchAnswer, wanted: set[TopicPartition]) -> dict[TopicPartition, Committed]:
-        self._check(answer.error_code if answer.API_VERSION >= 2 else Code.NONE, f"group {self._group_id!r}")
+        self._check(answer.error_code if answer.API_VERSION >= 2 else ErrorCode.NONE, f"group {self._group_id!r}")
         found: dict[TopicPartition, Committed] = {}
         for topic, partitions in answer.topics:
             for partition, offset, metadata, code in partitions:
-                if code != Code.UNKNOWN_TOPIC_OR_PARTITION:
+                if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     self._check(code, topic)
-                if offset >= 0 and code == Code.NONE:
+                if offset >= 0 and code == ErrorCode.NONE:
                     found[TopicPartition(topic, partition)] = Committed(offset, metadata or "")
                 wanted.discard(TopicPartition(topic, partition))
         if wanted:
@@ -195,7 +171,7 @@ class GroupOffsets:
         return found
 
     def _check(self, code: int, what: str) -> None:
-        if code == Code.NONE:
+        if code == ErrorCode.NONE:
             return
         if code in _COORDINATOR_GONE:
             self._coordinator.coordinator_dead()

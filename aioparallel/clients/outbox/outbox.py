@@ -152,8 +152,9 @@ class Outbox:
             if queue.batch is None and queue.numbering.next(self._fresh) is None:
                 self.needs_identity = True  # it stays ready
                 continue
+            batch = queue.take(self._encode, self._fresh)
             self._ready.pop(queue, None)
-            if (batch := queue.take(self._encode, self._fresh)) is None:
+            if batch is None:
                 continue
             batch.node = node
             batches.append(batch)
@@ -200,7 +201,7 @@ class Outbox:
         """Fail all outputs that are out of time."""
         cut: list[Batch] = []
         deadlines: list[float] = []
-        for queue in self._all():
+        for queue in self.queues:
             self._expire(queue, now, explain, cut)
             if (deadline := queue.next_deadline) is not None:
                 deadlines.append(deadline)
@@ -210,7 +211,7 @@ class Outbox:
         """Fail outputs of partitions that the metadata has not known since then, those up to this deadline; returns
         batches to cut off, as :meth:`expire` does."""
         cut: list[Batch] = []
-        for queue in self._all():
+        for queue in self.queues:
             if queue.missing_since is not None and queue.missing_since <= since:
                 self._expire(queue, deadline, explain, cut)
         return cut
@@ -222,7 +223,7 @@ class Outbox:
 
     def clear(self) -> list[Entry]:
         """Take everything out: nothing is outstanding any more; the entries are still to be failed."""
-        entries = [entry for queue in self._all() for entry in queue.drain()]
+        entries = [entry for queue in self.queues for entry in queue.drain()]
         self._ready.clear()
         self._leaderless.clear()
         return entries
@@ -239,7 +240,9 @@ class Outbox:
             # It may have been waiting for the batch that was under way.
             self._ready[queue] = None
 
-    def _all(self) -> list[PartitionQueue]:
+    @property
+    def queues(self) -> list[PartitionQueue]:
+        """Those of all topics."""
         return [queue for topic in self.topics.values() for queue in topic.all_queues]
 
 

@@ -6,18 +6,19 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from aioparallel.clients.outbox.brokers import Brokers
+from aioparallel.clients.outbox.carrying import LONGEST_PAUSE, Carrier
 from aioparallel.clients.outbox.deliveries import Entry, Outstanding, entries_of
 from aioparallel.clients.outbox.outbox import Outbox, fail
-from aioparallel.clients.outbox.partition_queue import Batch, PartitionQueue
-from aioparallel.clients.outbox.requests import Request, Requests
+from aioparallel.clients.outbox.overview import by_broker, silence_of
+from aioparallel.clients.outbox.partition_queue import PartitionQueue
 from aioparallel.clients.outbox.trouble import Trouble
-from aioparallel.clients.outbox.verdicts import Verdict
 from aioparallel.engine.health import Problem
 from aioparallel.engine.producer import OnDelivered
+from aioparallel.engine.stats import BrokerOutputs
 from aioparallel.errors import BrokerUnreachable, NotAuthorized
 from aioparallel.records import Outgoing, TopicPartition
 
@@ -27,8 +28,6 @@ logger = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT: Final = 30.0
 """Seconds of one attempt to connect in the background; after it comes the next one."""
-_REQUESTS_IN_FLIGHT: Final = 3
-"""To each broker, at most."""
 _WORTH: Final = 1_000
 """Outputs that must wait before another request joins one that is on its way. A broker answers the requests of a
 connection one after the other, so sending few outputs sooner only makes more requests: with 1,000 keys, each waiting
@@ -40,10 +39,6 @@ _REQUEST_BYTES: Final = 256 * 1024
 """About the size of a request: what is encoded in one go, and so holds the loop, about 3 ms with small outputs."""
 _MISSING_TIMEOUT: Final = 10.0
 """Seconds that a topic may be unknown to the cluster before its outputs fail: a new one takes a moment to be known."""
-_LOOK_AGAIN: Final = 1.0
-"""Seconds between two looks at the metadata while a broker is silent."""
-_LONGEST_PAUSE: Final = 1.0
-"""Seconds between two attempts, after several that failed."""
 _CLOSING: Final = 0.8
 """Seconds for closing the connections, after the time for what is outstanding."""
 
@@ -80,20 +75,18 @@ class QueueingProducer:
         self._is_closed = False
         self._trouble = ""
         """Why nothing can be sent at all, while nothing can."""
-        self._requests = Requests()
         self._unsent = Trouble(servers)
-        self._tasks: set[asyncio.Task[None]] = set()
         self._sending: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._identifying: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
         self._work = asyncio.Event()
+        self._carrier = Carrier(outbox, self._brokers, retry_backoff, self._work.set)
         self._is_awake = False
         """Whether the work is set and not yet begun."""
         self._idle = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
-        self._look: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else f"{self._outstanding.count} outstanding"
@@ -138,9 +131,20 @@ class QueueingProducer:
         elif self._linger is None:
             self._linger = loop.call_later(self._linger_time, self._lingered)
 
+    def outputs(self) -> Sequence[BrokerOutputs]:
+        """What is not acknowledged yet, by broker. Walks the partitions that are produced to."""
+        if self._loop is None:
+            return ()
+        now, brokers = self._loop.time(), self._brokers
+        silent = self._carrier.silent(now)
+        queues = self._outbox.queues
+        return by_broker(queues, brokers.leader_of, brokers.address_of, silent, now, self._delivery_timeout)
+
     def problems(self) -> Sequence[Problem]:
-        """That nothing can be sent at all, and why."""
-        return () if self._loop is None else self._unsent.problems(self._loop.time())
+        """That nothing can be sent at all, and why; brokers that do not answer."""
+        if self._loop is None:
+            return ()
+        return (*self._unsent.problems(self._loop.time()), *silence_of(self.outputs()))
 
     async def stop(self, timeout: float) -> None:
         """Give what is outstanding ``timeout`` seconds, fail the rest, close all connections. Never raises."""
@@ -155,13 +159,15 @@ class QueueingProducer:
         finally:
             reason = "the producer was closed before this was acknowledged"
             fail(self._outbox.clear(), f"{reason} ({self._trouble})" if self._trouble else reason, passing=True)
-            for timer in (self._timer, self._linger, self._look):
+            for timer in (self._timer, self._linger):
                 if timer is not None:
                     timer.cancel()
             beside = (self._sending, self._refreshing, self._identifying)
-            tasks = [task for task in (*self._tasks, *beside) if task is not None]
-            for task in tasks:
-                task.cancel()
+            tasks = self._carrier.close()
+            for task in beside:
+                if task is not None:
+                    task.cancel()
+                    tasks.add(task)
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSING / 4)
         await self._brokers.close(_CLOSING)
@@ -214,26 +220,21 @@ class QueueingProducer:
 
     async def _send_ready(self) -> None:
         """Send all that may be sent now. What is ready later, with an answer or new metadata, wakes us again."""
-        outbox, requests = self._outbox, self._requests
-        loop = asyncio.get_running_loop()
+        outbox, carrier = self._outbox, self._carrier
         while outbox.has_ready:
             sent = False
-            for node, queues in outbox.by_node(self._brokers.leader_of, requests.busy(_REQUESTS_IN_FLIGHT)).items():
-                if requests.count(node) and sum(len(queue.waiting) for queue in queues) < _WORTH:
+            for node, queues in outbox.by_node(self._brokers.leader_of, carrier.busy).items():
+                if carrier.count(node) and sum(len(queue.waiting) for queue in queues) < _WORTH:
                     continue  # its answer wakes us again
                 if batches := outbox.fill(queues, node, _REQUEST_BYTES):
                     sent = True
-                    task = asyncio.create_task(self._carry(requests.begin(node, batches, loop.time())))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
+                    carrier.carry(node, batches)
                 # Encoding holds the loop; others have their turn in between.
                 await asyncio.sleep(0)
             if outbox.needs_identity and (self._identifying is None or self._identifying.done()):
                 self._identifying = asyncio.create_task(self._identify())
             if not sent:
                 return
-            if self._look is None:
-                self._look = loop.call_at(requests.next_look(loop.time()) or 0.0, self._look_at_silent)
 
     async def _identify(self) -> None:
         """Get a producer id for the partitions that need one. Beside the sending: the others go on meanwhile."""
@@ -254,47 +255,6 @@ class QueueingProducer:
                 await asyncio.sleep(max(0.1, self._retry_backoff))
                 self._brokers.doubt()
         self._work.set()
-
-    async def _carry(self, request: Request) -> None:
-        """One request, from the way there to what follows from its answers."""
-        try:
-            answers = await self._brokers.produce(request.node, request.batches)
-        finally:
-            self._requests.end(request)
-        again: list[Batch] = []
-        for batch, answer in zip(request.batches, answers, strict=True):
-            if answer.verdict is not Verdict.WRITTEN:
-                _log_answer(batch, answer.verdict, answer.explain(len(batch.data)))
-            if answer.verdict is Verdict.AGAIN:
-                again.append(batch)
-            self._outbox.answered(batch, answer)
-        self._work.set()
-        if again:
-            self._brokers.doubt()
-            attempts = max(batch.attempts for batch in again)
-            await asyncio.sleep(min(_LONGEST_PAUSE, self._retry_backoff * 2 ** min(attempts - 1, 10)))
-            for batch in again:
-                self._outbox.resume(batch)
-            self._work.set()
-
-    # -- brokers that do not answer
-
-    def _look_at_silent(self) -> None:
-        """While a broker is silent, look every second whether its partitions have another leader."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        is_silent = bool(self._requests.silent(now))
-        at = now + _LOOK_AGAIN if is_silent else self._requests.next_look(now)
-        self._look = None if at is None else loop.call_at(at, self._look_at_silent)
-        if is_silent:
-            self._brokers.doubt()
-            self._leave_deserted()
-
-    def _leave_deserted(self) -> None:
-        """What is on its way to a silent broker goes to the new leaders. It keeps its numbers: whoever writes it
-        first, the other refuses it or recognises it."""
-        now = asyncio.get_running_loop().time()
-        self._cut(self._requests.deserted(now, self._brokers.leader_of), "its partitions have another leader")
 
     # -- connecting
 
@@ -325,7 +285,7 @@ class QueueingProducer:
 
     def _metadata_changed(self) -> None:
         self._outbox.update(self._brokers.partitions_of, asyncio.get_running_loop().time())
-        self._leave_deserted()
+        self._carrier.metadata_changed()
         self._work.set()
 
     async def _refresh(self) -> None:
@@ -342,10 +302,10 @@ class QueueingProducer:
                 fail(self._outbox.clear_topic(topic), reason, passing=False)
             since = loop.time() - self._missing_timeout
             given_up = self._outbox.give_up_missing(since, since + self._delivery_timeout, self._explain_missing)
-            self._cut({batch.node for batch in given_up}, "it has not answered in time")
+            self._carrier.cut({batch.node for batch in given_up}, "it has not answered in time")
             self._work.set()
             await asyncio.sleep(pause)
-            pause = min(_LONGEST_PAUSE, max(0.05, pause) * 1.5)
+            pause = min(LONGEST_PAUSE, max(0.05, pause) * 1.5)
 
     def _explain_missing(self, queue: PartitionQueue) -> str:
         known = self._brokers.partitions_of(queue.topic)
@@ -359,7 +319,7 @@ class QueueingProducer:
         loop = asyncio.get_running_loop()
         # Timers run up to the clock's resolution early.
         outdated = self._outbox.expire(loop.time() + 0.001, self._explain_timeout)
-        self._cut({batch.node for batch in outdated.cut}, "it has not answered in time")
+        self._carrier.cut({batch.node for batch in outdated.cut}, "it has not answered in time")
         at = outdated.next_deadline
         self._timer = None if at is None else loop.call_at(at, self._out_of_time)
         self._work.set()
@@ -373,18 +333,6 @@ class QueueingProducer:
         why = f" (last: {trouble})" if trouble else ""
         return f"not acknowledged within delivery_timeout={self._delivery_timeout:g} s{why}"
 
-    def _cut(self, nodes: Iterable[int], why: str) -> None:
-        """What is on its way there gets no further than it is, as far as that is in our hands."""
-        for node in nodes:
-            logger.warning(
-                "Cutting the connection to broker %d (%s): %s",
-                node,
-                self._brokers.address_of(node),
-                why,
-                extra={"action": "cut", "node": node},
-            )
-            self._brokers.cut(node)
-
     def _nothing_left(self) -> None:
         self._idle.set()
 
@@ -392,17 +340,3 @@ class QueueingProducer:
 def _refuse(refused: Sequence[tuple[Entry, str]], passing: bool) -> None:
     for entry, reason in refused:
         fail([entry], reason, passing=passing)
-
-
-def _log_answer(batch: Batch, verdict: Verdict, reason: str) -> None:
-    queue = batch.queue
-    logger.log(
-        logging.INFO if verdict is Verdict.AGAIN else logging.WARNING,
-        "A batch of %d for %s-%d was not written (%s): %s",
-        len(batch.entries),
-        queue.topic,
-        queue.partition,
-        verdict.value,
-        reason,
-        extra={"action": "produce_" + verdict.name.lower(), "topic": queue.topic, "partition": queue.partition},
-    )

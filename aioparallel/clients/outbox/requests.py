@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
@@ -13,73 +12,84 @@ __all__ = ["SILENCE", "Request", "Requests"]
 SILENCE: Final = 3.0
 """Seconds without an answer after which a broker counts as silent. A broker that is well may need some, for it waits
 for its followers."""
+_FORGOTTEN: Final = 5.0
+"""Seconds without a request to a node after which it owes nothing any more."""
 _EARLY: Final = 0.001
 """Seconds that a timer may run before its time."""
 
 
 class Request:
-    """Batches on their way to one node, since ``sent_at`` (seconds on the loop's clock)."""
+    """Batches on their way to one node."""
 
-    __slots__ = ("batches", "node", "sent_at")
+    __slots__ = ("batches", "node")
 
-    def __init__(self, node: int, batches: Sequence[Batch], sent_at: float) -> None:
+    def __init__(self, node: int, batches: Sequence[Batch]) -> None:
         self.node = node
         self.batches = batches
-        self.sent_at = sent_at
+
+
+class Debt:
+    """What one node owes: an answer ``since`` then; ``asked``: when it was last asked, or given up."""
+
+    __slots__ = ("asked", "requests", "since")
+
+    def __init__(self, now: float) -> None:
+        self.since = self.asked = now
+        self.requests: set[Request] = set()
 
 
 class Requests:
-    """Those under way, in the order in which they were sent. Plain: the time is passed in."""
+    """Those under way, by node. Plain: the time is passed in, in seconds on the loop's clock."""
 
     def __init__(self) -> None:
-        self._under_way: dict[Request, None] = {}
-        self._counts: Counter[int] = Counter()
-
-    def __len__(self) -> int:
-        return len(self._under_way)
+        self._debts: dict[int, Debt] = {}
 
     def begin(self, node: int, batches: Sequence[Batch], now: float) -> Request:
         """One goes on its way."""
-        request = Request(node, batches, now)
-        self._under_way[request] = None
-        self._counts[node] += 1
+        request = Request(node, batches)
+        debt = self._debts.get(node)
+        if debt is None or (not debt.requests and now - debt.asked > _FORGOTTEN):
+            debt = self._debts[node] = Debt(now)
+        debt.asked = now
+        debt.requests.add(request)
         return request
 
-    def end(self, request: Request) -> None:
+    def end(self, request: Request, now: float, *, is_answered: bool) -> None:
         """Its answer is there, or none will come."""
-        del self._under_way[request]
-        self._counts[request.node] -= 1
+        debt = self._debts[request.node]
+        debt.requests.discard(request)
+        debt.asked = now
+        if not is_answered:
+            return
+        debt.since = now
+        if not debt.requests:
+            del self._debts[request.node]
 
     def count(self, node: int) -> int:
         """How many are on their way to this node."""
-        return self._counts[node]
+        debt = self._debts.get(node)
+        return 0 if debt is None else len(debt.requests)
 
     def busy(self, most: int) -> Collection[int]:
         """Nodes to which so many are on their way."""
-        return [node for node, count in self._counts.items() if count >= most]
+        return [node for node, debt in self._debts.items() if len(debt.requests) >= most]
 
     def silent(self, now: float) -> dict[int, float]:
-        """Nodes that owe an answer for :data:`SILENCE` seconds or more, and since when."""
-        found: dict[int, float] = {}
-        for request in self._under_way:
-            if now - request.sent_at < SILENCE - _EARLY:
-                break
-            found.setdefault(request.node, request.sent_at)
-        return found
+        """Nodes that have owed an answer for :data:`SILENCE` seconds or more, and since when. One that is asked again
+        and again without an answer goes on owing it."""
+        return {node: debt.since for node, debt in self._debts.items() if now - debt.since >= SILENCE - _EARLY}
 
     def deserted(self, now: float, leader_of: Callable[[PartitionQueue], int | None]) -> list[int]:
         """Silent nodes that do not lead all that is on its way to them any more: somebody else may take it."""
-        silent = self.silent(now)
-        found: set[int] = set()
-        for request in self._under_way:
-            if request.node in silent and request.node not in found:
-                leaders = {leader_of(batch.queue) for batch in request.batches}
-                if any(leader is not None and leader >= 0 and leader != request.node for leader in leaders):
-                    found.add(request.node)
-        return sorted(found)
+        found: list[int] = []
+        for node in self.silent(now):
+            on_its_way = [batch for request in self._debts[node].requests for batch in request.batches]
+            leaders = {leader_of(batch.queue) for batch in on_its_way}
+            if any(leader is not None and leader >= 0 and leader != node for leader in leaders):
+                found.append(node)
+        return found
 
     def next_look(self, now: float) -> float | None:
-        """When the oldest has been on its way for :data:`SILENCE`; None when there is none."""
-        for request in self._under_way:
-            return max(now, request.sent_at + SILENCE)
-        return None
+        """When a node will have owed an answer for :data:`SILENCE`; None when nothing is on its way."""
+        times = [debt.since + SILENCE for debt in self._debts.values() if debt.requests]
+        return max(now, min(times)) if times else None

@@ -38,6 +38,8 @@ class Answer(NamedTuple):
     """Of the first record; -1 when the broker no longer knows."""
     timestamp: int = -1
     """Milliseconds since the epoch, -1 where the records keep their own."""
+    is_heard: bool = True
+    """Whether the broker has said it; False: no answer came."""
 
     def explain(self, size: int) -> str:
         """The reason, for a batch of this size in bytes."""

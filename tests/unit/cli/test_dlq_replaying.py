@@ -15,6 +15,7 @@ from aioparallel.cli.dlq.selecting import Selection
 from aioparallel.engine.client import Client, CommitFault, Committed
 from aioparallel.engine.health import Problem
 from aioparallel.engine.producer import OnDelivered
+from aioparallel.engine.stats import BrokerOutputs
 from aioparallel.errors import ClientError, ProduceFailed
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
 
@@ -42,6 +43,9 @@ class Acknowledging:
         self._passing = passing
 
     async def start(self, timeout: float) -> None: ...
+
+    def outputs(self) -> Sequence[BrokerOutputs]:
+        return ()
 
     def problems(self) -> Sequence[Problem]:
         return ()

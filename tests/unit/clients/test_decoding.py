@@ -143,3 +143,12 @@ def test_the_bytes_of_a_response_go_with_it() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_records_of_the_first_format_have_no_timestamp() -> None:
+    """They get Kafka's -1: everything that is made of a timestamp is made of a number."""
+    builder = LegacyRecordBatchBuilder(magic=0, compression_type=0, batch_size=1 << 20)
+    builder.append(0, timestamp=None, key=b"key", value=b"value", headers=[])
+    records: list[Record] = []
+    Decoder(PARTITION).take(response(bytes(builder.build()), [], 0), 10, records)
+    assert [record.timestamp for record in records] == [-1]

@@ -1,10 +1,19 @@
-"""Fixtures of the engine's tests."""
+"""The engine's tests run in virtual time: what waits for what is the same on a quiet machine and on a busy one."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from aioparallel.testing.memory import InMemoryBroker
+from tests.unit.virtual_time import VirtualLoop
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """All of them run on the virtual loop."""
+    return {"virtual": VirtualLoop}
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from typing import Literal
 
 import pytest
@@ -43,7 +42,8 @@ async def test_a_handler_that_hangs_is_cancelled_and_its_record_fails(isolation:
             errors.append(record.last_failure.type)
         await asyncio.sleep(0.02)
 
-    began = time.monotonic()
+    now = asyncio.get_running_loop().time
+    began = now()
     consumer = consumer_of(broker, until="end", handler_timeout=0.1, max_concurrency=1, isolation=isolation)
     async with consumer:
         await consumer.run(handle)
@@ -51,27 +51,29 @@ async def test_a_handler_that_hangs_is_cancelled_and_its_record_fails(isolation:
     assert (stats.succeeded, stats.failed_attempts) == (3, 1)
     assert errors == [f"{HandlerTimeout.__module__}.HandlerTimeout"]
     assert cleaned == [1]
-    assert time.monotonic() - began < 3
+    assert now() - began < 0.5
 
 
 async def test_each_of_many_gets_its_own_deadline() -> None:
     """Handlers that start at different times are cancelled each at its own; those that end in time are not."""
     broker = broker_of([None] * 40)
     lasted: list[float] = []
+    now = asyncio.get_running_loop().time
 
     async def handle(record: Record) -> None:
-        began = time.monotonic()
+        began = now()
         try:
             await asyncio.sleep(0.001 * record.offset if record.offset % 2 else 60)
         except asyncio.CancelledError:
-            lasted.append(time.monotonic() - began)
+            lasted.append(now() - began)
             raise
 
     consumer = consumer_of(broker, until="end", handler_timeout=0.15, max_concurrency=7, failures=ONCE)
     async with consumer:
         await consumer.run(handle)
         assert (consumer.stats().succeeded, consumer.stats().skipped) == (20, 20)
-    assert 0.14 < min(lasted) < max(lasted) < 1
+    assert len(lasted) == 20
+    assert 0.149 <= min(lasted) <= max(lasted) < 0.2
 
 
 async def test_a_handler_that_returns_after_its_deadline_has_succeeded() -> None:
@@ -96,6 +98,7 @@ async def test_a_handler_that_ignores_cancellation_is_named_and_blocks_no_close(
     """In the log and in health(), with its offset; other keys go on; closing keeps its deadline."""
     broker = broker_of([b"a", b"b", b"c"])
     let_go = asyncio.Event()
+    now = asyncio.get_running_loop().time
 
     async def handle(record: Record) -> None:
         while record.offset == 1 and not let_go.is_set():
@@ -111,10 +114,10 @@ async def test_a_handler_that_ignores_cancellation_is_named_and_blocks_no_close(
             assert problem.kind == "handler_stuck"
             assert "t-0 offset 1" in problem.message
             assert consumer.stats().succeeded == 2
-            began = time.monotonic()
+            began = now()
             consumer.stop()
             await running
-        assert time.monotonic() - began < 3
+        assert now() - began < 1.5  # the drain, and a second of grace
     assert "handler of t-0 offset 1 goes on although it was cancelled" in caplog.text
     assert committed(broker) == 1
     let_go.set()
@@ -157,4 +160,4 @@ async def test_a_topic_that_hangs_leaves_the_others_their_slots() -> None:
     running.cancel()
     await asyncio.wait([running])
     # Forty slots for them: 2,400 records of 10 ms take 0.6 s. With the slots in turns only, all of them would hang.
-    assert done[-1] - began < 10
+    assert done[-1] - began < 1

@@ -273,6 +273,22 @@ async def test_handlers_that_never_suspend_let_the_loop_turn() -> None:
     assert turns > 50
 
 
+async def test_closing_waits_for_no_worker_that_lets_the_loop_turn() -> None:
+    """The last records used the slice up: when the worker goes on the pool is closed, and it must not wait for work."""
+
+    async def handle(record: Record) -> None:
+        until = time.perf_counter() + 0.0002
+        while time.perf_counter() < until:
+            pass
+
+    now = asyncio.get_running_loop().time
+    began = now()
+    for count in (*range(99, 109), *range(191, 201)):
+        options = Options(ordering=Ordering.UNORDERED, max_concurrency=10, drain_timeout=30)
+        await process(records(count), handle, options)
+    assert now() - began < 1
+
+
 async def test_a_plain_function_is_refused() -> None:
     """A handler that returns no awaitable ends the run with a message that says what to write."""
 

@@ -36,6 +36,8 @@ def numbered(first: int, count: int) -> list[Outgoing]:
         Fault(error=ErrorCode.NOT_LEADER_OR_FOLLOWER),
         Fault(error=ErrorCode.NOT_ENOUGH_REPLICAS),
         Fault(error=ErrorCode.REQUEST_TIMED_OUT, is_carried_out=True),
+        Fault(error=ErrorCode.CORRUPT_MESSAGE),
+        Fault(error=ErrorCode.KAFKA_STORAGE_ERROR),
         Fault(error=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
         Fault(request_delay=5.0),
     ],

@@ -172,3 +172,31 @@ async def test_nodes_that_restart_one_after_the_other(broker: InMemoryBroker, pr
     await sending
     assert not [result for result in await asyncio.gather(*waiting) if isinstance(result, ProduceFailed)]
     assert [values(broker, partition) for partition in range(3)] == [[b"%03d" % number for number in range(300)]] * 3
+
+
+async def test_a_silent_node_is_seen(broker: InMemoryBroker) -> None:
+    """outputs() counts by node what is not acknowledged, and how old it is; a node that owes an answer for three
+    seconds is a problem until it answers, or the partition has another leader."""
+    producer = InMemoryProducer(broker, delivery_timeout=60.0)
+    assert await send(producer, b"first") is not None
+    assert (producer.outputs(), producer.problems()) == ((), ())
+    broker.hang(1)
+    waiting = [send(producer, b"1")]
+    await asyncio.sleep(0.2)
+    waiting += [send(producer, b"%d" % number) for number in range(2, 5)]
+    await asyncio.sleep(1.8)
+    (one,) = producer.outputs()
+    assert (one.broker, one.outputs, one.waiting, one.batches) == (1, 4, 3, 1)
+    assert one.oldest == pytest.approx(2.0, abs=0.01)
+    assert (one.silent, producer.problems()) == (None, ())
+    await asyncio.sleep(2.0)
+    (one,) = producer.outputs()
+    assert one.silent == pytest.approx(4.0, abs=0.01)
+    (problem,) = producer.problems()
+    assert problem.kind == "broker_silent"
+    assert problem.message.startswith("broker 1 (the in-memory broker) has not answered for 4 s; 4 outputs wait")
+    broker.move_leader(P0, 2)
+    assert not [result for result in await asyncio.gather(*waiting) if isinstance(result, ProduceFailed)]
+    assert (producer.outputs(), producer.problems()) == ((), ())
+    await producer.stop(1.0)
+    broker.unhang(1)

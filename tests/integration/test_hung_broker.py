@@ -1,0 +1,171 @@
+"""One of three real brokers hangs (SIGSTOP): whoever has nothing to do with it goes on, the rest moves away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Collection, Sequence
+from typing import Protocol, cast
+
+import pytest
+import pytest_asyncio
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from aioparallel.clients import AiokafkaClient, AiokafkaProducer
+from aioparallel.engine.client import Committed, Generation
+from aioparallel.errors import ProduceFailed
+from aioparallel.records import Outgoing, Produced, TopicPartition
+from aioparallel.testing import LocalKafka
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+
+Result = Sequence[Produced] | ProduceFailed
+
+
+class Admin(Protocol):
+    """The part of aiokafka's admin client used here."""
+
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
+    async def create_topics(self, new_topics: list[object]) -> object: ...
+
+
+@pytest_asyncio.fixture
+async def cluster(kafka_cluster: LocalKafka) -> AsyncIterator[LocalKafka]:
+    """Three brokers that all run again at the end."""
+    yield kafka_cluster
+    for number in kafka_cluster.numbers:
+        await asyncio.to_thread(kafka_cluster.resume, number)
+    await kafka_cluster.create_topic(unique(), 3)  # all of them are in sync again
+
+
+@contextlib.asynccontextmanager
+async def producing(cluster: LocalKafka, delivery_timeout: float) -> AsyncIterator[AiokafkaProducer]:
+    producer = AiokafkaProducer(
+        cluster.bootstrap_servers, delivery_timeout=delivery_timeout, consumer_options={}, producer_options={}
+    )
+    try:
+        yield producer
+    finally:
+        await producer.stop(0.5)
+
+
+def unique() -> str:
+    return f"t-{uuid.uuid4().hex[:12]}"
+
+
+def send(producer: AiokafkaProducer, topic: str, partition: int, value: bytes = b"value") -> asyncio.Future[Result]:
+    ended: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+    producer.send([Outgoing(topic, value, partition=partition)], ended.set_result)
+    return ended
+
+
+async def single_copies(cluster: LocalKafka, partitions: int) -> tuple[str, dict[int, int]]:
+    """A topic whose partitions stand on one broker each, so that no leader waits for the one that hangs."""
+    topic = unique()
+    admin = cast("Admin", AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers))
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs={"min.insync.replicas": "1"})])
+    finally:
+        await admin.close()
+    async with asyncio.timeout(30):
+        while len(leaders := await cluster.leaders(topic)) < partitions or min(leaders.values()) < 0:
+            await asyncio.sleep(0.05)
+    return topic, leaders
+
+
+async def test_outputs_to_the_others_are_not_held_up(cluster: LocalKafka) -> None:
+    """While outputs to the hung broker run out of time, one after the other, each output to the others is acknowledged
+    within a second. The producer is not asked for an id, nor anybody else for what only a broker that answers has."""
+    topic, leaders = await single_copies(cluster, 6)
+    hung = leaders[0]
+    async with producing(cluster, 1.5) as producer:
+        for partition in leaders:
+            assert not isinstance(await send(producer, topic, partition), ProduceFailed)
+        await asyncio.to_thread(cluster.pause, hung)
+        longest, doomed = 0.0, []
+        until = time.monotonic() + 8.0
+        while time.monotonic() < until:
+            doomed += [send(producer, topic, partition) for partition, leader in leaders.items() if leader == hung]
+            for partition in (partition for partition, leader in leaders.items() if leader != hung):
+                began = time.monotonic()
+                assert not isinstance(await send(producer, topic, partition), ProduceFailed)
+                longest = max(longest, time.monotonic() - began)
+            await asyncio.sleep(0.1)
+        assert longest < 1.0
+        assert all([isinstance(await ended, ProduceFailed) for ended in doomed])
+        await asyncio.to_thread(cluster.resume, hung)
+
+
+async def test_outputs_move_to_the_new_leader(cluster: LocalKafka) -> None:
+    """A leader that hangs is left once the others have elected another one: its outputs are acknowledged within
+    10 seconds, not after the 30 of a request. Until then health has something to say about it."""
+    topic = unique()
+    await cluster.create_topic(topic, 3)
+    leaders = await cluster.leaders(topic)
+    async with producing(cluster, 60) as producer:
+        for partition in leaders:
+            await send(producer, topic, partition)
+        await asyncio.to_thread(cluster.pause, leaders[0])
+        began = time.monotonic()
+        results = await asyncio.wait_for(
+            asyncio.gather(*(send(producer, topic, partition, b"%d" % partition) for partition in leaders)), 20
+        )
+        took = time.monotonic() - began
+        assert not [result for result in results if isinstance(result, ProduceFailed)]
+        assert took < 10.0, f"{took:.1f} s"
+
+
+class Listener:
+    """Whoever listens to a member, and takes what it is assigned."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.generation: Generation | None = None
+        self.held: set[TopicPartition] = set()
+
+    def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
+        self.heard.append("assigned")
+        self.generation = generation
+        self.held = set(partitions)
+
+    async def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self.heard.append("revoked")
+
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        self.heard.append("lost")
+
+
+async def test_a_member_finds_the_new_coordinator(cluster: LocalKafka) -> None:
+    """The group's coordinator hangs: metadata is answered by the others within 3 seconds, commits go to the new
+    coordinator within 15, and the member keeps its partitions."""
+    topic = unique()
+    await cluster.create_topic(topic, 3)
+    client = AiokafkaClient(cluster.bootstrap_servers, unique(), session_timeout=10.0, heartbeat_interval=1.0)
+    listener = Listener()
+    await client.start(20.0)
+    try:
+        client.subscribe([topic], listener)
+        async with asyncio.timeout(20):
+            while listener.generation is None:
+                await asyncio.sleep(0.05)
+        running = client._running
+        assert running is not None
+        coordinator = running.coordinator.coordinator_id
+        assert coordinator is not None
+        await asyncio.to_thread(cluster.pause, coordinator)
+        began = time.monotonic()
+        assert len(await client.partitions([topic], 10.0)) == 3
+        assert time.monotonic() - began < 3.0
+        offsets = {partition: Committed(0, "") for partition in listener.held}
+        async with asyncio.timeout(15):
+            while any((await client.commit(offsets, listener.generation, 1.0)).values()):
+                await asyncio.sleep(0.2)
+        assert running.coordinator.coordinator_id != coordinator
+        await asyncio.sleep(10.0 - min(10.0, time.monotonic() - began))
+        assert listener.heard == ["assigned"]
+    finally:
+        await client.stop(3.0)

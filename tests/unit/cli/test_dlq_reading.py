@@ -1,0 +1,100 @@
+"""Reading a topic of letters: brokers that stop answering, and records of old formats."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+
+from aioparallel.cli.dlq import reading
+from aioparallel.cli.dlq.reading import Span
+from aioparallel.cli.dlq.selecting import DeadLetter
+from aioparallel.cli.dlq.showing import details, json_details
+from aioparallel.delivery.letters import Letter, original_headers, read_letter, write_letter
+from aioparallel.errors import ClientError
+from aioparallel.records import Failure, Origin, Record
+
+from .dead_letters import letter_record
+
+
+class Silent:
+    """A consumer whose broker answers nothing, from the start or once it is connected."""
+
+    def __init__(self, *, starts: bool) -> None:
+        self._starts = starts
+
+    async def start(self) -> None:
+        if not self._starts:
+            await asyncio.Event().wait()
+
+    async def stop(self) -> None: ...
+
+    def assign(self, partitions: object) -> None: ...
+
+    def seek(self, partition: object, offset: int) -> None: ...
+
+    async def getmany(self, *, timeout_ms: int, max_records: int) -> dict[object, list[object]]:
+        return {}
+
+    async def position(self, partition: object) -> int:
+        await asyncio.Event().wait()
+        return 0
+
+
+@pytest.mark.parametrize("starts", [True, False])
+async def test_a_silent_broker_ends_the_reading(monkeypatch: pytest.MonkeyPatch, starts: bool) -> None:
+    """In time, wherever it falls silent: when connecting, or when the position is asked for."""
+    monkeypatch.setattr(reading, "STALLED", 0.1)
+    monkeypatch.setattr(reading, "AIOKafkaConsumer", lambda **_options: Silent(starts=starts))
+    reads = reading.read_spans("orders.dlq", {0: Span(0, 5)}, "nowhere:1", {})
+    with pytest.raises((ClientError, TimeoutError), match="is the cluster reachable"):
+        await asyncio.wait_for(anext(reads), 5)
+
+
+def old_record() -> Any:
+    """A record of message format 0, as aiokafka reads it: it has no timestamp."""
+    builder = LegacyRecordBatchBuilder(magic=0, compression_type=0, batch_size=1 << 20)
+    builder.append(0, timestamp=None, key=b"key", value=b"value", headers=[])
+    batch = MemoryRecords(bytes(builder.build())).next_batch()
+    (raw,) = list(batch)
+    return raw
+
+
+class Raw:
+    """What aiokafka's consumer gives of it."""
+
+    def __init__(self) -> None:
+        raw = old_record()
+        assert raw.timestamp is None
+        self.topic, self.partition, self.offset = "orders.dlq", 0, 0
+        self.key, self.value, self.headers, self.timestamp = raw.key, raw.value, (), raw.timestamp
+
+
+def test_a_record_without_a_timestamp() -> None:
+    """It has the timestamp -1, as in Kafka's other clients, and can be sorted and shown."""
+    record = reading._record(cast("Any", Raw()))
+    assert record.timestamp == -1
+    dead = DeadLetter(record, None, settled=False)
+    assert dead.age < DeadLetter(letter_record(0), None, settled=False).age
+    assert json_details(dead)["timestamp"] is None
+
+
+@pytest.mark.parametrize("timestamp", ["-1", "None"])
+def test_a_letter_whose_origin_has_no_timestamp(timestamp: str) -> None:
+    """It is read, shown and can be replayed; "None" is what such letters held before."""
+    failure = Failure(1000.0, "app.Refused", "no")
+    letter = Letter(Origin("orders", 0, 5, -1), "billing", 3, failure, failure, "Traceback: here")
+    headers = write_letter((("trace", b"abc"),), letter)
+    replaced = tuple(
+        (name, timestamp.encode() if name == "aioparallel.origin.timestamp" else value) for name, value in headers
+    )
+    record = Record("orders.dlq", 0, 0, b"key", b"value", replaced, timestamp=7)
+    read = read_letter(record)
+    assert read == letter
+    assert original_headers(record.headers) == (("trace", b"abc"),)
+    assert "orders, partition 0, offset 5, without a timestamp" in details(
+        DeadLetter(record, read, settled=False), 2000
+    )

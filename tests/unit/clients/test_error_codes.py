@@ -1,0 +1,41 @@
+"""Kafka's error codes: which of them pass by themselves, for the real producer and the in-memory one alike."""
+
+from __future__ import annotations
+
+import aiokafka.errors as kafka
+import pytest
+
+from aioparallel.clients.aiokafka.produce_codes import answer_of
+from aioparallel.clients.outbox.verdicts import Verdict
+from aioparallel.testing.memory import ErrorCode
+
+PASSING = [2, 3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 72, 74, 75, 78, 89, 100, 103]
+"""What the protocol guide calls retriable, of the codes that brokers answer to producers or to anybody."""
+
+
+@pytest.mark.parametrize("code", PASSING)
+def test_what_passes_is_tried_again(code: int) -> None:
+    """Whether aiokafka knows the code or not."""
+    assert answer_of(code, -1, -1).verdict is Verdict.AGAIN
+
+
+def test_nothing_that_aiokafka_tries_again_is_missing() -> None:
+    """Its own flags miss some; ours miss none of them."""
+    flagged = [code for code in range(-1, 130) if kafka.for_code(code).retriable]
+    assert set(flagged) <= set(PASSING)
+
+
+def test_what_nobody_knows_is_unclear() -> None:
+    """An unknown server error, and codes of later protocols: they may be written all the same."""
+    for code in (-1, 8, 11, 999):
+        assert answer_of(code, -1, -1).verdict is Verdict.UNCLEAR
+    assert "error code 999" in answer_of(999, -1, -1).reason
+
+
+def test_names_and_numbers_are_kafkas() -> None:
+    """As far as aiokafka knows them by the same name."""
+    for code in ErrorCode:
+        known = kafka.for_code(code.value)
+        if known is not kafka.UnknownError and code.value >= 0:
+            assert known.errno == code.value
+    assert answer_of(2, -1, -1).reason == "the broker answered CORRUPT_MESSAGE (error code 2)"
