@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -96,7 +96,7 @@ class DeadLetters:
     def _send(self, record: Record[Any, Any], letter: Outgoing, done: Done, tries: int) -> None:
         self._timers.pop(record, None)
         assert self._outbox is not None
-        self._outbox.deliver(record, (letter,), partial(self._sent, letter, done, tries))
+        self._outbox.deliver(record, (letter,), _Try(partial(self._sent, letter, done, tries)))
 
     def _sent(
         self, letter: Outgoing, done: Done, tries: int, record: Record[Any, Any], error: Exception | None
@@ -130,7 +130,7 @@ class DeadLetters:
 
     def _called(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._waiters.wake_one()
+        self._waiters.wake(1)
 
     # -- both -------------------------------------------------------------------------------------------
 
@@ -153,6 +153,22 @@ class DeadLetters:
             extra={"action": "dead_letter_failed", "offset": record.offset},
         )
         return False
+
+
+class _Try:
+    """Hears how one try to send a letter went. The :class:`~aioparallel.engine.outlets.Receipts` of that one record."""
+
+    __slots__ = ("_done",)
+
+    def __init__(self, done: Done) -> None:
+        self._done = done
+
+    def delivered(self, records: Sequence[Record[Any, Any]]) -> None:
+        for record in records:
+            self._done(record, None)
+
+    def undelivered(self, record: Record[Any, Any], error: Exception) -> None:
+        self._done(record, error)
 
 
 def _pause(tries: int) -> float:

@@ -7,13 +7,15 @@ one record per round trip to the broker, while others use the wait.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
 from aioparallel.delivery.room import Waiters
-from aioparallel.engine.outlets import Done
+from aioparallel.engine.outlets import Receipts
 from aioparallel.engine.producer import Producer
 from aioparallel.errors import InvalidOutput, ProduceFailed
 from aioparallel.policies import OnProduced, Producing
@@ -27,6 +29,18 @@ logger = logging.getLogger(__name__)
 _OVERHEAD = 256
 
 
+class _Sent:
+    """An output that was sent by itself, until it has ended."""
+
+    __slots__ = ("output", "receipts", "record", "size")
+
+    def __init__(self, record: Record[Any, Any], output: Outgoing, size: int, receipts: Receipts) -> None:
+        self.record = record
+        self.output = output
+        self.size = size
+        self.receipts = receipts
+
+
 class Outbox:
     """Counts what is not acknowledged, sends through one producer. An :class:`~aioparallel.engine.outlets.Outlet`."""
 
@@ -35,15 +49,15 @@ class Outbox:
         self._on_produced = options.on_produced
         self._bound = options.max_unacknowledged_bytes
         self._waiters = Waiters()
-        self.unacknowledged = 0
-        """Outputs sent and not acknowledged."""
         self.unacknowledged_bytes = 0
+        """Of outputs sent and not acknowledged, with what they cost beside their bytes."""
+        self._acknowledged: list[_Sent] = []  # and not told yet
 
-    def offer(self, record: Record[Any, Any], value: object, done: Done) -> bool:
+    def offer(self, record: Record[Any, Any], value: object, receipts: Receipts) -> bool:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
         if type(value) is not Outgoing or self.unacknowledged_bytes >= self._bound:
             return False
-        self.deliver(record, (value,), done)
+        self._send_one(record, value, receipts)
         return True
 
     def collect(self, record: Record[Any, Any], value: object) -> Sequence[Outgoing] | None:
@@ -66,37 +80,68 @@ class Outbox:
             return None
         return self._waiters.enter()
 
-    def deliver(self, record: Record[Any, Any], collected: object, done: Done) -> None:
+    def deliver(self, record: Record[Any, Any], collected: object, receipts: Receipts) -> None:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
         outputs = cast("Sequence[Outgoing]", collected)
-        size = 0
-        for output in outputs:
-            size += _size(output)
-        self.unacknowledged += len(outputs)
-        self.unacknowledged_bytes += size
-        self._producer.send(outputs, partial(self._delivered, record, outputs, size, done))
+        if len(outputs) == 1:
+            self._send_one(record, outputs[0], receipts)
+        else:
+            size = sum(map(_size, outputs))
+            self.unacknowledged_bytes += size
+            self._producer.send(outputs, partial(self._delivered, record, outputs, size, receipts))
         if self.unacknowledged_bytes < self._bound:
-            self._waiters.wake_one()
+            self._waiters.wake(1)
+
+    def _send_one(self, record: Record[Any, Any], output: Outgoing, receipts: Receipts) -> None:
+        size = _size(output)
+        self.unacknowledged_bytes += size
+        self._producer.send((output,), partial(self._delivered_one, _Sent(record, output, size, receipts)))
+
+    # -- what became of it ------------------------------------------------------------------------------
+
+    def _delivered_one(self, sent: _Sent, result: Sequence[Produced] | ProduceFailed) -> None:
+        if isinstance(result, ProduceFailed):
+            sent.receipts.undelivered(sent.record, result)
+            self._ended(sent.size, 1)
+            return
+        if self._on_produced is not None:
+            self._tell(self._on_produced, sent.record, sent.output, result[0])
+        # They come by hundreds, a whole batch at once: it is told when that is through.
+        if not self._acknowledged:
+            asyncio.get_running_loop().call_soon(self._end_acknowledged)
+        self._acknowledged.append(sent)
+
+    def _end_acknowledged(self) -> None:
+        acknowledged, self._acknowledged = self._acknowledged, []
+        self._ended(sum([sent.size for sent in acknowledged]), len(acknowledged))
+        records: defaultdict[Receipts, list[Record[Any, Any]]] = defaultdict(list)
+        for sent in acknowledged:
+            records[sent.receipts].append(sent.record)
+        for receipts, delivered in records.items():
+            receipts.delivered(delivered)
 
     def _delivered(
         self,
         record: Record[Any, Any],
         outputs: Sequence[Outgoing],
         size: int,
-        done: Done,
+        receipts: Receipts,
         result: Sequence[Produced] | ProduceFailed,
     ) -> None:
-        self.unacknowledged -= len(outputs)
-        self.unacknowledged_bytes -= size
         if isinstance(result, ProduceFailed):
-            done(record, result)
+            receipts.undelivered(record, result)
         else:
             if self._on_produced is not None:
                 for output, place in zip(outputs, result, strict=True):
                     self._tell(self._on_produced, record, output, place)
-            done(record, None)
-        if self.unacknowledged:
-            self._waiters.wake_one()  # a record less makes room for one more
+            receipts.delivered((record,))
+        self._ended(size, 1)
+
+    def _ended(self, size: int, records: int) -> None:
+        """So many bytes of so many records are not on their way any more."""
+        self.unacknowledged_bytes -= size
+        if self.unacknowledged_bytes:
+            self._waiters.wake(records)  # a record less makes room for one more
         else:
             self._waiters.wake_all()
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from aioparallel.delivery.room import Waiters
 from aioparallel.engine.handlers import Handler, coroutine_handler
-from aioparallel.engine.outlets import Abandoned, Done
+from aioparallel.engine.outlets import Abandoned, Receipts
 from aioparallel.records import Record
 
 __all__ = ["Result", "ResultStream"]
@@ -39,8 +39,8 @@ class ResultStream(Generic[T]):
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
-        self._results: deque[tuple[Result[T], Done]] = deque()
-        self._with_reader: tuple[Result[T], Done] | None = None
+        self._results: deque[tuple[Result[T], Receipts]] = deque()
+        self._with_reader: tuple[Result[T], Receipts] | None = None
         self._arrived = asyncio.Event()
         self._waiters = Waiters()
         self._closed = False
@@ -57,7 +57,7 @@ class ResultStream(Generic[T]):
 
         return boxed
 
-    def offer(self, record: Record[Any, Any], value: object, done: Done) -> bool:
+    def offer(self, record: Record[Any, Any], value: object, receipts: Receipts) -> bool:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
         return False
 
@@ -71,12 +71,12 @@ class ResultStream(Generic[T]):
             return None
         return self._waiters.enter()
 
-    def deliver(self, record: Record[Any, Any], collected: object, done: Done) -> None:
+    def deliver(self, record: Record[Any, Any], collected: object, receipts: Receipts) -> None:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
         if self._closed:
-            asyncio.get_running_loop().call_soon(done, record, Abandoned())
+            asyncio.get_running_loop().call_soon(receipts.undelivered, record, Abandoned())
             return
-        self._results.append((Result(record, cast("T", cast("_Boxed", collected).value)), done))
+        self._results.append((Result(record, cast("T", cast("_Boxed", collected).value)), receipts))
         self._arrived.set()
 
     # -- the reader's side ------------------------------------------------------------------------------
@@ -84,8 +84,8 @@ class ResultStream(Generic[T]):
     async def next(self) -> Result[T] | None:
         """Complete the record of the result read before, and wait for the next result. None when there will be none."""
         if self._with_reader is not None:
-            (result, done), self._with_reader = self._with_reader, None
-            done(result.record, None)
+            (result, receipts), self._with_reader = self._with_reader, None
+            receipts.delivered((result.record,))
         while not self._results:
             if self._ended:
                 return None
@@ -93,7 +93,7 @@ class ResultStream(Generic[T]):
             await self._arrived.wait()
         self._with_reader = self._results.popleft()
         if self._results:
-            self._waiters.wake_one()
+            self._waiters.wake(1)
         else:
             self._waiters.wake_all()
         return self._with_reader[0]
@@ -111,6 +111,6 @@ class ResultStream(Generic[T]):
         if self._with_reader is not None:
             unread.append(self._with_reader)
             self._with_reader = None
-        for result, done in unread:
-            done(result.record, Abandoned())
+        for result, receipts in unread:
+            receipts.undelivered(result.record, Abandoned())
         self._waiters.wake_all()

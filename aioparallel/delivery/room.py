@@ -20,16 +20,15 @@ class Waiters:
         self._waiting.append(waiter)
         return waiter
 
-    def wake_one(self) -> None:
-        """Wake the one that waits longest. One that is cancelled then takes no room, and passes nothing on: whoever
-        uses this wakes all when nothing is left that could make room."""
-        while self._waiting:
+    def wake(self, count: int) -> None:
+        """Wake so many, those that wait longest. One that is cancelled then takes no room, and passes nothing on:
+        whoever uses this wakes all when nothing is left that could make room."""
+        while count and self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
                 waiter.set_result(None)
-                return
+                count -= 1
 
     def wake_all(self) -> None:
         """Wake everyone."""
-        while self._waiting:
-            self.wake_one()
+        self.wake(len(self._waiting))

@@ -1,32 +1,43 @@
 """Where records go that leave the handlers, as the engine sees it: rooms above it implement these.
 
-Both kinds take a record that is *producing* and say later, once, how it went: ``done(record, None)`` when what was to
-leave is acknowledged, or ``done(record, error)``.
+Both kinds take a record that is *producing* and say later, once, how it went.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from aioparallel.errors import InvalidOutput
 from aioparallel.records import Record
 
-__all__ = ["Abandoned", "Disposal", "Done", "NoOutlet", "Outlet"]
+__all__ = ["Abandoned", "Disposal", "Done", "NoOutlet", "Outlet", "Receipts"]
 
 Done = Callable[[Record[Any, Any], Exception | None], None]
+"""``done(record, None)`` when it is put away, or ``done(record, error)``."""
+
+
+class Receipts(Protocol):
+    """Hears how it went with what an outlet has taken; of each record once, later, never within the call that gave it
+    away."""
+
+    def delivered(self, records: Sequence[Record[Any, Any]]) -> None:
+        """What was to leave of these is acknowledged, all of it. Those of a whole batch come together."""
+
+    def undelivered(self, record: Record[Any, Any], error: Exception) -> None:
+        """Not all of it left, or it is not known."""
 
 
 class Abandoned(Exception):
-    """As the argument of ``done``: nothing left, and that is nobody's failure. The record runs again."""
+    """As the error that is told: nothing left, and that is nobody's failure. The record runs again."""
 
 
 class Outlet(Protocol):
     """Takes what handlers return, unless it is None."""
 
-    def offer(self, record: Record[Any, Any], value: object, done: Done) -> bool:
+    def offer(self, record: Record[Any, Any], value: object, receipts: Receipts) -> bool:
         """Let it leave at once, in the plain case and with room. False: ask :meth:`collect`, :meth:`room` and
-        :meth:`deliver` one by one; nothing was done. ``done`` is called later, never within this call."""
+        :meth:`deliver` one by one; nothing was done."""
 
     def collect(self, record: Record[Any, Any], value: object) -> object | None:
         """What is to leave of the value a handler returned; None when nothing is.
@@ -37,8 +48,8 @@ class Outlet(Protocol):
     def room(self) -> Awaitable[None] | None:
         """None when there is room for more, else what to await before asking again."""
 
-    def deliver(self, record: Record[Any, Any], collected: object, done: Done) -> None:
-        """Let it leave, room or not. ``done`` is called later, never within this call."""
+    def deliver(self, record: Record[Any, Any], collected: object, receipts: Receipts) -> None:
+        """Let it leave, room or not."""
 
 
 class Disposal(Protocol):
@@ -57,7 +68,7 @@ class Disposal(Protocol):
 class NoOutlet:
     """For engines that produce nothing: a handler may return None only, and patience never ends in a dead letter."""
 
-    def offer(self, record: Record[Any, Any], value: object, done: Done) -> bool:
+    def offer(self, record: Record[Any, Any], value: object, receipts: Receipts) -> bool:
         """Nothing is plain here."""
         return False
 
@@ -71,7 +82,7 @@ class NoOutlet:
         """Always."""
         return None
 
-    def deliver(self, record: Record[Any, Any], collected: object, done: Done) -> None:
+    def deliver(self, record: Record[Any, Any], collected: object, receipts: Receipts) -> None:
         """Never called: nothing is ever collected."""
         raise NotImplementedError
 

@@ -43,7 +43,8 @@ class _DrainWait(NamedTuple):
 class Processor:
     """Runs admitted records under the options' order, bounds and failure policy.
 
-    ``outlet`` takes what handlers return, ``disposal`` the records whose patience has ended.
+    ``outlet`` takes what handlers return, ``disposal`` the records whose patience has ended. It hears itself what
+    became of the former: it is their :class:`~aioparallel.engine.outlets.Receipts`.
     ``on_fatal(error)`` hears what must end everything; ``on_idle()`` that there may be nothing more to do.
     """
 
@@ -169,7 +170,7 @@ class Processor:
         """Let outputs leave in one step where that is possible; what is not goes through :meth:`_returned`."""
         if type(outcome) is not Ended or not outcome.is_plain or record._session.state is SessionState.DROPPED:
             return False
-        if not self._outlet.offer(record, outcome.value, self._delivered):
+        if not self._outlet.offer(record, outcome.value, self):
             return False
         outcome.value = None  # or the worker would keep it until its next record
         return True
@@ -185,14 +186,18 @@ class Processor:
             await room
         if record._session.state is not SessionState.DROPPED:
             self.scheduler.produce(record)
-            self._outlet.deliver(record, outputs, self._delivered)
+            self._outlet.deliver(record, outputs, self)
         else:
             self.scheduler.put_back(record)  # dropped while it waited; its next owner runs it
 
-    def _delivered(self, record: AnyRecord, error: Exception | None) -> None:
-        if error is None:
-            self._end_record(record, Outcome.SUCCEEDED)
-            return
+    def delivered(self, records: Sequence[AnyRecord]) -> None:
+        """See :class:`~aioparallel.engine.outlets.Receipts`."""
+        worker_comes = self.scheduler.has_ready
+        self.scheduler.end_produced(records)
+        self._after_end(worker_comes)
+
+    def undelivered(self, record: AnyRecord, error: Exception) -> None:
+        """See :class:`~aioparallel.engine.outlets.Receipts`."""
         if isinstance(error, Abandoned) or not record._session.current:
             self.scheduler.put_back(record)
             self._look_around()
@@ -256,8 +261,12 @@ class Processor:
             self._look_around()
 
     def _end_record(self, record: AnyRecord, outcome: Outcome) -> None:
-        worker_comes = self.scheduler.has_ready  # acknowledgements come in batches: one wakes a worker
+        worker_comes = self.scheduler.has_ready
         self.scheduler.end(record, outcome)
+        self._after_end(worker_comes)
+
+    def _after_end(self, worker_comes: bool) -> None:
+        """``worker_comes``: something was ready before, so a worker was woken for it and will wake others."""
         if not worker_comes:
             self.notify()
         if not self.scheduler.producing:

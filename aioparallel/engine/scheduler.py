@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import itertools
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -264,12 +265,9 @@ class Scheduler:
             session.ledger.complete_all([record.offset for record in ended])
             session.buffered -= count
             session.buffered_bytes -= sum([record._size for record in ended])
-            self.succeeded += count
             ended.clear()
             self._count_taken(count)
-            self.succeeded_left, succeeded_left = self.succeeded_left - count, self.succeeded_left
-            if self.succeeded_left <= 0 < succeeded_left:
-                self.on_succeeded()
+            self._count_succeeded(count)
         if current is not None:
             self._current = None
             self._start(current, session)
@@ -287,6 +285,12 @@ class Scheduler:
         self.taken_left, taken_left = self.taken_left - count, self.taken_left
         if self.taken_left <= 0 < taken_left:
             self.on_taken()
+
+    def _count_succeeded(self, count: int) -> None:
+        self.succeeded += count
+        self.succeeded_left, succeeded_left = self.succeeded_left - count, self.succeeded_left
+        if self.succeeded_left <= 0 < succeeded_left:
+            self.on_succeeded()
 
     def take(self) -> AnyRecord | None:
         """The next record to run, now in flight; None when nothing is ready."""
@@ -334,6 +338,36 @@ class Scheduler:
             session.ready.append(following)
             if not session.in_ring:
                 self._turns.join(session)
+
+    def end_produced(self, records: Sequence[AnyRecord]) -> None:
+        """The outputs of these records, all of them producing, are acknowledged: they have succeeded.
+
+        They come by hundreds, whole batches at once, so the books are kept once for each session.
+        """
+        self.keep_books()
+        self.producing.difference_update(records)
+        completed: defaultdict[Session, list[int]] = defaultdict(list)
+        for record in records:
+            session = record._session
+            if session.stopped:
+                self._end_stopped(record, session, Outcome.SUCCEEDED)
+                continue
+            completed[session].append(record.offset)
+            if record._lane is None:
+                continue
+            following = record._next
+            if following is None:
+                del session.lanes[record._lane]
+            else:
+                record._next = None
+                session.ready.append(following)
+                if not session.in_ring:
+                    self._turns.join(session)
+        count = 0
+        for session, offsets in completed.items():
+            session.ledger.complete_all(offsets)
+            count += len(offsets)
+        self._count_succeeded(count)
 
     def end(self, record: AnyRecord, outcome: Outcome) -> None:
         """A record in flight or producing has ended in another way, or after its outputs were acknowledged."""

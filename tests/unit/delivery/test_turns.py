@@ -15,6 +15,10 @@ def copy_of(record: Record) -> Outgoing:
     return Outgoing("out", record.value, record.key)
 
 
+async def copied(record: Record) -> Outgoing:
+    return copy_of(record)
+
+
 async def test_statistics_add_up_inside_a_handler_that_produces() -> None:
     """Each handler sees itself in flight and those of its turn before it producing, nothing twice."""
     broker = broker_with([b"%d" % n for n in range(40)])
@@ -129,3 +133,48 @@ async def test_a_handler_that_suspended_hands_over_too() -> None:
     found = [int(value) for value in values(broker) if value]
     assert [n for n in found if n % 2] == list(range(1, 40, 2))
     assert [n for n in found if n % 2 == 0] == list(range(0, 40, 2))
+
+
+async def test_on_produced_finds_its_record_producing_and_may_stop_the_run() -> None:
+    """The records of a batch end together, after on_produced has heard of each; stopped from there, what is on its way
+    is waited for and committed."""
+    broker = broker_with([b"%d" % n for n in range(30)])
+    seen: list[Stats] = []
+
+    def on_produced(*_: object) -> None:
+        seen.append(consumer.stats())
+        consumer.stop()
+
+    consumer = consumer_of(broker, producing=Producing(on_produced=on_produced))
+    async with asyncio.timeout(10), consumer:
+        await consumer.run(copied)
+        stats = consumer.stats()
+    assert all(s.producing and s.admitted == s.buffered + s.in_flight + s.producing + s.ended for s in seen)
+    assert stats.succeeded == committed(broker) == len(seen) == len(values(broker))
+    assert stats.admitted == stats.ended + stats.dropped
+
+
+async def test_acknowledged_in_the_turn_in_which_the_session_goes() -> None:
+    """A session that is lost after an output was acknowledged and before its record has ended: the record is dropped,
+    its ledger is left alone, and the key opens again."""
+    broker = broker_with([b"a"])
+    told = 0
+
+    def on_produced(*_: object) -> None:
+        nonlocal told
+        told += 1
+        engine = consumer._engine
+        assert engine is not None
+        scheduler = engine._processor.scheduler
+        for session in list(scheduler.sessions):
+            scheduler.drop(session)
+        consumer.stop()
+
+    consumer = consumer_of(broker, producing=Producing(on_produced=on_produced))
+    async with asyncio.timeout(10), consumer:
+        await consumer.run(copied)
+        engine, stats = consumer._engine, consumer.stats()
+    assert engine is not None
+    assert (told, stats.succeeded, stats.dropped, stats.producing) == (1, 0, 1, 0)
+    assert not engine._processor.scheduler._orphans
+    assert committed(broker) in {None, 0}

@@ -5,6 +5,8 @@ It plays what stands around the sync core: a pool of workers, time, the coordina
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
@@ -63,7 +65,7 @@ class Moves(Sessions):
         outputs=st.sets(st.integers(1, 5)),
         sent_at=st.integers(0, 5),
     )
-    def run(self, most: int, looked_at: int, ends: int, outputs: set[int], sent_at: int) -> None:
+    def run(self, most: int, looked_at: int, ends: int, outputs: Collection[int] = (), sent_at: int = 0) -> None:
         """A worker runs some whose handlers end in their first step, those of ``outputs`` with something to produce,
         and perhaps one that goes on. One handler looks at the statistics, and somebody while outputs are sent."""
         started: list[Entry] = []
@@ -146,6 +148,20 @@ class Moves(Sessions):
         self.scheduler.end(entry.record, outcome)
         self._ended(entry, outcome)
         assert self.drained == with_drain
+
+    @precondition(having(State.PRODUCING))
+    @rule(pick=PICK, most=st.integers(1, MAX_PRODUCING))
+    def end_produced(self, pick: int, most: int) -> None:
+        """A batch is acknowledged, its records in whatever order."""
+        producing = self.model.entries(State.PRODUCING)
+        first = pick % len(producing)
+        entries = [*producing[first:], *producing[:first]][:most]
+        self.drained = False
+        drains = {entry.owner for entry in entries if entry.owner.stopped and not entry.owner.dropped}
+        self.scheduler.end_produced([entry.record for entry in entries])
+        for entry in entries:
+            self._ended(entry, Outcome.SUCCEEDED)
+        assert self.drained == any(not owner.count(*BEGUN) for owner in drains)
 
     def _ended(self, entry: Entry, outcome: Outcome) -> None:
         if not entry.owner.dropped:
