@@ -37,6 +37,10 @@ class Debt:
         self.since = self.asked = now
         self.requests: set[Request] = set()
 
+    def is_forgotten(self, now: float) -> bool:
+        """Nobody has asked the node for so long that it owes nothing any more; it may be gone for good."""
+        return not self.requests and now - self.asked > _FORGOTTEN
+
 
 class Requests:
     """Those under way, by node. Plain: the time is passed in, in seconds on the loop's clock."""
@@ -48,7 +52,7 @@ class Requests:
         """One goes on its way."""
         request = Request(node, batches)
         debt = self._debts.get(node)
-        if debt is None or (not debt.requests and now - debt.asked > _FORGOTTEN):
+        if debt is None or debt.is_forgotten(now):
             debt = self._debts[node] = Debt(now)
         debt.asked = now
         debt.requests.add(request)
@@ -77,7 +81,11 @@ class Requests:
     def silent(self, now: float) -> dict[int, float]:
         """Nodes that have owed an answer for :data:`SILENCE` seconds or more, and since when. One that is asked again
         and again without an answer goes on owing it."""
-        return {node: debt.since for node, debt in self._debts.items() if now - debt.since >= SILENCE - _EARLY}
+        return {
+            node: debt.since
+            for node, debt in self._debts.items()
+            if now - debt.since >= SILENCE - _EARLY and not debt.is_forgotten(now)
+        }
 
     def deserted(self, now: float, leader_of: Callable[[PartitionQueue], int | None]) -> list[int]:
         """Silent nodes that do not lead all that is on its way to them any more: somebody else may take it."""

@@ -19,8 +19,6 @@ __all__ = ["InMemoryProducer"]
 
 _BATCH_BYTES: Final = 16 * 1024
 _OVERHEAD: Final = 10
-_LONGEST_REQUEST: Final = 1.0
-"""Seconds until a request without an answer is sent again; a quarter of the delivery timeout if that is less."""
 
 
 class InMemoryProducer(QueueingProducer):
@@ -32,12 +30,18 @@ class InMemoryProducer(QueueingProducer):
     ``Request.CONNECT`` the rest. All times come from the running event loop.
 
     ``delivery_timeout``: seconds from ``send`` until an output fails that was not acknowledged.
+    ``request_timeout``: seconds until a request without an answer breaks its connection and is sent again, at most
+    ``delivery_timeout``. Real clients wait 30 or 40; a broker that is silent for 3 is left before that when its
+    partitions have another leader, which the default of 1 never comes to.
     """
 
-    def __init__(self, broker: InMemoryBroker, *, delivery_timeout: float = 120.0) -> None:
-        if not delivery_timeout > 0:
-            raise ConfigurationError("delivery_timeout", delivery_timeout, "seconds, more than 0")
-        timeout = min(_LONGEST_REQUEST, delivery_timeout / 4)
+    def __init__(
+        self, broker: InMemoryBroker, *, delivery_timeout: float = 120.0, request_timeout: float = 1.0
+    ) -> None:
+        for option, seconds in (("delivery_timeout", delivery_timeout), ("request_timeout", request_timeout)):
+            if not seconds > 0:
+                raise ConfigurationError(option, seconds, "seconds, more than 0")
+        timeout = min(request_timeout, delivery_timeout)
         super().__init__(
             Outbox(_encode, _accept, batch_bytes=_BATCH_BYTES, unchecked_bytes=2**31),
             lambda on_metadata: InMemoryBrokers(broker, on_metadata, timeout),
