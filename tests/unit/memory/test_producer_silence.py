@@ -272,3 +272,20 @@ async def test_a_node_that_is_gone_is_forgotten(
     await stream.finish(1.0)
     assert not stream.failed()
     assert faults.requests[Request.METADATA] - before == 0
+
+
+async def test_who_needs_a_producer_id_holds_up_nobody(broker: InMemoryBroker, producer: InMemoryProducer) -> None:
+    """A node takes nothing of the old id any more, and for 8 seconds nobody gives a new one: the other two partitions
+    are written as ever, and this one as soon as there is an id."""
+    stream = Stream(producer)
+    await stream.flow(1.0)
+    broker.faults.script(Request.PRODUCE, Fault(error=ErrorCode.INVALID_PRODUCER_EPOCH), node=1)
+    broker.faults.always(Request.IDENTIFY, Fault(is_request_lost=True))
+    await stream.flow(8.0)
+    broker.faults.heal()
+    await stream.flow(4.0)
+    await stream.finish(0.5)
+    assert not stream.failed()
+    assert 7.0 < stream.longest(0) < 12.0
+    assert stream.longest(1, 2) < 0.5
+    assert is_written_once_in_order(broker, stream)
