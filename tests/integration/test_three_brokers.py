@@ -37,4 +37,4 @@ async def test_a_killed_and_a_hung_broker_lose_and_repeat_nothing(kafka_cluster:
         figures = await run.end(90)
     print(f"\n{figures}")
     figures.check()
-    assert (figures.duplicates, figures.failed_attempts) == (0, 0)
+    assert (figures.duplicates, figures.gave_up) == (0, 0)
