@@ -19,7 +19,7 @@ from aioparallel.errors import ProduceFailed
 from aioparallel.records import Outgoing, Produced, TopicPartition
 from aioparallel.testing import LocalKafka
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.real
 
 Result = Sequence[Produced] | ProduceFailed
 
@@ -71,7 +71,7 @@ async def single_copies(cluster: LocalKafka, partitions: int) -> tuple[str, dict
         await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs={"min.insync.replicas": "1"})])
     finally:
         await admin.close()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while len(leaders := await cluster.leaders(topic)) < partitions or min(leaders.values()) < 0:
             await asyncio.sleep(0.05)
     return topic, leaders
@@ -149,7 +149,7 @@ async def test_a_member_finds_the_new_coordinator(cluster: LocalKafka) -> None:
     await client.start(20.0)
     try:
         client.subscribe([topic], listener)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while listener.generation is None:
                 await asyncio.sleep(0.05)
         running = client._running
