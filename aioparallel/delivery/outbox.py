@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from aioparallel.delivery.room import Waiters
 from aioparallel.engine.outlets import Receipts
-from aioparallel.engine.producer import Producer
+from aioparallel.engine.producer import Delivery, Producer
 from aioparallel.errors import InvalidOutput, ProduceFailed
 from aioparallel.policies import OnProduced, Producing
 from aioparallel.records import Outgoing, Produced, Record
@@ -29,16 +29,32 @@ logger = logging.getLogger(__name__)
 _OVERHEAD = 256
 
 
-class _Sent:
-    """An output that was sent by itself, until it has ended."""
+class _Sent(Delivery):
+    """An output that was sent by itself, and the record whose only one it is."""
 
-    __slots__ = ("output", "receipts", "record", "size")
+    __slots__ = ("outbox", "receipts", "record", "size")
 
-    def __init__(self, record: Record[Any, Any], output: Outgoing, size: int, receipts: Receipts) -> None:
-        self.record = record
+    def __init__(
+        self, outbox: Outbox, record: Record[Any, Any], output: Outgoing, size: int, receipts: Receipts
+    ) -> None:
         self.output = output
+        self.outbox = outbox
+        self.record = record
         self.size = size
         self.receipts = receipts
+
+    def placed(self, place: Produced) -> None:
+        outbox = self.outbox
+        if outbox.on_produced is not None:
+            outbox.tell(outbox.on_produced, self.record, self.output, place)
+        # They come by hundreds, a whole batch at once: the engine is told when that is through.
+        if not outbox.acknowledged:
+            asyncio.get_running_loop().call_soon(outbox.end_acknowledged)
+        outbox.acknowledged.append(self)
+
+    def failed(self, failure: ProduceFailed) -> None:
+        self.outbox.ended(self.size, 1)
+        self.receipts.undelivered(self.record, failure)
 
 
 class Outbox:
@@ -46,12 +62,13 @@ class Outbox:
 
     def __init__(self, producer: Producer, options: Producing) -> None:
         self._producer = producer
-        self._on_produced = options.on_produced
+        self.on_produced = options.on_produced
         self._bound = options.max_unacknowledged_bytes
         self._waiters = Waiters()
         self.unacknowledged_bytes = 0
         """Of outputs sent and not acknowledged, with what they cost beside their bytes."""
-        self._acknowledged: list[_Sent] = []  # and not told yet
+        self.acknowledged: list[_Sent] = []
+        """And not told yet."""
 
     def offer(self, record: Record[Any, Any], value: object, receipts: Receipts) -> bool:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
@@ -95,25 +112,14 @@ class Outbox:
     def _send_one(self, record: Record[Any, Any], output: Outgoing, receipts: Receipts) -> None:
         size = _size(output)
         self.unacknowledged_bytes += size
-        self._producer.send((output,), partial(self._delivered_one, _Sent(record, output, size, receipts)))
+        self._producer.send_one(_Sent(self, record, output, size, receipts))
 
     # -- what became of it ------------------------------------------------------------------------------
 
-    def _delivered_one(self, sent: _Sent, result: Sequence[Produced] | ProduceFailed) -> None:
-        if isinstance(result, ProduceFailed):
-            sent.receipts.undelivered(sent.record, result)
-            self._ended(sent.size, 1)
-            return
-        if self._on_produced is not None:
-            self._tell(self._on_produced, sent.record, sent.output, result[0])
-        # They come by hundreds, a whole batch at once: it is told when that is through.
-        if not self._acknowledged:
-            asyncio.get_running_loop().call_soon(self._end_acknowledged)
-        self._acknowledged.append(sent)
-
-    def _end_acknowledged(self) -> None:
-        acknowledged, self._acknowledged = self._acknowledged, []
-        self._ended(sum([sent.size for sent in acknowledged]), len(acknowledged))
+    def end_acknowledged(self) -> None:
+        """Tell the engine of a batch."""
+        acknowledged, self.acknowledged = self.acknowledged, []
+        self.ended(sum([sent.size for sent in acknowledged]), len(acknowledged))
         records: defaultdict[Receipts, list[Record[Any, Any]]] = defaultdict(list)
         for sent in acknowledged:
             records[sent.receipts].append(sent.record)
@@ -131,13 +137,13 @@ class Outbox:
         if isinstance(result, ProduceFailed):
             receipts.undelivered(record, result)
         else:
-            if self._on_produced is not None:
+            if self.on_produced is not None:
                 for output, place in zip(outputs, result, strict=True):
-                    self._tell(self._on_produced, record, output, place)
+                    self.tell(self.on_produced, record, output, place)
             receipts.delivered((record,))
-        self._ended(size, 1)
+        self.ended(size, 1)
 
-    def _ended(self, size: int, records: int) -> None:
+    def ended(self, size: int, records: int) -> None:
         """So many bytes of so many records are not on their way any more."""
         self.unacknowledged_bytes -= size
         if self.unacknowledged_bytes:
@@ -145,7 +151,8 @@ class Outbox:
         else:
             self._waiters.wake_all()
 
-    def _tell(self, on_produced: OnProduced, record: Record[Any, Any], output: Outgoing, place: Produced) -> None:
+    def tell(self, on_produced: OnProduced, record: Record[Any, Any], output: Outgoing, place: Produced) -> None:
+        """Call it; nothing comes of what it raises."""
         try:
             on_produced(record, output, place)
         except Exception:

@@ -20,10 +20,35 @@ from aioparallel.engine.stats import BrokerOutputs
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Outgoing, Produced, TopicPartition
 
-__all__ = ["OnDelivered", "Producer"]
+__all__ = ["Delivery", "OnDelivered", "Producer"]
 
 OnDelivered = Callable[[Sequence[Produced] | ProduceFailed], None]
 """Hears how one :meth:`Producer.send` ended: where each output stands, in their order; or why not all do."""
+
+
+class Delivery:
+    """One output that is sent by itself, as whoever sends it makes it: a class below this one says what follows.
+
+    ``timestamp`` and ``deadline`` are the producer's: it sets them when it takes the output.
+    """
+
+    __slots__ = ("deadline", "output", "timestamp")
+
+    timestamp: int
+    """Milliseconds since the epoch: the output's own, or when it was taken."""
+    deadline: float
+    """On the loop's clock, when patience ends. Ascends in the order of sending."""
+
+    def __init__(self, output: Outgoing) -> None:
+        self.output = output
+
+    def placed(self, place: Produced) -> None:
+        """It stands in the log."""
+        raise NotImplementedError
+
+    def failed(self, failure: ProduceFailed) -> None:
+        """It does not, as far as is known."""
+        raise NotImplementedError
 
 
 class Producer(Protocol):
@@ -54,4 +79,11 @@ class Producer(Protocol):
         ``delivered`` is called exactly once, later, from the event loop, never within this call: with the places
         of all of them when the last is acknowledged, or with the first failure when none is outstanding any
         more. It must not raise. After a failure some of them may have been written.
+        """
+
+    def send_one(self, delivery: Delivery) -> None:
+        """Take one output; returns at once. The same as :meth:`send` with less ado.
+
+        ``placed`` or ``failed`` of the delivery is called exactly once, later, from the event loop, never within this
+        call. It must not raise. Those of one batch are told one after the other, in one step.
         """

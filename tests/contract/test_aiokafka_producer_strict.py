@@ -44,7 +44,7 @@ async def admin(strict: LocalKafka) -> AsyncIterator[Admin]:
 class Login(Protocol):
     """A new producer, logged in as the consumer is: by its client options."""
 
-    def __call__(self, user: str, password: str | None = None) -> AiokafkaProducer: ...
+    def __call__(self, user: str, password: str | None = None, timeout: float = 20.0) -> AiokafkaProducer: ...
 
 
 @pytest_asyncio.fixture
@@ -52,11 +52,11 @@ async def producer_of(strict: LocalKafka) -> AsyncIterator[Login]:
     """They are stopped at the end."""
     made: list[AiokafkaProducer] = []
 
-    def make(user: str, password: str | None = None) -> AiokafkaProducer:
+    def make(user: str, password: str | None = None, timeout: float = 20.0) -> AiokafkaProducer:
         options = login(user, password)
         made.append(
             AiokafkaProducer(
-                strict.bootstrap_servers, delivery_timeout=20.0, consumer_options=options, producer_options={}
+                strict.bootstrap_servers, delivery_timeout=timeout, consumer_options=options, producer_options={}
             )
         )
         return made[-1]
@@ -108,7 +108,7 @@ async def test_no_topic_is_created(admin: Admin, producer_of: Login) -> None:
     """A broker that creates topics by itself is asked not to."""
     topic = unique("topic")
     await admin.create_topics([NewTopic(topic, 1, 1)])
-    producer = producer_of("admin")
+    producer = producer_of("admin", timeout=4.0)  # so long is the topic waited for
     sender = Sender(producer)
     missing = sender.send(Outgoing(f"{topic}-missing", b"value"))
     await sender.written(Outgoing(topic, b"value"))

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import aiokafka.errors as kafka
 from aiokafka.client import ConnectionGroup
@@ -35,6 +35,9 @@ from aioparallel.records import TopicPartition
 __all__ = ["AiokafkaClient"]
 
 logger = logging.getLogger(__name__)
+
+_SHORTEST_PATIENCE: Final = 1.0
+"""Seconds for a heartbeat, however short the session timeout is: brokers and we may be busy."""
 
 
 class _Running(NamedTuple):
@@ -100,7 +103,7 @@ class AiokafkaClient:
         calm()
         settings = self._settings
         consumer = settings.build()
-        Silence(consumer._client, settings.session_timeout / 3)
+        Silence(consumer._client, max(_SHORTEST_PATIENCE, settings.session_timeout / 3))
         loop = asyncio.get_running_loop()
         closing = min(1.0, timeout / 10)
         ends = loop.time() + timeout - closing

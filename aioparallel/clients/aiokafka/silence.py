@@ -165,7 +165,7 @@ class Silence:
                 if (connection := await self.get_connection(node)) is None:
                     return None
                 answer = cast("MetadataAnswer", await connection.send(request))
-        except (kafka.KafkaError, TimeoutError) as error:
+        except Exception as error:  # whatever it is, another broker may answer, and aiokafka's task must go on
             logger.debug("No metadata from %s: %r", node, error, extra={"action": "no_metadata", "node": node})
             return None
         self._silent.discard(node)

@@ -3,11 +3,16 @@
 ::
 
     producer.py         QueueingProducer, the engine's producer interface: coroutines and timers
+    carrying.py         requests on their way, and brokers that do not answer them
     brokers.py          what it needs of a cluster; a client implements it
+    trouble.py          whether anything can be sent at all
+    overview.py         what waits for which broker
     outbox.py           everything outstanding, by topic and partition
     topic.py            which partition an output goes to
     partition_queue.py  what waits for one partition, and how it becomes batches
-    deliveries.py       what is outstanding of one ``send``
+    numbering.py        producer id, epoch and sequence number of a partition's next batch
+    deliveries.py       outputs on their way, and the ``send`` they came with
+    requests.py         which node owes an answer, and since when
     verdicts.py         what an answer means for a batch
     partitioning.py     the hash of Kafka's producers
 

@@ -1,12 +1,12 @@
-"""Outputs on their way, and the calls of ``send`` they came with."""
+"""Outputs on their way, and how those hear of it that have sent them."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import cast
 
-from aioparallel.engine.producer import OnDelivered
+from aioparallel.engine.producer import Delivery, OnDelivered
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Outgoing, Produced
 
@@ -14,73 +14,66 @@ __all__ = ["Entry", "Outstanding", "entries_of"]
 
 logger = logging.getLogger(__name__)
 
+Entry = Delivery
+"""One output on its way. Ends once, through :class:`Outstanding`."""
+
+
+def _nothing() -> None:
+    pass
+
 
 class Outstanding:
-    """How many calls of ``send`` have not ended. ``on_none`` is told when the last one has."""
+    """How many outputs have not ended; tells those that have sent them. ``on_none`` hears when the last one has."""
 
     __slots__ = ("count", "on_none")
 
-    def __init__(self, on_none: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         self.count = 0
-        self.on_none = on_none
+        self.on_none: Callable[[], None] = _nothing
 
-    def end(self, delivered: OnDelivered, result: Sequence[Produced] | ProduceFailed) -> None:
-        """One call has ended: tell whoever made it."""
-        self.count -= 1
+    def placed(self, entries: Sequence[Entry], topic: str, partition: int, offset: int, timestamp: int) -> None:
+        """These stand in the log, one behind the other from ``offset`` on (-1: it is not known where).
+        ``timestamp``: milliseconds, -1 where the records keep theirs."""
+        self._end(len(entries))
+        step = 0 if offset < 0 else 1
+        new = tuple.__new__  # half the time of Produced(...)
+        for entry in entries:
+            written = entry.timestamp if timestamp < 0 else timestamp
+            try:
+                entry.placed(new(Produced, (topic, partition, offset, written)))
+            except Exception:
+                _log_broken()
+            offset += step
+
+    def failed(self, entries: Iterable[Entry], reason: str, *, passing: bool, partition: int | None = None) -> None:
+        """These do not, as far as is known. ``partition``: where it was chosen already."""
+        for entry in entries:
+            output = entry.output
+            where = output.partition if partition is None else partition
+            self._end(1)
+            try:
+                entry.failed(ProduceFailed(output.topic, where, reason, passing=passing))
+            except Exception:
+                _log_broken()
+
+    def _end(self, count: int) -> None:
+        self.count -= count
         if not self.count:
             self.on_none()
-        try:
-            delivered(result)
-        except Exception:
-            # Others share the batch, and must hear of it all the same.
-            logger.exception("A delivery callback raised", extra={"action": "callback_failed"})
 
 
-class Entry(Protocol):
-    """One output on its way. Ends once: :meth:`placed` or :meth:`failed`."""
-
-    output: Outgoing
-    timestamp: int
-    """Milliseconds since the epoch: the output's own, or that of its ``send``."""
-    deadline: float
-    """On the loop's clock, when patience ends. Ascends in the order of sending."""
-
-    def placed(self, place: Produced) -> None:
-        """It stands in the log."""
-
-    def failed(self, failure: ProduceFailed) -> None:
-        """It does not, as far as is known."""
-
-
-class Single:
-    """An output that was sent by itself."""
-
-    __slots__ = ("among", "deadline", "delivered", "output", "timestamp")
-
-    def __init__(
-        self, output: Outgoing, timestamp: int, deadline: float, delivered: OnDelivered, among: Outstanding
-    ) -> None:
-        self.output = output
-        self.timestamp = timestamp if output.timestamp is None else output.timestamp
-        self.deadline = deadline
-        self.delivered = delivered
-        self.among = among
-
-    def placed(self, place: Produced) -> None:
-        self.among.end(self.delivered, (place,))
-
-    def failed(self, failure: ProduceFailed) -> None:
-        self.among.end(self.delivered, failure)
+def _log_broken() -> None:
+    # Others share the batch, and must hear of it all the same.
+    logger.exception("A delivery callback raised", extra={"action": "callback_failed"})
 
 
 class Group:
-    """Outputs that were sent together: they end when the last of them has."""
+    """Outputs of one call of ``send``: they end when the last of them has."""
 
-    __slots__ = ("among", "delivered", "failure", "outstanding", "places")
+    __slots__ = ("delivered", "failure", "outstanding", "places")
 
-    def __init__(self, count: int, delivered: OnDelivered, among: Outstanding) -> None:
+    def __init__(self, count: int, delivered: OnDelivered) -> None:
         self.delivered = delivered
-        self.among = among
         self.outstanding = count
         self.places: list[Produced | None] = [None] * count
         self.failure: ProduceFailed | None = None
@@ -89,18 +82,16 @@ class Group:
         """One of them has."""
         self.outstanding -= 1
         if not self.outstanding:
-            self.among.end(self.delivered, self.failure or cast("list[Produced]", self.places))
+            self.delivered(self.failure or cast("list[Produced]", self.places))
 
 
-class Part:
+class Part(Delivery):
     """One output of a group."""
 
-    __slots__ = ("deadline", "group", "index", "output", "timestamp")
+    __slots__ = ("group", "index")
 
-    def __init__(self, output: Outgoing, timestamp: int, deadline: float, group: Group, index: int) -> None:
-        self.output = output
-        self.timestamp = timestamp if output.timestamp is None else output.timestamp
-        self.deadline = deadline
+    def __init__(self, output: Outgoing, group: Group, index: int) -> None:
+        super().__init__(output)
         self.group = group
         self.index = index
 
@@ -114,12 +105,7 @@ class Part:
         self.group.ended()
 
 
-def entries_of(
-    outputs: Sequence[Outgoing], delivered: OnDelivered, deadline: float, timestamp: int, among: Outstanding
-) -> Sequence[Entry]:
-    """What one call of ``send`` puts on its way. ``timestamp``: for outputs without one."""
-    among.count += 1
-    if len(outputs) == 1:
-        return (Single(outputs[0], timestamp, deadline, delivered, among),)
-    group = Group(len(outputs), delivered, among)
-    return [Part(output, timestamp, deadline, group, index) for index, output in enumerate(outputs)]
+def entries_of(outputs: Sequence[Outgoing], delivered: OnDelivered) -> list[Entry]:
+    """What one call of ``send`` puts on its way."""
+    group = Group(len(outputs), delivered)
+    return [Part(output, group, index) for index, output in enumerate(outputs)]

@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from aioparallel.clients.outbox.deliveries import Entry
+from aioparallel.clients.outbox.deliveries import Entry, Outstanding
 from aioparallel.clients.outbox.numbering import Identity
 from aioparallel.clients.outbox.partition_queue import Batch, Encode, PartitionQueue
 from aioparallel.clients.outbox.partitioning import KeyHashes
 from aioparallel.clients.outbox.topic import Partitioner, Topic
 from aioparallel.clients.outbox.verdicts import Answer, Verdict
-from aioparallel.errors import ProduceFailed
 from aioparallel.records import Outgoing
 
-__all__ = ["Outbox", "Outdated", "fail"]
+__all__ = ["Outbox", "Outdated"]
 
 
 class Outdated(NamedTuple):
@@ -46,6 +45,7 @@ class Outbox:
         partitioner: Partitioner | None = None,
     ) -> None:
         self.topics: dict[str, Topic] = {}
+        self.outstanding = Outstanding()
         self._fresh: Identity | None = None  # for partitions that need a producer id
         self.needs_identity = False
         """Whether some partition waits for a producer id, to be given to :meth:`identified`."""
@@ -61,20 +61,15 @@ class Outbox:
 
     # -- in
 
-    def add(self, entries: Iterable[Entry]) -> list[tuple[Entry, str]]:
-        """Take new entries; returns those that cannot be sent, with the reason, not failed yet."""
-        refused: list[tuple[Entry, str]] = []
-        topics, check, largest = self.topics, self._check, self._largest_unchecked
-        for entry in entries:
-            output = entry.output
-            topic = topics.get(output.topic) or self._new(output.topic)
-            size = len(output.value or b"") + len(output.key or b"")
-            reason = check(output) if size > largest or output.headers else None
-            if reason is None:
-                reason = self._route(topic, entry)
-            if reason is not None:
-                refused.append((entry, reason))
-        return refused
+    def add(self, entry: Entry) -> str | None:
+        """Take a new entry; returns why it cannot be sent, if so: it has not failed yet then."""
+        output = entry.output
+        key, value = output.key, output.value
+        size = (len(value) if value else 0) + (len(key) if key else 0)
+        self.outstanding.count += 1
+        if (size > self._largest_unchecked or output.headers) and (reason := self._check(output)) is not None:
+            return reason
+        return self._route(self.topics.get(output.topic) or self._new(output.topic), entry)
 
     def _route(self, topic: Topic, entry: Entry) -> str | None:
         """Put it where it waits; returns why it cannot be put anywhere."""
@@ -93,7 +88,8 @@ class Outbox:
         return None
 
     def _new(self, name: str) -> Topic:
-        topic = self.topics[name] = Topic(name, self._batch_bytes, self._partitioner, self._hashes)
+        hashes, among = self._hashes, self.outstanding
+        topic = self.topics[name] = Topic(name, self._batch_bytes, self._partitioner, hashes, among)
         return topic
 
     # -- what the cluster looks like
@@ -113,7 +109,7 @@ class Outbox:
             while waiting and topic.partitions:
                 entry = waiting.popleft()
                 if (reason := self._route(topic, entry)) is not None:
-                    fail([entry], reason, passing=False)
+                    self.outstanding.failed([entry], reason, passing=False)
         self._ready.update(self._leaderless)
         self._leaderless.clear()
 
@@ -245,10 +241,3 @@ class Outbox:
     def queues(self) -> list[PartitionQueue]:
         """Those of all topics."""
         return [queue for topic in self.topics.values() for queue in topic.all_queues]
-
-
-def fail(entries: Iterable[Entry], reason: str, *, passing: bool) -> None:
-    """Fail these outputs."""
-    for entry in entries:
-        output = entry.output
-        entry.failed(ProduceFailed(output.topic, output.partition, reason, passing=passing))

@@ -6,10 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from aioparallel.clients.outbox.deliveries import Entry
+from aioparallel.clients.outbox.deliveries import Entry, Outstanding
 from aioparallel.clients.outbox.numbering import Identity, Numbering
-from aioparallel.errors import ProduceFailed
-from aioparallel.records import Produced
 
 __all__ = ["Batch", "Encode", "Explain", "PartitionQueue", "Piece", "Unencodable"]
 
@@ -98,6 +96,7 @@ class PartitionQueue:
     """
 
     __slots__ = (
+        "_among",
         "batch",
         "limit",
         "missing_since",
@@ -109,7 +108,8 @@ class PartitionQueue:
         "waiting",
     )
 
-    def __init__(self, topic: str, partition: int, limit: int) -> None:
+    def __init__(self, topic: str, partition: int, limit: int, among: Outstanding) -> None:
+        self._among = among
         self.topic = topic
         self.partition = partition
         self.limit = limit
@@ -187,20 +187,13 @@ class PartitionQueue:
             return
         self.batch = None
         self.trouble = ""
-        entries = batch.entries
-        self.numbering.acknowledged(len(entries))
+        self.numbering.acknowledged(len(batch.entries))
         if batch.is_part_of_doubtful:
             # In its turn, so the whole was not written.
             self.pieces = deque(piece._replace(is_part_of_doubtful=False) for piece in self.pieces)
-        topic, partition = self.topic, self.partition
-        step = 0 if offset < 0 else 1
-        new = tuple.__new__  # half the time of Produced(...)
-        if batch.given_up:
-            offset += step * batch.given_up
-            entries = batch.left
-        for entry in entries:
-            entry.placed(new(Produced, (topic, partition, offset, entry.timestamp if timestamp < 0 else timestamp)))
-            offset += step
+        if batch.given_up and offset >= 0:
+            offset += batch.given_up
+        self._among.placed(batch.left, self.topic, self.partition, offset, timestamp)
 
     def again(self, batch: Batch, trouble: str) -> None:
         """Repeat it as it is: whatever the broker did with it, it does nothing twice."""
@@ -330,8 +323,7 @@ class PartitionQueue:
 
     def _fail(self, entries: Iterable[Entry], reason: str, *, passing: bool) -> None:
         partition = None if self.partition < 0 else self.partition
-        for entry in entries:
-            entry.failed(ProduceFailed(self.topic, partition, reason, passing=passing))
+        self._among.failed(entries, reason, passing=passing, partition=partition)
 
 
 def _late(entries: list[Entry], deadline: float) -> list[Entry]:

@@ -11,13 +11,13 @@ from typing import Final
 
 from aioparallel.clients.outbox.brokers import Brokers
 from aioparallel.clients.outbox.carrying import LONGEST_PAUSE, Carrier
-from aioparallel.clients.outbox.deliveries import Entry, Outstanding, entries_of
-from aioparallel.clients.outbox.outbox import Outbox, fail
+from aioparallel.clients.outbox.deliveries import entries_of
+from aioparallel.clients.outbox.outbox import Outbox
 from aioparallel.clients.outbox.overview import by_broker, silence_of
 from aioparallel.clients.outbox.partition_queue import PartitionQueue
 from aioparallel.clients.outbox.trouble import Trouble
 from aioparallel.engine.health import Problem
-from aioparallel.engine.producer import OnDelivered
+from aioparallel.engine.producer import Delivery, OnDelivered
 from aioparallel.engine.stats import BrokerOutputs
 from aioparallel.errors import BrokerUnreachable, NotAuthorized
 from aioparallel.records import Outgoing, TopicPartition
@@ -70,7 +70,8 @@ class QueueingProducer:
         self._linger_time = linger
         self._retry_backoff = retry_backoff
         self._missing_timeout = min(_MISSING_TIMEOUT, delivery_timeout)
-        self._outstanding = Outstanding(self._nothing_left)
+        self._outstanding = outbox.outstanding
+        self._outstanding.on_none = self._nothing_left
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
         self._trouble = ""
@@ -110,19 +111,31 @@ class QueueingProducer:
 
     def send(self, outputs: Sequence[Outgoing], delivered: OnDelivered) -> None:
         """Take these outputs; returns at once. See :meth:`Producer.send`."""
+        for entry in entries_of(outputs, delivered):
+            self.send_one(entry)
+
+    def send_one(self, delivery: Delivery) -> None:
+        """Take one output; returns at once. See :meth:`Producer.send_one`."""
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._delivery_timeout
-        entries = entries_of(outputs, delivered, deadline, int(time.time() * 1000), self._outstanding)
         if self._is_closed:
-            refused = [(entry, "the producer is closed") for entry in entries]
-        else:
-            refused = self._outbox.add(entries)
-        if refused:
-            loop.call_soon(_refuse, refused, self._is_closed)
-        if self._is_closed:
+            self._outstanding.count += 1
+            loop.call_soon(self._refuse, delivery, "the producer is closed", True)
             return
+        delivery.deadline = deadline = loop.time() + self._delivery_timeout
+        given = delivery.output.timestamp
+        delivery.timestamp = int(time.time() * 1000) if given is None else given
+        if (reason := self._outbox.add(delivery)) is not None:
+            loop.call_soon(self._refuse, delivery, reason, False)
+        if not self._is_awake or self._timer is None:
+            self._set_out(loop, deadline)
+
+    def _refuse(self, delivery: Delivery, reason: str, passing: bool) -> None:
+        self._outstanding.failed([delivery], reason, passing=passing)
+
+    def _set_out(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+        """Something is to be sent, and to be given up at its deadline."""
         if self._timer is None:
             self._timer = loop.call_at(deadline, self._out_of_time)
         if not self._linger_time:
@@ -158,7 +171,9 @@ class QueueingProducer:
                         await self._idle.wait()
         finally:
             reason = "the producer was closed before this was acknowledged"
-            fail(self._outbox.clear(), f"{reason} ({self._trouble})" if self._trouble else reason, passing=True)
+            self._outstanding.failed(
+                self._outbox.clear(), f"{reason} ({self._trouble})" if self._trouble else reason, passing=True
+            )
             for timer in (self._timer, self._linger):
                 if timer is not None:
                     timer.cancel()
@@ -197,7 +212,7 @@ class QueueingProducer:
                         self._unsent.passed()
             except NotAuthorized as error:
                 self._unsent.failed(error, asyncio.get_running_loop().time())
-                fail(self._outbox.clear(), str(error), passing=False)
+                self._outstanding.failed(self._outbox.clear(), str(error), passing=False)
             except Exception as error:
                 await self._rest_after(error)
             if self._outbox.needs_metadata and (self._refreshing is None or self._refreshing.done()):
@@ -247,7 +262,7 @@ class QueueingProducer:
                 self._unsent.passed()
             except NotAuthorized as error:
                 self._unsent.failed(error, loop.time())
-                fail(self._outbox.clear(), str(error), passing=False)
+                self._outstanding.failed(self._outbox.clear(), str(error), passing=False)
                 return
             except (OSError, TimeoutError) as error:
                 self._trouble = str(error) or type(error).__name__
@@ -299,7 +314,7 @@ class QueueingProducer:
                 self._trouble = str(error)
             for topic in self._brokers.refused_topics():
                 reason = "not authorised; this user needs the permissions WRITE and DESCRIBE on the topic"
-                fail(self._outbox.clear_topic(topic), reason, passing=False)
+                self._outstanding.failed(self._outbox.clear_topic(topic), reason, passing=False)
             since = loop.time() - self._missing_timeout
             given_up = self._outbox.give_up_missing(since, since + self._delivery_timeout, self._explain_missing)
             self._carrier.cut({batch.node for batch in given_up}, "it has not answered in time")
@@ -335,8 +350,3 @@ class QueueingProducer:
 
     def _nothing_left(self) -> None:
         self._idle.set()
-
-
-def _refuse(refused: Sequence[tuple[Entry, str]], passing: bool) -> None:
-    for entry, reason in refused:
-        fail([entry], reason, passing=passing)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from aioparallel.clients.outbox.deliveries import Outstanding
 from aioparallel.clients.outbox.partition_queue import PartitionQueue
 from aioparallel.clients.outbox.partitioning import KeyHashes
 from aioparallel.records import Outgoing
@@ -30,6 +31,7 @@ class Topic:
     """
 
     __slots__ = (
+        "_among",
         "_available",
         "_few",
         "_hashes",
@@ -44,12 +46,15 @@ class Topic:
         "unresolved",
     )
 
-    def __init__(self, name: str, limit: int, partitioner: Partitioner | None, hashes: KeyHashes) -> None:
+    def __init__(
+        self, name: str, limit: int, partitioner: Partitioner | None, hashes: KeyHashes, among: Outstanding
+    ) -> None:
         self.name = name
         self.partitions: list[int] = []
         """All of them, ascending; empty while the topic is not known."""
         self.queues: dict[int, PartitionQueue] = {}
-        self.unresolved = PartitionQueue(name, -1, limit)
+        self._among = among
+        self.unresolved = PartitionQueue(name, -1, limit, among)
         self._available: list[int] = []
         self._limit = limit
         self._partitioner = partitioner
@@ -125,5 +130,5 @@ class Topic:
     def _queue(self, number: int) -> PartitionQueue:
         queue = self.queues.get(number)
         if queue is None:
-            queue = self.queues[number] = PartitionQueue(self.name, number, self._limit)
+            queue = self.queues[number] = PartitionQueue(self.name, number, self._limit, self._among)
         return queue

@@ -14,7 +14,7 @@ from aioparallel.cli.dlq.replaying import Destination, Replay
 from aioparallel.cli.dlq.selecting import Selection
 from aioparallel.engine.client import Client, CommitFault, Committed
 from aioparallel.engine.health import Problem
-from aioparallel.engine.producer import OnDelivered
+from aioparallel.engine.producer import Delivery, OnDelivered
 from aioparallel.engine.stats import BrokerOutputs
 from aioparallel.errors import ClientError, ProduceFailed
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
@@ -65,6 +65,9 @@ class Acknowledging:
             self.held.append((outgoing, delivered))
         else:
             asyncio.get_running_loop().call_soon(self._answer, outgoing, delivered)
+
+    def send_one(self, delivery: Delivery) -> None:
+        raise NotImplementedError
 
     def _answer(self, outgoing: Outgoing, delivered: OnDelivered) -> None:
         if self._refuses(outgoing):

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from aioparallel.clients.aiokafka.produce_codes import answer_of
-from aioparallel.clients.outbox.deliveries import Entry, Outstanding, entries_of
+from aioparallel.clients.outbox.deliveries import Entry, entries_of
 from aioparallel.clients.outbox.numbering import Identity
-from aioparallel.clients.outbox.outbox import Outbox, fail
+from aioparallel.clients.outbox.outbox import Outbox
 from aioparallel.clients.outbox.partition_queue import Batch, Unencodable
 from aioparallel.clients.outbox.verdicts import Answer, Verdict
 from aioparallel.errors import ProduceFailed
@@ -72,12 +72,11 @@ class Cluster:
         """Nobody waits for them, and they may arrive all the same."""
         self.outbox = Outbox(encode, lambda entry: None, batch_bytes=_BATCH, unchecked_bytes=100)
         self._partitions = partitions
-        self._outstanding = Outstanding(lambda: None)
         self._is_known = True
 
     @property
     def outstanding(self) -> int:
-        return self._outstanding.count
+        return self.outbox.outstanding.count
 
     @property
     def logs(self) -> list[list[int]]:
@@ -102,9 +101,10 @@ class Cluster:
             assert first not in self.results, "told twice"
             self.results[first] = result
 
-        entries = entries_of(self.sent[first:], delivered, self.now + TIMEOUT, 0, self._outstanding)
-        for entry, reason in self.outbox.add(entries):
-            fail([entry], reason, passing=False)
+        for entry in entries_of(self.sent[first:], delivered):
+            entry.timestamp, entry.deadline = 0, self.now + TIMEOUT
+            if (reason := self.outbox.add(entry)) is not None:
+                self.outbox.outstanding.failed([entry], reason, passing=False)
         if self.outbox.needs_metadata:
             self.know_topic(self._is_known)
 
@@ -143,7 +143,7 @@ class Cluster:
 
     def unauthorized(self) -> None:
         """The metadata says that this user may not even ask about the topic."""
-        fail(self.outbox.clear_topic(TOPIC), "not authorised", passing=False)
+        self.outbox.outstanding.failed(self.outbox.clear_topic(TOPIC), "not authorised", passing=False)
 
     def _cut(self, batches: Sequence[Batch]) -> None:
         gone = [flight for flight in self.flying if flight.batch in batches]

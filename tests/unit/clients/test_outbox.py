@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from aioparallel.clients.outbox.deliveries import Outstanding, entries_of
+from aioparallel.clients.outbox.deliveries import entries_of
 from aioparallel.clients.outbox.outbox import Outbox
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Outgoing, Produced
@@ -36,7 +36,9 @@ def add(outbox: Outbox, output: Outgoing, deadline: float = 10.0, then: Outgoing
         if then is not None:
             add(outbox, then)
 
-    outbox.add(entries_of([output], ended, deadline, 0, Outstanding(lambda: None)))
+    for entry in entries_of([output], ended):
+        entry.timestamp, entry.deadline = 0, deadline
+        outbox.add(entry)
     return results
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioparallel.clients.outbox.deliveries import Outstanding
 from aioparallel.clients.outbox.partitioning import KeyHashes, murmur2, partition_of_key
 from aioparallel.clients.outbox.topic import Topic
 
@@ -39,7 +40,7 @@ def test_a_key_has_one_of_the_partitions(key: bytes, count: int) -> None:
 def test_a_topic_remembers_hashes_and_changes_nothing(keys: list[bytes], count: int) -> None:
     """A key goes where its hash says, whether it is known or new, and follows the number of partitions."""
     hashes = KeyHashes()
-    topics = [Topic(name, 1000, None, hashes) for name in ("one", "two")]
+    topics = [Topic(name, 1000, None, hashes, Outstanding()) for name in ("one", "two")]
     for now in (count, count + 1):
         for topic in topics:
             topic.update(range(now), range(now))
@@ -54,7 +55,7 @@ def test_two_keys_of_one_slot() -> None:
     number = 0
     while (other := slots.setdefault(hash(b"%d" % number) & KeyHashes.MASK, b"%d" % number)) == b"%d" % number:
         number += 1
-    topic = Topic("t", 1000, None, KeyHashes())
+    topic = Topic("t", 1000, None, KeyHashes(), Outstanding())
     topic.update(range(1000), range(1000))
     for key in (other, b"%d" % number) * 3:
         assert topic.queue_of_key(key).partition == partition_of_key(key, range(1000))
@@ -65,7 +66,7 @@ def test_many_large_keys_take_little_memory() -> None:
     tracemalloc.start()
     try:
         hashes = KeyHashes()
-        topics = [Topic(name, 1000, None, hashes) for name in ("one", "two", "three")]
+        topics = [Topic(name, 1000, None, hashes, Outstanding()) for name in ("one", "two", "three")]
         for topic in topics:
             topic.update(range(4), range(4))
         for number in range(2_000):

@@ -12,8 +12,9 @@ from aioparallel.records import Outgoing
 
 
 def batch_for(partition: int) -> Batch:
-    entries = entries_of([Outgoing("t", b"v")], lambda result: None, 100.0, 0, Outstanding(lambda: None))
-    return Batch(PartitionQueue("t", partition, 1000), Piece(list(entries), False), b"v", Identity(1, 0), 0)
+    entries = entries_of([Outgoing("t", b"v")], lambda result: None)
+    queue = PartitionQueue("t", partition, 1000, Outstanding())
+    return Batch(queue, Piece(entries, False), b"v", Identity(1, 0), 0)
 
 
 def test_what_is_on_its_way_is_counted_by_node() -> None:

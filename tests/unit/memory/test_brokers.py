@@ -41,13 +41,15 @@ async def brokers_of(broker: InMemoryBroker) -> InMemoryBrokers:
 
 def batch_of(*values: bytes, partition: int = 0, epoch: int = 0, sequence: int = 0) -> Batch:
     outputs = [Outgoing("t", value) for value in values]
-    entries = entries_of(outputs, lambda result: None, 100.0, 5, Outstanding(lambda: None))
-    queue = PartitionQueue("t", partition, 1000)
-    return Batch(queue, Piece(list(entries), False), b"".join(values), Identity(7, epoch), sequence)
+    entries = entries_of(outputs, lambda result: None)
+    for entry in entries:
+        entry.timestamp, entry.deadline = 5, 100.0
+    queue = PartitionQueue("t", partition, 1000, Outstanding())
+    return Batch(queue, Piece(entries, False), b"".join(values), Identity(7, epoch), sequence)
 
 
 def leader_of(brokers: InMemoryBrokers, partition: int) -> int | None:
-    return brokers.leader_of(PartitionQueue("t", partition, 1000))
+    return brokers.leader_of(PartitionQueue("t", partition, 1000, Outstanding()))
 
 
 def values(broker: InMemoryBroker) -> list[bytes | None]:
