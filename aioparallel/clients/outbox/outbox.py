@@ -96,7 +96,7 @@ class Outbox:
 
     def update(self, partitions: Callable[[str], Mapping[int, bool]], now: float) -> None:
         """The metadata is new. ``partitions(topic)``: its partitions, and whether each has a leader."""
-        for topic in self.topics.values():
+        for topic in list(self.topics.values()):  # whoever hears of a failure may send to a new one
             found = partitions(topic.name)
             topic.update(tuple(found), [number for number, has_leader in found.items() if has_leader])
             for queue in topic.all_queues:
@@ -198,12 +198,11 @@ class Outbox:
     def expire(self, now: float, explain: Callable[[PartitionQueue], str]) -> Outdated:
         """Fail all outputs that are out of time."""
         cut: list[Batch] = []
-        deadlines: list[float] = []
         for queue in self.queues:
             self._expire(queue, now, explain, cut)
-            if (deadline := queue.next_deadline) is not None:
-                deadlines.append(deadline)
-        return Outdated(cut, min(deadlines, default=None))
+        # Only now: whoever heard of a failure may have sent something, wherever.
+        deadlines = (queue.next_deadline for queue in self.queues)
+        return Outdated(cut, min((deadline for deadline in deadlines if deadline is not None), default=None))
 
     def give_up_missing(self, since: float, deadline: float, explain: Callable[[PartitionQueue], str]) -> list[Batch]:
         """Fail outputs of partitions that the metadata has not known since then, those up to this deadline; returns
