@@ -100,9 +100,10 @@ async def test_outputs_to_the_others_are_not_held_up(cluster: LocalKafka) -> Non
         await asyncio.to_thread(cluster.resume, hung)
 
 
-async def test_outputs_move_to_the_new_leader(cluster: LocalKafka) -> None:
+async def test_outputs_move_to_the_new_leader(cluster: LocalKafka, caplog: pytest.LogCaptureFixture) -> None:
     """A leader that hangs is left once the others have elected another one: its outputs are acknowledged within
-    10 seconds, not after the 30 of a request. Until then health has something to say about it."""
+    10 seconds, not after the 30 of a request. The log says which broker it was, and its address, though the metadata
+    does not know it any more."""
     topic = unique()
     await cluster.create_topic(topic, 3)
     leaders = await cluster.leaders(topic)
@@ -117,6 +118,9 @@ async def test_outputs_move_to_the_new_leader(cluster: LocalKafka) -> None:
         took = time.monotonic() - began
         assert not [result for result in results if isinstance(result, ProduceFailed)]
         assert took < 10.0, f"{took:.1f} s"
+    cuts = [record.getMessage() for record in caplog.records if getattr(record, "action", "") == "cut"]
+    assert cuts
+    assert all(f"broker {leaders[0]} ({cluster.address(leaders[0])})" in cut for cut in cuts), cuts
 
 
 class Listener:
