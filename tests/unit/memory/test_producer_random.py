@@ -23,7 +23,7 @@ PASSING = [
     Fault(error=ErrorCode.REQUEST_TIMED_OUT, is_carried_out=True),
     Fault(error=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, is_carried_out=True),
 ]
-# Not INVALID_PRODUCER_EPOCH: that is only said by a broker that knows a newer epoch, and refuses what comes late too.
+# Not INVALID_PRODUCER_EPOCH: only a broker that knows a newer epoch says so, and it refuses what comes late as well.
 # The step "fence" makes it one.
 REFUSING = [
     *(Fault(error=ErrorCode.MESSAGE_TOO_LARGE), Fault(error=ErrorCode.INVALID_RECORD)),
@@ -148,13 +148,13 @@ async def comes_round(world: World) -> None:
     assert await world.ends(world.answer_timeout + 15.0), "a stall"
     await asyncio.sleep(world.answer_timeout + 15.0)
     world.check()
-    assert (world.producer.outputs(), world.producer.problems()) == ((), ())
     before = set(world.ended)
     for partition in [*range(PARTITIONS), None]:
         await world.play(Step("send", outputs=((b"a", partition, False), (b"b", partition, False))))
     assert await world.ends(2.5), "a stall of what is new"
     new = [result for first, (_, result) in world.ended.items() if first not in before]
     assert not [result for result in new if isinstance(result, ProduceFailed)]
+    assert (world.producer.outputs(), world.producer.problems()) == ((), ())
 
 
 async def stops(world: World) -> None:
