@@ -150,7 +150,11 @@ class AiokafkaBrokers:
 
     def _updated(self, cluster: ClusterView) -> None:
         self._remember_addresses(cluster)
-        self._on_metadata()
+        try:
+            self._on_metadata()
+        except Exception:
+            # It would end aiokafka's task, and with it all metadata.
+            logger.exception("New metadata could not be taken in", extra={"action": "metadata_failed"})
 
     def _remember_addresses(self, cluster: ClusterView) -> None:
         for broker in cluster.brokers():

@@ -57,10 +57,12 @@ class Silence:
     """Knows which brokers of one client owe an answer, and keeps them from holding up the rest.
 
     Puts itself before four of aiokafka's methods, once: ``send``, ``_get_conn``, ``get_random_node`` and
-    ``_metadata_update``. ``patience``: seconds for a heartbeat.
+    ``_metadata_update``. ``patience``: seconds for a heartbeat. ``fetch_wait``: seconds that a broker which is well may
+    keep a fetch waiting.
     """
 
-    def __init__(self, connections: Connections, patience: float) -> None:
+    def __init__(self, connections: Connections, patience: float, fetch_wait: float = 0.0) -> None:
+        self._fetch_wait = fetch_wait
         self._connections = connections
         self._limits = {HeartbeatRequest: patience, OffsetFetchRequest: patience, FindCoordinatorRequest: _LOOK_UP}
         self._silent: set[object] = set()
@@ -94,7 +96,8 @@ class Silence:
                 return await self._unless_gone(node_id, self._send(node_id, request, group=group))
             except TimeoutError:
                 raise self._left(node_id, group) from None
-        with self._watching(node_id, _LOOK, is_fetch=isinstance(request, FetchRequest)):
+        is_fetch = isinstance(request, FetchRequest)
+        with self._watching(node_id, _LOOK + self._fetch_wait * is_fetch, is_fetch=is_fetch):
             try:
                 async with asyncio.timeout(self._limits.get(type(request))):
                     answer = await self._send(node_id, request, group=group)
