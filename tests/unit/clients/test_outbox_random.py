@@ -102,6 +102,7 @@ def finish(cluster: Cluster) -> None:
 
 def check(cluster: Cluster) -> None:
     """Each log is in the order of sending and has nothing twice, and what was told to stand there does."""
+    assert not cluster.told_twice
     logs = cluster.logs
     for log in logs:
         assert log == sorted(set(log)), f"twice, or not in the order of sending: {log}"
