@@ -81,6 +81,7 @@ class ConsumerSettings:
         self.group_id = group_id
         self.session_timeout = session_timeout
         self.retry_backoff = given.number("retry_backoff_ms", 100) / 1000
+        self.fetch_wait = given.number("fetch_max_wait_ms", FETCH_MAX_WAIT_MS) / 1000
         self.prefetch_backoff = None if "fetch_max_wait_ms" in client_options else PREFETCH_BACKOFF
         self._options: dict[str, object] = {
             "client_id": "aioparallel",

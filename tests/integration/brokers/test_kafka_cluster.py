@@ -20,7 +20,7 @@ from aioparallel.errors import BrokerStartError, ConfigurationError
 from aioparallel.testing import LocalKafka
 from tests.load.clusters import DEADLINE, restore, until, until_whole
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.real
 
 ALL = frozenset({1, 2, 3})
 

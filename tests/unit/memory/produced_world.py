@@ -12,6 +12,7 @@ from aioparallel.errors import ProduceFailed
 from aioparallel.records import Outgoing, Produced, TopicPartition
 from aioparallel.testing.memory import Fault, InMemoryBroker, InMemoryProducer, Request
 from aioparallel.testing.memory.faults import HARMLESS
+from aioparallel.testing.memory.produced import Numbers
 
 __all__ = ["NODES", "PARTITIONS", "Step", "World"]
 
@@ -41,10 +42,11 @@ class Step:
 class World:
     """Three nodes, a topic "t" with four partitions, and a producer.
 
-    ``delivery_timeout``, ``request_timeout``: the producer's, seconds.
+    ``delivery_timeout``, ``request_timeout``: the producer's, seconds. ``sends_again``: what fails is sent once more
+    from within the callback that hears of it.
     """
 
-    def __init__(self, delivery_timeout: float, request_timeout: float) -> None:
+    def __init__(self, delivery_timeout: float, request_timeout: float, *, sends_again: bool) -> None:
         self.broker = InMemoryBroker(nodes=NODES)
         self.broker.create_topic("t", PARTITIONS)
         self.producer = InMemoryProducer(
@@ -53,6 +55,8 @@ class World:
         self.sent: list[Outgoing] = []
         self.began: dict[int, float] = {}
         self.ended: dict[int, tuple[float, Result]] = {}
+        self.told_twice: list[int] = []
+        self.sends_again = sends_again
         self.delivery_timeout = delivery_timeout
         self.answer_timeout = min(request_timeout, delivery_timeout)
         self._loop = asyncio.get_running_loop()
@@ -89,6 +93,8 @@ class World:
                 (broker.go_down if name == "down" else broker.come_back)()
             case "move":
                 broker.move_leader(TopicPartition("t", number // NODES), node)
+            case "fence":
+                self._fence(TopicPartition("t", number))
             case "fail over":
                 broker.hang(node)
                 self._loop.call_later(seconds, self._elect, node)
@@ -97,13 +103,18 @@ class World:
             case _:
                 raise AssertionError(name)
 
+    def _fence(self, partition: TopicPartition) -> None:
+        """The partition takes nothing any more of the producer ids that there are: it knows a newer epoch of each."""
+        for producer_id in range(1, self.broker.producers.new_id()):
+            self.broker.producers.add(partition, Numbers(producer_id, 20_000, 0), 1, 0)
+
     def _elect(self, node: int) -> None:
         """Another node leads what this one leads."""
         for partition in sorted(self.broker.partitions_of(["t"])):
             if self.broker.leader(partition) == node:
                 self.broker.move_leader(partition, node % NODES + 1)
 
-    def send(self, outputs: Sequence[tuple[bytes | None, int | None, bool]]) -> None:
+    def send(self, outputs: Sequence[tuple[bytes | None, int | None, bool]], *, is_again: bool = False) -> None:
         """All in one call; the value of each is its number."""
         first = len(self.sent)
         for number, (key, partition, is_large) in enumerate(outputs, first):
@@ -111,8 +122,11 @@ class World:
         self.began[first] = self._loop.time()
 
         def delivered(result: Result) -> None:
-            assert first not in self.ended, "told twice"
+            if first in self.ended:
+                self.told_twice.append(first)  # what a callback raises is only logged
             self.ended[first] = (self._loop.time(), result)
+            if isinstance(result, ProduceFailed) and self.sends_again and not is_again:
+                self.send(outputs, is_again=True)
 
         self.producer.send(self.sent[first:], delivered)
 
@@ -138,6 +152,7 @@ class World:
     def check(self) -> None:
         """Each log is in the order of sending and has nothing twice; what is acknowledged stands where it was told to,
         and nowhere else; a key has one partition."""
+        assert not self.told_twice
         logs: list[list[int]] = [[] for _ in range(PARTITIONS)]
         keys: defaultdict[bytes, set[int]] = defaultdict(set)
         for record in self.broker.records("t"):

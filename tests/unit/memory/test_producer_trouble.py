@@ -8,9 +8,10 @@ import logging
 import pytest
 
 from aioparallel import Outgoing, ParallelConsumer, Record
+from aioparallel.errors import ProduceFailed
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
 
-from .test_producer import numbered, send
+from .test_producer import Result, numbered, send
 
 
 async def test_a_cluster_that_does_not_answer_is_a_problem(broker: InMemoryBroker) -> None:
@@ -103,3 +104,23 @@ async def test_health_tells(broker: InMemoryBroker) -> None:
         assert consumer.health().healthy
         consumer.stop()
         await running
+
+
+async def test_what_is_sent_when_another_one_fails_has_a_deadline_too(broker: InMemoryBroker) -> None:
+    """A failed output's callback sends the next one, to a partition that was empty: it fails in its time."""
+    loop = asyncio.get_running_loop()
+    producer = InMemoryProducer(broker, delivery_timeout=5.0)
+    await producer.start(1.0)
+    for partition in (0, 1):
+        await send(producer, Outgoing("t", b"first", partition=partition))
+    broker.hang(1)
+    second: list[asyncio.Future[Result]] = []
+    producer.send(
+        [Outgoing("t", b"1", partition=1)],
+        lambda result: second.append(send(producer, Outgoing("t", b"2", partition=0))),
+    )
+    await asyncio.sleep(5.5)
+    async with asyncio.timeout(5.5):
+        assert isinstance(await second[0], ProduceFailed)
+    assert loop.time() < 11.0
+    await producer.stop(1.0)
