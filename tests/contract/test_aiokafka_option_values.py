@@ -24,7 +24,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
         return "token"
 
 
-CONNECTION: list[tuple[dict[str, object], str, str]] = [
+CONNECTION: list[tuple[Mapping[str, object], str, str]] = [
     ({"security_protocol": "SSL"}, "security_protocol", "needs ssl_context"),
     ({"security_protocol": "SASL_SSL", **LOGIN}, "security_protocol", "needs ssl_context"),
     ({"security_protocol": "BOGUS"}, "security_protocol", "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"),
@@ -43,6 +43,12 @@ CONNECTION: list[tuple[dict[str, object], str, str]] = [
     ({"sasl_mechanism": "OAUTHBEARER"}, "sasl_oauth_token_provider", "aiokafka.abc.AbstractTokenProvider"),
     ({"sasl_oauth_token_provider": str}, "sasl_oauth_token_provider", "aiokafka.abc.AbstractTokenProvider"),
     ({"sasl_kerberos_service_name": None}, "sasl_kerberos_service_name", "a text"),
+    ({"ssl_context": TLS}, "ssl_context", 'needs security_protocol="SSL" or "SASL_SSL" beside it'),
+    ({"ssl_context": TLS, **LOGIN}, "ssl_context", 'needs security_protocol="SSL" or "SASL_SSL" beside it'),
+    (LOGIN, "sasl_plain_username", 'needs security_protocol="SASL_SSL" or "SASL_PLAINTEXT" beside it'),
+    ({"sasl_mechanism": "PLAIN"}, "sasl_mechanism", 'needs security_protocol="SASL_SSL" or "SASL_PLAINTEXT"'),
+    ({"sasl_plain_password": "secret"}, "sasl_plain_password", "nobody logs in without"),
+    ({"sasl_oauth_token_provider": Tokens()}, "sasl_oauth_token_provider", "nobody logs in without"),
     ({"client_id": 3}, "client_id", "a text"),
     ({"client_id": "x" * 32_768}, "client_id", "at most 32,767 bytes"),
     ({"metadata_max_age_ms": "abc"}, "metadata_max_age_ms", "milliseconds, 1 to 2,147,483,647"),
@@ -86,7 +92,7 @@ def consumer(of_consumer: Mapping[str, object], of_producer: Mapping[str, object
 
 @pytest.mark.parametrize(("options", "name", "allowed"), CONNECTION)
 @pytest.mark.parametrize("whose", ["consumer", "producer"])
-def test_wrong_values_of_connections(whose: str, options: dict[str, object], name: str, allowed: str) -> None:
+def test_wrong_values_of_connections(whose: str, options: Mapping[str, object], name: str, allowed: str) -> None:
     """Without a running loop, by the name under which they were given; no password is shown."""
     given = "Producing client_options" if whose == "producer" else "client_options"
     with pytest.raises(ConfigurationError, match=rf"^{given}\['{name}'\]=.*{re.escape(allowed)}") as error:
@@ -155,4 +161,6 @@ def test_right_values_are_taken(options: dict[str, object]) -> None:
 def test_a_producer_may_need_less_than_its_consumer() -> None:
     """Options of both are looked at together: what the producer sets itself replaces what it would have taken over."""
     consumer({"security_protocol": "SSL", "ssl_context": TLS}, {"security_protocol": "PLAINTEXT"})
-    consumer({"ssl_context": TLS}, {"security_protocol": "SSL"})
+    consumer({"security_protocol": "PLAINTEXT", "ssl_context": TLS}, {"security_protocol": "SSL"})
+    consumer({"security_protocol": "SSL", "ssl_context": TLS}, {"ssl_context": ssl.create_default_context()})
+    consumer({"security_protocol": "SASL_PLAINTEXT", **LOGIN}, {"sasl_plain_username": "bob"})
