@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Mapping
+from typing import cast
 
 import pytest
 from aiokafka.abc import AbstractTokenProvider
@@ -63,6 +64,7 @@ CONNECTION: list[tuple[Mapping[str, object], str, str]] = [
 """Options of connections; the one that is named; what is allowed."""
 
 CONSUMER: list[tuple[str, object, str]] = [
+    ("acks", 1, "of Producing, and there always all"),
     ("fetch_max_wait_ms", 20.5, "whole milliseconds"),
     ("fetch_max_wait_ms", 2**31, "whole milliseconds"),
     ("fetch_max_bytes", "4 MiB", "whole bytes, 1 to 2,147,483,647"),
@@ -112,6 +114,15 @@ def test_wrong_values_of_the_producer(name: str, value: object, allowed: str) ->
     """Likewise."""
     with pytest.raises(ConfigurationError, match=rf"^Producing client_options\['{name}'\]=.*{re.escape(allowed)}"):
         consumer({}, {name: value})
+
+
+@pytest.mark.parametrize("whose", ["consumer", "producer"])
+def test_names_are_texts(whose: str) -> None:
+    """Any other name is refused as such."""
+    options = cast("Mapping[str, object]", {5: 1})
+    given = "Producing client_options" if whose == "producer" else "client_options"
+    with pytest.raises(ConfigurationError, match=rf"^name in {given}=5: names of options are texts"):
+        consumer({}, options) if whose == "producer" else consumer(options)
 
 
 def test_a_password_is_never_shown() -> None:

@@ -48,6 +48,8 @@ class GivenOptions:
     def names(self, known: Collection[str], ours: Mapping[str, str]) -> None:
         """Each must be one of ``known``; those in ``ours`` are not the user's to set, with what to use instead."""
         for name in self.options:
+            if not isinstance(name, str):
+                raise ConfigurationError(f"name in {self._place(name)}", name, "names of options are texts")
             if name in ours:
                 self.refuse(name, ours[name])
             if name not in known:
