@@ -80,7 +80,7 @@ class LocalKafka(Broker):
         start_timeout: float = 60.0,
         report: Callable[[str], None] = logger.info,
     ) -> None:
-        if not 1 <= brokers <= _MOST_BROKERS:
+        if not _is_count(brokers):
             raise ConfigurationError("brokers", brokers, f"must be a whole number from 1 to {_MOST_BROKERS}")
         self._count = brokers
         self._properties = {**broker_properties(brokers), **checked(server_properties)}
@@ -234,6 +234,10 @@ class LocalKafka(Broker):
         if number not in brokers:
             raise ConfigurationError("broker number", number, f"must be one of {', '.join(map(str, self.numbers))}")
         return brokers[number]
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 1 <= value <= _MOST_BROKERS
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
