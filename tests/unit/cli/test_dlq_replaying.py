@@ -15,7 +15,7 @@ from aioparallel.cli.dlq.selecting import Selection
 from aioparallel.engine.client import Client, CommitFault, Committed
 from aioparallel.engine.health import Problem
 from aioparallel.engine.producer import Delivery, OnDelivered
-from aioparallel.engine.stats import BrokerOutputs
+from aioparallel import BrokerOutputs
 from aioparallel.errors import ClientError, ProduceFailed
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
 
