@@ -61,7 +61,7 @@ load-hot: $(VENV)/.dev  ## a hot key and a hot partition (2 minutes, wants a qui
 load-partitions: $(VENV)/.dev  ## 500 partitions, also with full maps: no long holds of the loop (1 minute)
 	$(BIN)/python -m pytest tests/load/test_partitions.py $(ARGS)
 
-load-brokers: $(VENV)/.dev  ## three brokers that die, hang and restart below process and produce (20 minutes)
+load-brokers: $(VENV)/.dev  ## three brokers that die, hang and restart below process and produce (15 minutes)
 	$(BIN)/python -m pytest tests/load/test_three_brokers.py $(ARGS)
 
 load-failures: $(VENV)/.dev  ## poison, hanging handlers, dead brokers, outputs, at full size (8 minutes)

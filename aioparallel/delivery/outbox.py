@@ -155,7 +155,7 @@ class Outbox:
         """Call it; nothing comes of what it raises."""
         try:
             on_produced(record, output, place)
-        except Exception:
+        except (Exception, asyncio.CancelledError):  # nothing is awaited: a cancellation is its own
             logger.exception(
                 "on_produced failed for the output of %s at %s-%d offset %d, which stands there all the same",
                 record,

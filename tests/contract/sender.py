@@ -5,15 +5,32 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from aioparallel.engine.producer import Producer
+from aioparallel.engine.producer import Delivery, OnDelivered, Producer
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Outgoing, Produced
 
 __all__ = ["Sender"]
 
 
+class _Single(Delivery):
+    """One output that is told of as :meth:`Producer.send` would."""
+
+    __slots__ = ("delivered",)
+
+    def __init__(self, output: Outgoing, delivered: OnDelivered) -> None:
+        super().__init__(output)
+        self.delivered = delivered
+
+    def placed(self, place: Produced) -> None:
+        self.delivered([place])
+
+    def failed(self, failure: ProduceFailed) -> None:
+        self.delivered(failure)
+
+
 class Sender:
-    """Sends through a producer. ``calls`` counts the callbacks of each send; each must come once."""
+    """Sends through a producer: several outputs with one call of ``send``, one with ``send_one``. ``calls`` counts the
+    callbacks of each; each must come once."""
 
     def __init__(self, producer: Producer) -> None:
         self.producer = producer
@@ -33,7 +50,10 @@ class Sender:
                 ended.set_result(result)
 
         self._is_sending = True
-        self.producer.send(outputs, delivered)
+        if len(outputs) == 1:
+            self.producer.send_one(_Single(outputs[0], delivered))
+        else:
+            self.producer.send(outputs, delivered)
         self._is_sending = False
         return ended
 

@@ -154,7 +154,7 @@ async def test_asking_for_an_unknown_partition_does_not_narrow_a_pattern(kafka: 
     with pytest.raises(TimeoutError, match="unknown-0"):
         await member.client.end_offsets([TopicPartition("unknown", 0)], 0.5)
     assert member.client._running is not None
-    await consumer_of(member.client)._client.force_metadata_update()  # type: ignore[misc]
+    await consumer_of(member.client)._client.force_metadata_update()
     assert [name for name, _ in member.events] == ["assigned"]
 
 

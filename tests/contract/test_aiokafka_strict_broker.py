@@ -202,7 +202,7 @@ async def test_nothing_creates_a_topic(members: list[Member], admin: Admin) -> N
     await admin.delete_topics([topic])
     await until(lambda: boss.count("assigned") > 1 and not boss.held, what="the loss of the deleted topic")
     for _ in range(3):
-        await consumer_of(boss.client)._client.force_metadata_update()  # type: ignore[misc]
+        await consumer_of(boss.client)._client.force_metadata_update()
     assert {topic, missing}.isdisjoint(await admin.list_topics())
     boss.client.wake()
     assert await fetch == []

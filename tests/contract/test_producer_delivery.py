@@ -126,6 +126,24 @@ async def test_a_callback_may_send(cluster: Cluster, topic: str, sender: Sender)
     assert [record.value for record in await cluster.records(topic)] == [b"first", b"second"]
 
 
+async def test_a_callback_that_raises_disturbs_nobody(
+    cluster: Cluster, topic: str, sender: Sender, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others of its batch are told, and it is logged; the producer goes on."""
+    await cluster.create_topic(topic)
+
+    def broken(result: object) -> None:
+        raise RuntimeError("broken callback")
+
+    sender.producer.send([Outgoing(topic, b"0")], broken)
+    after = sender.send(Outgoing(topic, b"1"))
+    async with asyncio.timeout(cluster.timing.deadline):
+        assert not isinstance(await after, ProduceFailed)
+    await sender.written(Outgoing(topic, b"2"))
+    assert [record.value for record in await cluster.records(topic)] == [b"0", b"1", b"2"]
+    assert [line.getMessage() for line in caplog.records].count("A delivery callback raised") == 1
+
+
 @pytest.mark.needs("added partitions")
 async def test_added_partitions_are_used(cluster: Cluster, topic: str, sender: Sender) -> None:
     """Partitions added to a topic are found, by number at once and by key within the age of the metadata."""

@@ -20,7 +20,7 @@ from aioparallel.testing import LocalKafka
 from .dead_letters import Letters, Sent
 from .test_dlq import COMMAND
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.real
 
 
 @contextmanager

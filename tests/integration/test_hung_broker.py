@@ -18,8 +18,9 @@ from aioparallel.engine.client import Committed, Generation
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Outgoing, Produced, TopicPartition
 from aioparallel.testing import LocalKafka
+from tests.load.clusters import coordinator
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.real
 
 Result = Sequence[Produced] | ProduceFailed
 
@@ -30,6 +31,12 @@ class Admin(Protocol):
     async def start(self) -> None: ...
     async def close(self) -> None: ...
     async def create_topics(self, new_topics: list[object]) -> object: ...
+
+
+class Rejoining(Protocol):
+    """What aiokafka's coordinator does when the metadata tells of new partitions."""
+
+    def request_rejoin(self) -> None: ...
 
 
 @pytest_asyncio.fixture
@@ -71,7 +78,7 @@ async def single_copies(cluster: LocalKafka, partitions: int) -> tuple[str, dict
         await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs={"min.insync.replicas": "1"})])
     finally:
         await admin.close()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while len(leaders := await cluster.leaders(topic)) < partitions or min(leaders.values()) < 0:
             await asyncio.sleep(0.05)
     return topic, leaders
@@ -100,9 +107,10 @@ async def test_outputs_to_the_others_are_not_held_up(cluster: LocalKafka) -> Non
         await asyncio.to_thread(cluster.resume, hung)
 
 
-async def test_outputs_move_to_the_new_leader(cluster: LocalKafka) -> None:
+async def test_outputs_move_to_the_new_leader(cluster: LocalKafka, caplog: pytest.LogCaptureFixture) -> None:
     """A leader that hangs is left once the others have elected another one: its outputs are acknowledged within
-    10 seconds, not after the 30 of a request. Until then health has something to say about it."""
+    10 seconds, not after the 30 of a request. The log says which broker it was, and its address, though the metadata
+    does not know it any more."""
     topic = unique()
     await cluster.create_topic(topic, 3)
     leaders = await cluster.leaders(topic)
@@ -117,6 +125,9 @@ async def test_outputs_move_to_the_new_leader(cluster: LocalKafka) -> None:
         took = time.monotonic() - began
         assert not [result for result in results if isinstance(result, ProduceFailed)]
         assert took < 10.0, f"{took:.1f} s"
+    cuts = [record.getMessage() for record in caplog.records if getattr(record, "action", "") == "cut"]
+    assert cuts
+    assert all(f"broker {leaders[0]} ({cluster.address(leaders[0])})" in cut for cut in cuts), cuts
 
 
 class Listener:
@@ -149,7 +160,7 @@ async def test_a_member_finds_the_new_coordinator(cluster: LocalKafka) -> None:
     await client.start(20.0)
     try:
         client.subscribe([topic], listener)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while listener.generation is None:
                 await asyncio.sleep(0.05)
         running = client._running
@@ -167,5 +178,57 @@ async def test_a_member_finds_the_new_coordinator(cluster: LocalKafka) -> None:
         assert running.coordinator.coordinator_id != coordinator
         await asyncio.sleep(10.0 - min(10.0, time.monotonic() - began))
         assert listener.heard == ["assigned"]
+    finally:
+        await client.stop(3.0)
+
+
+async def test_joining_at_a_hung_coordinator(cluster: LocalKafka) -> None:
+    """A member that comes while its group's coordinator hangs is given its partitions within 20 seconds: it connects no
+    longer to that broker than the cluster counts it in."""
+    topic = unique()
+    await cluster.create_topic(topic, 3)
+    first = AiokafkaClient(cluster.bootstrap_servers, unique())  # makes the coordinators' topic
+    await first.start(20.0)
+    await first.committed([TopicPartition(topic, 0)], 20.0)
+    await first.stop(3.0)
+    group = unique()
+    hung = await coordinator(cluster, group)
+    client, listener = AiokafkaClient(cluster.bootstrap_servers, group), Listener()
+    await client.start(20.0)
+    try:
+        await asyncio.to_thread(cluster.pause, hung)
+        began = time.monotonic()
+        client.subscribe([topic], listener)
+        async with asyncio.timeout(60):
+            while listener.generation is None:
+                await asyncio.sleep(0.05)
+        took = time.monotonic() - began
+        assert took < 20.0, f"{took:.1f} s"
+    finally:
+        await client.stop(3.0)
+
+
+async def test_joining_again_at_a_hung_coordinator(cluster: LocalKafka) -> None:
+    """A member has asked to join again, and the coordinator hangs before it answers: within 20 seconds the member has
+    its partitions from another coordinator, and its session was not lost."""
+    topic, group = unique(), unique()
+    await cluster.create_topic(topic, 3)
+    client, listener = AiokafkaClient(cluster.bootstrap_servers, group), Listener()
+    await client.start(20.0)
+    try:
+        client.subscribe([topic], listener)
+        async with asyncio.timeout(20):
+            while "assigned" not in listener.heard:
+                await asyncio.sleep(0.05)
+        assert client._running is not None
+        await asyncio.to_thread(cluster.pause, await coordinator(cluster, group))
+        began = time.monotonic()
+        cast("Rejoining", client._running.coordinator).request_rejoin()
+        async with asyncio.timeout(60):
+            while listener.heard.count("assigned") < 2:
+                await asyncio.sleep(0.05)
+        took = time.monotonic() - began
+        assert took < 20.0, f"{took:.1f} s"
+        assert listener.heard == ["assigned", "revoked", "assigned"]
     finally:
         await client.stop(3.0)

@@ -79,6 +79,11 @@ class Log:
             if event == b"S":
                 started.append(place)
                 self.order.started(key, *place)
+            elif event == b"C":
+                self.order.ended(key, *place)
+            elif event == b"L":
+                for number in range(PARTITIONS):
+                    self.order.reassigned(number)
             else:
                 self.order.ended(key, *place)
                 self.delivery.handled(place)

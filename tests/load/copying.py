@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 from array import array
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -51,7 +53,6 @@ class Sample(TypedDict):
     """What a member says of itself ten times a second, as JSON."""
 
     succeeded: int
-    failed_attempts: int
     producing: int
     buffered: int
     lag: dict[str, int | None]
@@ -68,6 +69,14 @@ class Acknowledged(NamedTuple):
     number: int
 
 
+def _numbers(path: Path) -> Sequence[int]:
+    """64-bit numbers, without the last one if it is cut."""
+    numbers = array("q")
+    written = path.read_bytes()
+    numbers.frombytes(written[: len(written) // 8 * 8])
+    return numbers
+
+
 class Member:
     """One member. Its warnings and errors, and what was acknowledged to it, stand in files of their own."""
 
@@ -75,12 +84,20 @@ class Member:
         self.name = name
         self.killed = False
         self.last: Sample | None = None
-        self._acknowledged = directory / f"{name}.acknowledged"
+        self._acknowledged, self._again = directory / f"{name}.acknowledged", directory / f"{name}.again"
         self._acknowledged.touch()
+        self._again.touch()
         self._log = directory / f"{name}.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.load.copying_child", job.text(), str(self._acknowledged)],
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.load.copying_child",
+                    job.text(),
+                    str(self._acknowledged),
+                    str(self._again),
+                ],
                 cwd=_ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -133,10 +150,13 @@ class Member:
 
     def acknowledged(self) -> list[Acknowledged]:
         """What was acknowledged to it, in that order; of a killed one without the last tenth of a second."""
-        numbers = array("q")
-        written = self._acknowledged.read_bytes()
-        numbers.frombytes(written[: len(written) // 32 * 32])
-        return [Acknowledged(*numbers[at : at + 4]) for at in range(0, len(numbers), 4)]
+        numbers = _numbers(self._acknowledged)
+        return [Acknowledged(*numbers[at : at + 4]) for at in range(0, len(numbers) - 3, 4)]
+
+    def again(self) -> Sequence[int]:
+        """The numbers of the records that it tried again, once for each time: the handler never fails, so each time a
+        delivery had given up. Of a killed one without the last tenth of a second."""
+        return _numbers(self._again)
 
     def log(self) -> str:
         """Its warnings and errors."""
@@ -189,9 +209,9 @@ class Members:
         """To all of them, in order of time."""
         return sorted(one for member in self.all for one in member.acknowledged())
 
-    def failed_attempts(self) -> int:
-        """Attempts that failed, as far as members could tell it: the handler never does, so a delivery gave up."""
-        return sum(member.last["failed_attempts"] for member in self.all if member.last)
+    def again(self) -> Counter[int]:
+        """How often each number was tried again, because its delivery had given up; 0 for the others."""
+        return Counter(number for member in self.all for number in member.again())
 
     def log_tails(self) -> str:
         """For messages."""

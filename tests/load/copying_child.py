@@ -1,6 +1,8 @@
-"""One member of a group that copies: ``python -m tests.load.copying_child JOB FILE``, until its standard input ends.
+"""One member of a group that copies: ``python -m tests.load.copying_child JOB FILE AGAIN``, until its standard
+input ends.
 
-Says ten times a second what it is at, as JSON, and writes to FILE what was acknowledged; see :mod:`tests.load.copying`.
+Says ten times a second what it is at, as JSON, and writes to FILE what was acknowledged, to AGAIN what was tried again;
+see :mod:`tests.load.copying`.
 """
 
 from __future__ import annotations
@@ -24,20 +26,33 @@ from .topics import number_of, on_uvloop
 _INTERVAL = 0.1
 
 
-def main(job_text: str, path: str) -> None:
+def main(job_text: str, acknowledged: str, again: str) -> None:
     """Copy."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    on_uvloop(_Copier(CopyJob.of(job_text), path).run())
+    on_uvloop(_Copier(CopyJob.of(job_text), acknowledged, again).run())
+
+
+class _Numbers:
+    """64-bit numbers on their way to a file."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self._left = array("q")
+        self.extend = self._left.extend
+
+    def write(self) -> None:
+        """Append what has come since."""
+        os.write(self._file, self._left.tobytes())
+        del self._left[:]
 
 
 class _Copier:
     """Copies, and tells what it did."""
 
-    def __init__(self, job: CopyJob, path: str) -> None:
+    def __init__(self, job: CopyJob, acknowledged: str, again: str) -> None:
         self._job = job
         self._pace = job.handler_seconds
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
-        self._acknowledged = array("q")
+        self._acknowledged, self._again = _Numbers(acknowledged), _Numbers(again)
         self._consumer = ParallelConsumer(
             job.source,
             bootstrap_servers=job.bootstrap_servers,
@@ -68,6 +83,8 @@ class _Copier:
         self._write()
 
     async def _copy(self, record: Record) -> Outgoing:
+        if record.attempt > 1:
+            self._again.extend((number_of(record),))
         if self._pace:
             await asyncio.sleep(self._pace)
         return Outgoing(self._job.target, record.value, record.key)
@@ -76,8 +93,8 @@ class _Copier:
         self._acknowledged.extend((time.monotonic_ns() // 1_000_000, place.partition, place.offset, number_of(record)))
 
     def _write(self) -> None:
-        written, self._acknowledged = self._acknowledged, array("q")
-        os.write(self._file, written.tobytes())
+        self._acknowledged.write()
+        self._again.write()
 
     async def _tell(self) -> None:
         while True:
@@ -87,7 +104,6 @@ class _Copier:
                 stats = self._consumer.stats()
                 sample = Sample(
                     succeeded=stats.succeeded,
-                    failed_attempts=stats.failed_attempts,
                     producing=stats.producing,
                     buffered=stats.buffered,
                     lag={str(one.partition): one.lag for one in stats.partitions},

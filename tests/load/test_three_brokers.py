@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,8 @@ from .trial import Figures, Trial, trial
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(420)]
 
-RECORDS = 200_000
-LONG, SHORT = 120.0, 5.0
+RECORDS = int(os.environ.get("LOAD_RECORDS", "200000"))
+LONG, SHORT = 120.0, 2.0
 """Seconds the brokers have to take an output."""
 HANG = 14.0
 END = 150.0
@@ -26,10 +27,10 @@ Tell = Callable[[str], None]
 
 
 def check_no_duplicates(figures: Figures) -> None:
-    """No member was killed, so each record is there once, unless a delivery gave up: what was under way to that
-    partition goes under another identity then, and may be there already."""
+    """No member was killed, so each record is there once, and once more at most for each time that its own delivery
+    gave up: that may have been written all the same, and its record was tried again."""
     figures.check()
-    assert figures.duplicates == 0 or figures.failed_attempts
+    assert (figures.unexplained[:5], figures.lost_sessions) == ([], 0)
 
 
 async def other_than(number: int, run: Trial) -> int:
@@ -93,8 +94,8 @@ async def test_a_rolling_restart(kafka_cluster: LocalKafka, tmp_path: Path, tell
 async def test_one_hangs_and_goes_on(
     kafka_cluster: LocalKafka, tmp_path: Path, tell: Tell, which: str, delivery_timeout: float
 ) -> None:
-    """SIGSTOP of one broker for 14 s, with little patience and with much: nothing lost or reordered; nothing twice
-    unless a delivery gave up."""
+    """SIGSTOP of one broker for 14 s, with little patience and with much: nothing lost or reordered; twice is only what
+    was given up."""
     async with trial(kafka_cluster, tmp_path, records=RECORDS, seconds=60, delivery_timeout=delivery_timeout) as run:
         await run.begin()
         await run.hold(3)
@@ -108,6 +109,25 @@ async def test_one_hangs_and_goes_on(
         figures = await run.end(END)
     tell(f"delivery timeout {delivery_timeout:g} s: {figures}")
     check_no_duplicates(figures)
+
+
+async def test_two_hang_and_go_on(kafka_cluster: LocalKafka, tmp_path: Path, tell: Tell) -> None:
+    """SIGSTOP of two brokers for 14 s, with little patience: the third one writes what it cannot acknowledge, and the
+    deliveries give up. Nothing is lost or reordered; twice is only what was given up."""
+    async with trial(kafka_cluster, tmp_path, records=RECORDS, seconds=60, delivery_timeout=SHORT) as run:
+        await run.begin()
+        await run.hold(3)
+        alive = await run.coordinator()
+        victims = [number for number in kafka_cluster.numbers if number != alive]
+        async with run.fault(f"SIGSTOP of {victims}", *kafka_cluster.numbers):
+            await asyncio.gather(*(asyncio.to_thread(kafka_cluster.pause, number) for number in victims))
+            await run.hold(HANG)
+            await asyncio.gather(*(asyncio.to_thread(kafka_cluster.resume, number) for number in victims))
+        await run.whole()
+        figures = await run.end(END)
+    tell(str(figures))
+    check_no_duplicates(figures)
+    assert figures.gave_up
 
 
 @pytest.mark.parametrize("which", ["the coordinator", "another"])

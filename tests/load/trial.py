@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -55,7 +55,11 @@ class Figures:
     duplicates: int
     misplaced: list[Acknowledged]
     """Acknowledged, but at that offset stands something else, or nothing."""
-    failed_attempts: int
+    gave_up: int
+    """Deliveries that gave up, each of one output."""
+    unexplained: list[int]
+    """Numbers that are there more often than their deliveries that gave up allow: each of these may have been written
+    all the same, once."""
     lost_sessions: int
     """How often a member lost its partitions without a last commit: what it had not committed is copied again."""
     silences: list[tuple[Fault, float]]
@@ -70,7 +74,7 @@ class Figures:
         return (
             f"{self.rate:,.0f}/s, {len(self.missing)} missing, {len(self.out_of_order)} out of order, "
             f"{len(self.misplaced)} acknowledged elsewhere than they stand, {self.duplicates} twice, "
-            f"{self.failed_attempts} failed attempts, {self.lost_sessions} lost sessions; {faults}"
+            f"{self.gave_up} deliveries gave up, {self.lost_sessions} lost sessions; {faults}"
         )
 
     def check(self) -> None:
@@ -143,7 +147,7 @@ class Trial:
         return self._figures(outputs)
 
     def _figures(self, outputs: list[Output]) -> Figures:
-        acknowledged = self.members.acknowledged()
+        acknowledged, again = self.members.acknowledged(), self.members.again()
         first: dict[int, Output] = {}
         last: dict[bytes, int] = defaultdict(lambda: -1)
         out_of_order = []
@@ -153,6 +157,7 @@ class Trial:
                 if output.number < last[output.key]:
                     out_of_order.append(output)
                 last[output.key] = max(last[output.key], output.number)
+        counts = Counter(one.number for one in outputs)
         log = {(one.partition, one.offset): one.number for one in outputs}
         times = [one.milliseconds for one in acknowledged]
         return Figures(
@@ -164,7 +169,8 @@ class Trial:
             misplaced=[
                 one for one in acknowledged if one.offset >= 0 and log.get((one.partition, one.offset)) != one.number
             ],
-            failed_attempts=self.members.failed_attempts(),
+            gave_up=again.total(),
+            unexplained=[number for number, count in counts.items() if count > 1 + again[number]],
             lost_sessions=sum(member.log().count(_LOST) for member in self.members.all),
             silences=[(fault, longest_silence(acknowledged, fault)) for fault in self.faults],
         )

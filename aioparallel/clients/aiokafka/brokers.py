@@ -16,6 +16,7 @@ from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from aioparallel.clients.aiokafka.connecting import cut_off, find_broker
 from aioparallel.clients.aiokafka.faults import AUTHENTICATION, deadline
+from aioparallel.clients.aiokafka.internals import ClusterView
 from aioparallel.clients.aiokafka.produce_codes import answer_of, unanswered
 from aioparallel.clients.aiokafka.producer_internals import ProduceAnswer, ProducerConnections, ProducerIdAnswer
 from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
@@ -52,6 +53,7 @@ class AiokafkaBrokers:
         self._connections: ProducerConnections | None = None
         self._silence: Silence | None = None
         self._topics: set[str] = set()
+        self._addresses: dict[int, str] = {}  # also of brokers that the metadata has dropped: they hang, or are dead
         self._scopes: defaultdict[int, set[asyncio.Timeout]] = defaultdict(set)  # requests to each node
 
     @property
@@ -81,7 +83,8 @@ class AiokafkaBrokers:
         except BaseException:
             await _close(connections, 0.1)
             raise
-        connections.cluster.add_listener(lambda _cluster: self._on_metadata())
+        self._remember_addresses(connections.cluster)
+        connections.cluster.add_listener(lambda _cluster: self._updated(connections.cluster))
         self._connections, self._silence = connections, silence
 
     async def _bootstrap(self, connections: ProducerConnections) -> None:
@@ -145,6 +148,18 @@ class AiokafkaBrokers:
 
     # -- metadata
 
+    def _updated(self, cluster: ClusterView) -> None:
+        self._remember_addresses(cluster)
+        try:
+            self._on_metadata()
+        except Exception:
+            # It would end aiokafka's task, and with it all metadata.
+            logger.exception("New metadata could not be taken in", extra={"action": "metadata_failed"})
+
+    def _remember_addresses(self, cluster: ClusterView) -> None:
+        for broker in cluster.brokers():
+            self._addresses[broker.nodeId] = f"{broker.host}:{broker.port}"
+
     def leader_of(self, queue: PartitionQueue) -> int | None:
         """The node that leads the partition; -1 or None where there is none, or it is not known."""
         if self._connections is None:
@@ -160,9 +175,8 @@ class AiokafkaBrokers:
         return {number: number in available for number in cluster.partitions_for_topic(topic) or ()}
 
     def address_of(self, node: int) -> str:
-        """``host:port`` of a broker; empty where it is not known any more."""
-        broker = None if self._connections is None else self._connections.cluster.broker_metadata(node)
-        return "" if broker is None else f"{broker.host}:{broker.port}"
+        """``host:port`` of a broker as it was last known; empty where it never was."""
+        return self._addresses.get(node, "")
 
     def refused_topics(self) -> Collection[str]:
         """Topics that this user may not even ask about."""
@@ -181,7 +195,7 @@ class AiokafkaBrokers:
             connections.set_topics(self._topics)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.request_timeout):
-                await cast("asyncio.Future[bool]", connections.force_metadata_update())
+                await connections.force_metadata_update()
 
     async def partitions(self, topics: Collection[str], timeout: float) -> set[TopicPartition]:
         """All partitions of these topics, asked for now. Asks for all topics: creates none. Raises TimeoutError."""

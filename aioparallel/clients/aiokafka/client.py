@@ -103,7 +103,7 @@ class AiokafkaClient:
         calm()
         settings = self._settings
         consumer = settings.build()
-        Silence(consumer._client, max(_SHORTEST_PATIENCE, settings.session_timeout / 3))
+        Silence(consumer._client, max(_SHORTEST_PATIENCE, settings.session_timeout / 3), settings.fetch_wait)
         loop = asyncio.get_running_loop()
         closing = min(1.0, timeout / 10)
         ends = loop.time() + timeout - closing

@@ -18,6 +18,7 @@ from aioparallel.errors import ConfigurationError
 __all__ = ["ConsumerSettings", "check_servers", "connection_options", "option_names"]
 
 _OURS: Final[Mapping[str, str]] = {
+    "acks": "leave it out, it is of Producing, and there always all",
     "api_version": "leave it out, aiokafka ignores it and asks each broker",
     "auto_commit_interval_ms": "leave it out, offsets are committed as records are completed",
     "auto_offset_reset": "use auto_offset_reset of the consumer",
@@ -81,6 +82,7 @@ class ConsumerSettings:
         self.group_id = group_id
         self.session_timeout = session_timeout
         self.retry_backoff = given.number("retry_backoff_ms", 100) / 1000
+        self.fetch_wait = given.number("fetch_max_wait_ms", FETCH_MAX_WAIT_MS) / 1000
         self.prefetch_backoff = None if "fetch_max_wait_ms" in client_options else PREFETCH_BACKOFF
         self._options: dict[str, object] = {
             "client_id": "aioparallel",

@@ -7,6 +7,7 @@ broker it connects to no other. So one broker of three stops what has nothing to
 * metadata is asked of one broker after the other without waiting for the one before: the next one after a second;
 * whoever may ask any broker asks those first that have answered;
 * heartbeats, and what else is answered at once by a broker that is well, are not waited for as long;
+* who connects, or waits for an answer to a join, leaves a broker that the metadata does not know any more;
 * a fetch that takes too long has the metadata looked at: its partitions may have another leader by now;
 * connecting to one broker holds up nobody who wants another one.
 """
@@ -56,10 +57,12 @@ class Silence:
     """Knows which brokers of one client owe an answer, and keeps them from holding up the rest.
 
     Puts itself before four of aiokafka's methods, once: ``send``, ``_get_conn``, ``get_random_node`` and
-    ``_metadata_update``. ``patience``: seconds for a heartbeat.
+    ``_metadata_update``. ``patience``: seconds for a heartbeat. ``fetch_wait``: seconds that a broker which is well may
+    keep a fetch waiting.
     """
 
-    def __init__(self, connections: Connections, patience: float) -> None:
+    def __init__(self, connections: Connections, patience: float, fetch_wait: float = 0.0) -> None:
+        self._fetch_wait = fetch_wait
         self._connections = connections
         self._limits = {HeartbeatRequest: patience, OffsetFetchRequest: patience, FindCoordinatorRequest: _LOOK_UP}
         self._silent: set[object] = set()
@@ -89,18 +92,45 @@ class Silence:
     async def send(self, node_id: int, request: object, *, group: int = ConnectionGroup.DEFAULT) -> object:
         """``AIOKafkaClient.send``, with a limit of its own for some requests."""
         if isinstance(request, _TAKE_THEIR_TIME):
-            return await self._send(node_id, request, group=group)
-        with self._watching(node_id, _LOOK, is_fetch=isinstance(request, FetchRequest)):
+            try:
+                return await self._unless_gone(node_id, self._send(node_id, request, group=group))
+            except TimeoutError:
+                raise self._left(node_id, group) from None
+        is_fetch = isinstance(request, FetchRequest)
+        with self._watching(node_id, _LOOK + self._fetch_wait * is_fetch, is_fetch=is_fetch):
             try:
                 async with asyncio.timeout(self._limits.get(type(request))):
                     answer = await self._send(node_id, request, group=group)
             except TimeoutError:
-                connection = self._connections._conns.get((node_id, group))
-                if connection is not None:
-                    connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
-                raise kafka.RequestTimedOutError(f"broker {node_id} does not answer") from None
+                raise self._left(node_id, group) from None
         self._silent.discard(node_id)
         return answer
+
+    def _left(self, node_id: int, group: int) -> kafka.KafkaError:
+        connection = self._connections._conns.get((node_id, group))
+        if connection is not None:
+            connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
+        return kafka.RequestTimedOutError(f"broker {node_id} does not answer")
+
+    async def _unless_gone(self, node: object, answering: Awaitable[T]) -> T:
+        """What may take long though the broker is well. Raises TimeoutError once the metadata does not know the broker
+        any more: its cluster has counted it out, and others have its partitions."""
+        task = asyncio.ensure_future(answering)
+        try:
+            while True:
+                await asyncio.wait({task}, timeout=_LOOK)
+                if not task.done():
+                    either: set[asyncio.Future[T] | asyncio.Future[bool]] = {
+                        task,
+                        self._connections.force_metadata_update(),
+                    }
+                    await asyncio.wait(either, timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED)
+                if task.done():
+                    return task.result()
+                if node not in self.brokers():
+                    raise TimeoutError
+        finally:
+            task.cancel()
 
     @contextmanager
     def _watching(self, node: object, seconds: float, *, is_fetch: bool = False) -> Iterator[None]:
@@ -131,7 +161,14 @@ class Silence:
         if connection is not None and connection.connected():
             return connection
         async with self._locks[node_id, group]:
-            return await self._get_conn(node_id, group=group, no_hint=no_hint)
+            connecting = self._get_conn(node_id, group=group, no_hint=no_hint)
+            if node_id == _BOOTSTRAP:
+                return await connecting
+            try:
+                return await self._unless_gone(node_id, connecting)
+            except TimeoutError:
+                logger.info("Broker %s is gone", node_id, extra={"action": "broker_gone", "node": node_id})
+                return None
 
     # -- metadata
 

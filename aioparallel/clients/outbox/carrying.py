@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 LONGEST_PAUSE: Final = 1.0
 """Seconds between two attempts, after several that failed."""
+_SHORTEST_PAUSE: Final = 0.01
+"""Seconds before the second attempt, whatever the options say; each next pause is twice as long."""
 _REQUESTS_IN_FLIGHT: Final = 3
 """To each broker, at most."""
 _LOOK_AGAIN: Final = 1.0
@@ -43,7 +45,8 @@ class Carrier:
     def carry(self, node: int, batches: Sequence[Batch]) -> None:
         """One request with these batches goes on its way."""
         loop = asyncio.get_running_loop()
-        task = loop.create_task(self._carry(self._requests.begin(node, batches, loop.time())))
+        request = self._requests.begin(node, self._brokers.address_of(node), batches, loop.time())
+        task = loop.create_task(self._carry(request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if self._look is None:
@@ -66,7 +69,8 @@ class Carrier:
         """What is on its way to a silent broker goes to the new leaders, if there are any. It keeps its numbers:
         whoever writes it first, the other refuses it or recognises it."""
         now = asyncio.get_running_loop().time()
-        self.cut(self._requests.deserted(now, self._brokers.leader_of), "its partitions have another leader")
+        deserted = self._requests.deserted(now, self._brokers.leader_of, self._brokers.address_of)
+        self.cut(deserted, "its partitions have another leader")
 
     def cut(self, nodes: Iterable[int], why: str) -> None:
         """What is on its way there gets no further than it is, as far as that is in our hands."""
@@ -107,7 +111,8 @@ class Carrier:
         if again:
             self._brokers.doubt()
             attempts = max(batch.attempts for batch in again)
-            await asyncio.sleep(min(LONGEST_PAUSE, self._retry_backoff * 2 ** min(attempts - 1, 10)))
+            pause = max(_SHORTEST_PAUSE, self._retry_backoff) * 2 ** min(attempts - 1, 10)
+            await asyncio.sleep(min(LONGEST_PAUSE, pause))
             for batch in again:
                 self._outbox.resume(batch)
             self._on_answered()
@@ -126,12 +131,14 @@ class Carrier:
 
 def _log_answer(batch: Batch, verdict: Verdict, reason: str) -> None:
     queue = batch.queue
+    is_taken_apart = verdict in {Verdict.SPLIT, Verdict.TOO_LARGE} and len(batch.entries) > 1 and queue.batch is batch
     logger.log(
-        logging.INFO if verdict is Verdict.AGAIN else logging.WARNING,
-        "A batch of %d for %s-%d was not written (%s): %s",
+        logging.INFO if is_taken_apart or verdict is Verdict.AGAIN else logging.WARNING,
+        "A batch of %d for %s-%d %s (%s): %s",
         len(batch.entries),
         queue.topic,
         queue.partition,
+        "was taken apart and goes again" if is_taken_apart else "was not written",
         verdict.value,
         reason,
         extra={"action": "produce_" + verdict.name.lower(), "topic": queue.topic, "partition": queue.partition},

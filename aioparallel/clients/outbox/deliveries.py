@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
@@ -13,6 +14,9 @@ from aioparallel.records import Outgoing, Produced
 __all__ = ["Entry", "Outstanding", "entries_of"]
 
 logger = logging.getLogger(__name__)
+
+_ANY = (Exception, asyncio.CancelledError)
+"""What a callback may raise: nothing is awaited here, so a cancellation is its own, as of a future it has looked at."""
 
 Entry = Delivery
 """One output on its way. Ends once, through :class:`Outstanding`."""
@@ -41,7 +45,7 @@ class Outstanding:
             written = entry.timestamp if timestamp < 0 else timestamp
             try:
                 entry.placed(new(Produced, (topic, partition, offset, written)))
-            except Exception:
+            except _ANY:
                 _log_broken()
             offset += step
 
@@ -53,7 +57,7 @@ class Outstanding:
             self._end(1)
             try:
                 entry.failed(ProduceFailed(output.topic, where, reason, passing=passing))
-            except Exception:
+            except _ANY:
                 _log_broken()
 
     def _end(self, count: int) -> None:

@@ -36,9 +36,11 @@ class Numbering:
     it fences the id.
     """
 
-    __slots__ = ("_identity", "_is_spent", "_sequence")
+    __slots__ = ("_identity", "_is_spent", "_sequence", "is_in_doubt")
 
     def __init__(self) -> None:
+        self.is_in_doubt = False
+        """Whether the next numbers may be taken: a batch was sent with them, and no answer says what became of it."""
         self._identity: Identity | None = None
         self._is_spent = False
         self._sequence = 0
@@ -56,18 +58,20 @@ class Numbering:
             if fresh is None or (identity is not None and fresh.producer_id == identity.producer_id):
                 return None
             self._identity = identity = fresh
-            self._is_spent = False
+            self._is_spent = self.is_in_doubt = False
             self._sequence = 0
         return identity, self._sequence
 
     def acknowledged(self, count: int) -> None:
         """The batch with the last numbers stands in the log, ``count`` records."""
         self._sequence = (self._sequence + count) % _SEQUENCES
+        self.is_in_doubt = False
         if self._identity is not None and self._identity.epoch >= _WORN_EPOCH:
             self._is_spent = True
 
     def abandon(self) -> None:
         """What was sent with the last numbers may have been written, or may yet be: they are never used again."""
+        self.is_in_doubt = False
         if self._identity is None:
             return
         producer_id, epoch = self._identity

@@ -12,7 +12,7 @@ from aioparallel.clients.outbox.deliveries import Entry, Outstanding
 from aioparallel.clients.outbox.numbering import Identity
 from aioparallel.clients.outbox.partition_queue import Batch, Encode, PartitionQueue
 from aioparallel.clients.outbox.partitioning import KeyHashes
-from aioparallel.clients.outbox.topic import Partitioner, Topic
+from aioparallel.clients.outbox.topic import Partitioner, Topic, is_topic_name
 from aioparallel.clients.outbox.verdicts import Answer, Verdict
 from aioparallel.records import Outgoing
 
@@ -69,7 +69,12 @@ class Outbox:
         self.outstanding.count += 1
         if (size > self._largest_unchecked or output.headers) and (reason := self._check(output)) is not None:
             return reason
-        return self._route(self.topics.get(output.topic) or self._new(output.topic), entry)
+        topic = self.topics.get(output.topic)
+        if topic is None:
+            if not is_topic_name(output.topic):
+                return f"{output.topic!r} is no name of a topic: 249 letters, digits, '.', '_' and '-' at most"
+            topic = self._new(output.topic)
+        return self._route(topic, entry)
 
     def _route(self, topic: Topic, entry: Entry) -> str | None:
         """Put it where it waits; returns why it cannot be put anywhere."""
@@ -96,7 +101,8 @@ class Outbox:
 
     def update(self, partitions: Callable[[str], Mapping[int, bool]], now: float) -> None:
         """The metadata is new. ``partitions(topic)``: its partitions, and whether each has a leader."""
-        for topic in list(self.topics.values()):  # whoever hears of a failure may send to a new one
+        refused: list[tuple[Entry, str]] = []
+        for topic in self.topics.values():
             found = partitions(topic.name)
             topic.update(tuple(found), [number for number, has_leader in found.items() if has_leader])
             for queue in topic.all_queues:
@@ -109,9 +115,15 @@ class Outbox:
             while waiting and topic.partitions:
                 entry = waiting.popleft()
                 if (reason := self._route(topic, entry)) is not None:
-                    self.outstanding.failed([entry], reason, passing=False)
+                    refused.append((entry, reason))
         self._ready.update(self._leaderless)
         self._leaderless.clear()
+        for topic in list(self.topics.values()):
+            if topic.was_never_found and topic.unresolved.is_empty:
+                del self.topics[topic.name]  # or it would be asked for for ever
+        # Only now: whoever hears of a failure may send something, to a new topic as well.
+        for entry, reason in refused:
+            self.outstanding.failed([entry], reason, passing=False)
 
     @property
     def needs_metadata(self) -> bool:

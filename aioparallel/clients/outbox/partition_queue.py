@@ -156,7 +156,9 @@ class PartitionQueue:
             try:
                 self._make(encode, *numbers)
             except Unencodable as error:
-                self._fail([self._pop_first()], str(error), passing=False)
+                entry = self._pop_first()
+                self._end_doubt()
+                self._fail([entry], str(error), passing=False)
         batch = self.batch
         if batch is None or batch.is_in_flight:
             return None
@@ -199,7 +201,7 @@ class PartitionQueue:
         """Repeat it as it is: whatever the broker did with it, it does nothing twice."""
         if self.batch is batch:
             batch.is_in_flight = False
-            batch.is_doubtful = True
+            batch.is_doubtful = self.numbering.is_in_doubt = True
             self.trouble = trouble
 
     def split(self, batch: Batch, explain: Explain, *, is_too_large: bool) -> None:
@@ -210,6 +212,7 @@ class PartitionQueue:
         entries, size = batch.left, len(batch.data)
         if len(batch.entries) == 1:
             doubtful = self._abandon() if batch.is_doubtful else []
+            self._end_doubt()
             self._fail(entries, explain(size), passing=False)
             self._fail_doubtful(doubtful, explain(size))
             return
@@ -244,6 +247,7 @@ class PartitionQueue:
             return
         self.batch = None
         doubtful = self._abandon() if was_written or batch.is_doubtful else []
+        self._end_doubt()
         self._fail(batch.left, reason, passing=False)
         self._fail_doubtful(doubtful, reason)
 
@@ -298,6 +302,7 @@ class PartitionQueue:
         entries += self.waiting
         self.pieces.clear()
         self.waiting.clear()
+        self._end_doubt()
         return entries
 
     def _abandon(self) -> list[Entry]:
@@ -308,6 +313,13 @@ class PartitionQueue:
         while self.pieces and self.pieces[0].is_part_of_doubtful:
             entries += self.pieces.popleft().entries
         return entries
+
+    def _end_doubt(self) -> None:
+        """Entries have left, not acknowledged. With the last piece of a batch that may have been written its numbers
+        are given up: the next batch of its size would be taken for it."""
+        is_held = self.pieces and self.pieces[0].is_part_of_doubtful
+        if self.numbering.is_in_doubt and self.batch is None and not is_held:
+            self.numbering.abandon()
 
     def _pop_first(self) -> Entry:
         if not self.pieces:

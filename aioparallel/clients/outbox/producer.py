@@ -88,6 +88,7 @@ class QueueingProducer:
         self._idle = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else f"{self._outstanding.count} outstanding"
@@ -183,6 +184,10 @@ class QueueingProducer:
                 if task is not None:
                     task.cancel()
                     tasks.add(task)
+            self._closing = asyncio.get_running_loop().create_task(self._close(tasks))
+        await asyncio.shield(self._closing)  # it goes on when whoever waits for it is cancelled
+
+    async def _close(self, tasks: Collection[asyncio.Task[None]]) -> None:
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSING / 4)
         await self._brokers.close(_CLOSING)
@@ -264,7 +269,7 @@ class QueueingProducer:
                 self._unsent.failed(error, loop.time())
                 self._outstanding.failed(self._outbox.clear(), str(error), passing=False)
                 return
-            except (OSError, TimeoutError) as error:
+            except Exception as error:  # whatever it is, somebody waits for it
                 self._trouble = str(error) or type(error).__name__
                 self._unsent.failed(error, loop.time())
                 await asyncio.sleep(max(0.1, self._retry_backoff))
@@ -332,12 +337,17 @@ class QueueingProducer:
 
     def _out_of_time(self) -> None:
         loop = asyncio.get_running_loop()
+        self._timer = None
         # Timers run up to the clock's resolution early.
         outdated = self._outbox.expire(loop.time() + 0.001, self._explain_timeout)
         self._carrier.cut({batch.node for batch in outdated.cut}, "it has not answered in time")
-        at = outdated.next_deadline
-        self._timer = None if at is None else loop.call_at(at, self._out_of_time)
+        self._set_timer(outdated.next_deadline)
         self._work.set()
+
+    def _set_timer(self, at: float | None) -> None:
+        if self._timer is not None:  # whoever heard of a failure has sent something, and set it
+            self._timer.cancel()
+        self._timer = None if at is None else asyncio.get_running_loop().call_at(at, self._out_of_time)
 
     def _explain_timeout(self, queue: PartitionQueue) -> str:
         if queue.missing_since is not None:

@@ -19,12 +19,13 @@ _EARLY: Final = 0.001
 
 
 class Request:
-    """Batches on their way to one node."""
+    """Batches on their way to one node, at that address."""
 
-    __slots__ = ("batches", "node")
+    __slots__ = ("address", "batches", "node")
 
-    def __init__(self, node: int, batches: Sequence[Batch]) -> None:
+    def __init__(self, node: int, address: str, batches: Sequence[Batch]) -> None:
         self.node = node
+        self.address = address
         self.batches = batches
 
 
@@ -48,9 +49,9 @@ class Requests:
     def __init__(self) -> None:
         self._debts: dict[int, Debt] = {}
 
-    def begin(self, node: int, batches: Sequence[Batch], now: float) -> Request:
+    def begin(self, node: int, address: str, batches: Sequence[Batch], now: float) -> Request:
         """One goes on its way."""
-        request = Request(node, batches)
+        request = Request(node, address, batches)
         debt = self._debts.get(node)
         if debt is None or debt.is_forgotten(now):
             debt = self._debts[node] = Debt(now)
@@ -87,13 +88,18 @@ class Requests:
             if now - debt.since >= SILENCE - _EARLY and not debt.is_forgotten(now)
         }
 
-    def deserted(self, now: float, leader_of: Callable[[PartitionQueue], int | None]) -> list[int]:
-        """Silent nodes that do not lead all that is on its way to them any more: somebody else may take it."""
+    def deserted(
+        self, now: float, leader_of: Callable[[PartitionQueue], int | None], address_of: Callable[[int], str]
+    ) -> list[int]:
+        """Silent nodes that do not lead all that is on its way to them any more, or are at another address by now:
+        somebody else may take it."""
         found: list[int] = []
         for node in self.silent(now):
-            on_its_way = [batch for request in self._debts[node].requests for batch in request.batches]
-            leaders = {leader_of(batch.queue) for batch in on_its_way}
-            if any(leader is not None and leader >= 0 and leader != node for leader in leaders):
+            requests = self._debts[node].requests
+            leaders = {leader_of(batch.queue) for request in requests for batch in request.batches}
+            if any(leader is not None and leader >= 0 and leader != node for leader in leaders) or any(
+                request.address != address_of(node) for request in requests
+            ):
                 found.append(node)
         return found
 

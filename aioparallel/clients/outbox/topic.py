@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -10,17 +11,27 @@ from aioparallel.clients.outbox.partition_queue import PartitionQueue
 from aioparallel.clients.outbox.partitioning import KeyHashes
 from aioparallel.records import Outgoing
 
-__all__ = ["Partitioner", "Topic"]
+__all__ = ["Partitioner", "Topic", "is_topic_name"]
 
 Partitioner = Callable[[bytes | None, list[int], list[int]], int]
 """aiokafka's interface: the key, all partitions, those with a leader; returns one of them."""
 
 _FEW: Final = 1_024
 """Keys that each topic remembers itself, 150 KB at most: with so few, half of the time for finding a queue goes."""
+_LOOKED_AT: Final = 32
+"""Partitions, at most, until one is found that has nothing under way."""
 _SHORT: Final = 64
 """Bytes; longer keys are not kept."""
 _OVERHEAD: Final = 10
 """About what a record takes in a batch besides its key, value and headers, in bytes."""
+
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether Kafka can have a topic of that name."""
+    return _NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 class Topic:
@@ -110,6 +121,11 @@ class Topic:
             self._room = 0
 
     @property
+    def was_never_found(self) -> bool:
+        """Whether no metadata knew it: what is known of producers in its partitions is none of ours then."""
+        return not self.partitions and not self.queues
+
+    @property
     def all_queues(self) -> Iterator[PartitionQueue]:
         """Those of the partitions, and the one for what has none yet."""
         yield from self.queues.values()
@@ -122,9 +138,15 @@ class Topic:
         return number
 
     def _move_on(self) -> None:
+        """The next partition with nothing under way; so a broker that does not answer gathers no more outputs than
+        were on their way to it. Where all have something under way, the next one."""
         able = self._available or self.partitions
-        self._turn += 1
-        self._sticky = able[self._turn % len(able)]
+        for _ in range(min(len(able), _LOOKED_AT)):
+            self._turn += 1
+            self._sticky = able[self._turn % len(able)]
+            queue = self.queues.get(self._sticky)
+            if queue is None or queue.batch is None:
+                break
         self._room = self._limit
 
     def _queue(self, number: int) -> PartitionQueue:

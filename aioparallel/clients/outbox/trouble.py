@@ -29,6 +29,7 @@ class Trouble:
         self._servers = servers
         self._since: float | None = None
         self._reason = ""
+        self._may_pass = True
         self._told = float("-inf")
 
     def trying(self, now: float) -> None:
@@ -40,7 +41,9 @@ class Trouble:
         """It has failed."""
         self.trying(now)
         self._reason = str(error) or type(error).__name__
-        if now - self._told < _PAUSE:
+        # A coordinator that loads, a broker that has just started: most of it is over in a moment.
+        self._may_pass = isinstance(error, OSError | TimeoutError) and not isinstance(error, AioparallelError)
+        if now - self._told < _PAUSE or self._is_young(now):
             return
         self._told = now
         # What has no sentence of its own is nobody's plan: its traceback tells where.
@@ -58,14 +61,18 @@ class Trouble:
         """It has succeeded."""
         self._since = None
         self._reason = ""
+        self._may_pass = True
+
+    def _is_young(self, now: float) -> bool:
+        return self._may_pass and self._since is not None and now - self._since < _PATIENCE
 
     def problems(self, now: float) -> tuple[Problem, ...]:
         """What somebody should look at, if anything."""
         if self._since is None:
             return ()
-        seconds = now - self._since
-        if not self._reason and seconds < _PATIENCE:
+        if self._is_young(now):
             return ()
+        seconds = now - self._since
         reason = self._reason or "no broker has answered yet"
         message = f"nothing could be sent to {self._servers} for {seconds:.0f} s: {reason}"
         return (Problem("producer_unreachable", message),)

@@ -138,6 +138,7 @@ def run(script: list[Step]) -> Cluster:
 
 A = ([b"k"], 0)
 TWO = ([b"k", b"k"], 0)
+REFUSED: list[Step] = [("request", 5), ("answer", 0)]
 
 
 @settings(max_examples=examples(500))
@@ -153,6 +154,14 @@ TWO = ([b"k", b"k"], 0)
 # ... or its pieces are out of time before the first of them is answered:
 @example([("send", ([None, None], 0)), ("request", 5), ("unheard", 0), ("compact", 0), ("request", 5), ("answer", 0),
           ("wait", 11.0), ("keep", 0), ("send", TWO), ("request", 5), ("answer", 0)])  # fmt: skip
+# ... or each of its pieces is refused, by itself:
+@example([("send", ([None, None], 0)), ("request", 5), ("unheard", 0), ("compact", 0), *REFUSED * 3, ("keep", 0),
+          ("send", TWO), ("request", 5), ("answer", 0)])  # fmt: skip
+@example([("send", ([None, None], 0)), ("request", 5), ("unheard", 0), ("compact", 0), *REFUSED, ("deny", 0),
+          *REFUSED * 2, ("allow", 0), ("keep", 0), ("send", TWO), ("request", 5), ("answer", 0)])  # fmt: skip
+# ... or they are not authorised, by then:
+@example([("send", ([None, None], 0)), ("request", 5), ("unheard", 0), ("compact", 0), *REFUSED, ("unauthorized", 0),
+          ("keep", 0), ("send", TWO), ("request", 5), ("answer", 0)])  # fmt: skip
 # The metadata says "not authorised" while it is under way:
 @example([("send", A), ("request", 0), ("unauthorized", 0), ("unheard", 0), ("send", A), ("request", 0),
           ("answer", 0)])  # fmt: skip

@@ -11,6 +11,10 @@ from aioparallel.clients.outbox.requests import SILENCE, Requests
 from aioparallel.records import Outgoing
 
 
+def nowhere(node: int) -> str:
+    return ""
+
+
 def batch_for(partition: int) -> Batch:
     entries = entries_of([Outgoing("t", b"v")], lambda result: None)
     queue = PartitionQueue("t", partition, 1000, Outstanding())
@@ -20,8 +24,8 @@ def batch_for(partition: int) -> Batch:
 def test_what_is_on_its_way_is_counted_by_node() -> None:
     """Until it is answered, or given up."""
     requests = Requests()
-    first, second = requests.begin(1, [], 0.0), requests.begin(1, [], 0.0)
-    requests.begin(2, [], 0.0)
+    first, second = requests.begin(1, "", [], 0.0), requests.begin(1, "", [], 0.0)
+    requests.begin(2, "", [], 0.0)
     assert [requests.count(node) for node in (1, 2, 3)] == [2, 1, 0]
     assert (sorted(requests.busy(1)), sorted(requests.busy(2))) == ([1, 2], [1])
     requests.end(first, 1.0, is_answered=True)
@@ -33,7 +37,7 @@ def test_what_is_on_its_way_is_counted_by_node() -> None:
 def test_three_seconds_without_an_answer_are_silence() -> None:
     """From the first request on; each answer begins the time anew, also one to a request that is younger."""
     requests = Requests()
-    old, young = requests.begin(1, [], 10.0), requests.begin(1, [], 11.0)
+    old, young = requests.begin(1, "", [], 10.0), requests.begin(1, "", [], 11.0)
     assert requests.next_look(11.0) == 10.0 + SILENCE
     assert requests.silent(12.9) == {}
     assert requests.silent(13.0) == {1: 10.0}
@@ -49,10 +53,10 @@ def test_who_is_asked_again_and_again_goes_on_owing() -> None:
     """Short request time-outs do not hide that nobody answers; the pauses between the attempts count."""
     requests = Requests()
     for number in range(10):
-        request = requests.begin(1, [], number * 2.0)
+        request = requests.begin(1, "", [], number * 2.0)
         requests.end(request, number * 2.0 + 1.0, is_answered=False)
     assert requests.silent(19.5) == {1: 0.0}
-    request = requests.begin(1, [], 20.0)
+    request = requests.begin(1, "", [], 20.0)
     assert requests.silent(20.0) == {1: 0.0}
     requests.end(request, 20.5, is_answered=True)
     assert requests.silent(100.0) == {}
@@ -61,10 +65,10 @@ def test_who_is_asked_again_and_again_goes_on_owing() -> None:
 def test_who_is_not_asked_any_more_owes_nothing() -> None:
     """Five seconds after the last request was given up: the broker may be gone for good, and nobody waits for it."""
     requests = Requests()
-    requests.end(requests.begin(1, [], 0.0), 4.0, is_answered=False)
+    requests.end(requests.begin(1, "", [], 0.0), 4.0, is_answered=False)
     assert requests.silent(8.9) == {1: 0.0}
     assert requests.silent(9.1) == {}
-    requests.begin(1, [], 10.0)
+    requests.begin(1, "", [], 10.0)
     assert requests.silent(12.9) == {}
     assert requests.silent(13.0) == {1: 10.0}
 
@@ -72,9 +76,9 @@ def test_who_is_not_asked_any_more_owes_nothing() -> None:
 def test_a_look_is_never_in_the_past() -> None:
     """Who looks late looks at once; the earliest of several nodes counts, those that owe nothing do not."""
     requests = Requests()
-    answered = requests.begin(3, [], 0.0)
-    requests.begin(1, [], 2.0)
-    requests.begin(2, [], 1.0)
+    answered = requests.begin(3, "", [], 0.0)
+    requests.begin(1, "", [], 2.0)
+    requests.begin(2, "", [], 1.0)
     requests.end(answered, 2.0, is_answered=True)
     assert requests.next_look(2.0) == 1.0 + SILENCE
     assert requests.next_look(20.0) == 20.0
@@ -95,19 +99,28 @@ def test_a_silent_node_is_deserted_when_somebody_else_leads(leaders: dict[int, i
     """One of the partitions with something on its way there is enough; one without a leader is not: who else should
     take it?"""
     requests = Requests()
-    requests.begin(1, [batch_for(0)], 0.0)
-    requests.begin(1, [batch_for(1)], 0.5)
+    requests.begin(1, "", [batch_for(0)], 0.0)
+    requests.begin(1, "", [batch_for(1)], 0.5)
 
     def leader_of(queue: PartitionQueue) -> int | None:
         return leaders[queue.partition]
 
-    assert requests.deserted(2.9, leader_of) == []
-    assert requests.deserted(3.0, leader_of) == ([1] if is_deserted else [])
+    assert requests.deserted(2.9, leader_of, nowhere) == []
+    assert requests.deserted(3.0, leader_of, nowhere) == ([1] if is_deserted else [])
 
 
 def test_only_what_is_on_its_way_counts() -> None:
     """Nothing is cut where nothing is under way: the request was given up, and another node leads."""
     requests = Requests()
-    requests.end(requests.begin(1, [batch_for(0)], 0.0), 3.5, is_answered=False)
+    requests.end(requests.begin(1, "", [batch_for(0)], 0.0), 3.5, is_answered=False)
     assert requests.silent(4.0) == {1: 0.0}
-    assert requests.deserted(4.0, lambda queue: 2) == []
+    assert requests.deserted(4.0, lambda queue: 2, nowhere) == []
+
+
+def test_a_silent_node_at_another_address_is_deserted() -> None:
+    """A broker was replaced under the same id: nothing of what is on its way to the old address will be answered."""
+    requests = Requests()
+    requests.begin(1, "old:9092", [batch_for(0)], 0.0)
+    assert requests.deserted(4.0, lambda queue: 1, lambda node: "old:9092") == []
+    assert requests.deserted(2.0, lambda queue: 1, lambda node: "new:9092") == []
+    assert requests.deserted(4.0, lambda queue: 1, lambda node: "new:9092") == [1]

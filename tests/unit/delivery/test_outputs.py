@@ -170,7 +170,7 @@ async def test_a_drain_waits_for_acknowledgements_and_close_has_its_deadline() -
     produce(broker, [b"a"])
     broker.faults.always(Request.PRODUCE, Fault(is_request_lost=True))
     consumer = consumer_of(broker, drain_timeout=0.2)
-    async with asyncio.timeout(6), consumer:
+    async with asyncio.timeout(60), consumer:
         running = asyncio.ensure_future(consumer.run(one))
         await until(lambda: consumer._engine and consumer.stats().producing == 1)
         consumer.stop()

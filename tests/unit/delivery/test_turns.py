@@ -29,7 +29,7 @@ async def test_statistics_add_up_inside_a_handler_that_produces() -> None:
             seen.append(consumer.stats())
         return copy_of(record)
 
-    async with asyncio.timeout(10), consumer_of(broker, until="end") as consumer:
+    async with asyncio.timeout(120), consumer_of(broker, until="end") as consumer:
         await consumer.run(handle)
     assert [stats.in_flight for stats in seen] == [1] * len(seen)
     assert all(s.admitted == s.buffered + s.in_flight + s.producing + s.ended for s in seen)
@@ -48,7 +48,7 @@ async def test_a_handler_may_pause_and_produce() -> None:
             consumer.pause()
         return copy_of(record)
 
-    async with asyncio.timeout(10), consumer_of(broker, until="end") as consumer:
+    async with asyncio.timeout(120), consumer_of(broker, until="end") as consumer:
         run = asyncio.create_task(consumer.run(handle))
         await until(lambda: consumer._engine and consumer.stats().succeeded == 5)
         assert (len(seen), consumer.stats().producing) == (5, 0)
@@ -68,7 +68,7 @@ async def test_a_handler_may_stop_the_run_and_produce() -> None:
             consumer.stop()
         return copy_of(record)
 
-    async with asyncio.timeout(10), consumer_of(broker) as consumer:
+    async with asyncio.timeout(120), consumer_of(broker) as consumer:
         await consumer.run(handle)
         stats = consumer.stats()
     assert seen == list(range(len(seen)))
@@ -90,7 +90,7 @@ async def test_a_handler_whose_session_is_lost_while_it_runs_produces_nothing() 
             consumer.stop()
         return copy_of(record)
 
-    async with asyncio.timeout(10), consumer_of(broker) as consumer:
+    async with asyncio.timeout(120), consumer_of(broker) as consumer:
         await consumer.run(handle)
         stats = consumer.stats()
     assert values(broker) in ([], [b"0"])
@@ -113,7 +113,7 @@ async def test_a_failing_partition_chooser_does_not_reach_the_turn() -> None:
         return output
 
     consumer = consumer_of(broker, until="end", producing=Producing(delivery_timeout=0.3))
-    async with asyncio.timeout(10), consumer:
+    async with asyncio.timeout(120), consumer:
         await consumer.run(handle)
     assert failed == [1]
     assert sorted(filter(None, values(broker))) == [b"0", b"2"]
@@ -128,7 +128,7 @@ async def test_a_handler_that_suspended_hands_over_too() -> None:
         await asyncio.sleep(0)
         return Outgoing("out", record.value, record.key, partition=0)
 
-    async with asyncio.timeout(10), consumer_of(broker, until="end") as consumer:
+    async with asyncio.timeout(120), consumer_of(broker, until="end") as consumer:
         await consumer.run(handle)
     found = [int(value) for value in values(broker) if value]
     assert [n for n in found if n % 2] == list(range(1, 40, 2))
@@ -146,7 +146,7 @@ async def test_on_produced_finds_its_record_producing_and_may_stop_the_run() -> 
         consumer.stop()
 
     consumer = consumer_of(broker, producing=Producing(on_produced=on_produced))
-    async with asyncio.timeout(10), consumer:
+    async with asyncio.timeout(120), consumer:
         await consumer.run(copied)
         stats = consumer.stats()
     assert all(s.producing and s.admitted == s.buffered + s.in_flight + s.producing + s.ended for s in seen)
@@ -171,7 +171,7 @@ async def test_acknowledged_in_the_turn_in_which_the_session_goes() -> None:
         consumer.stop()
 
     consumer = consumer_of(broker, producing=Producing(on_produced=on_produced))
-    async with asyncio.timeout(10), consumer:
+    async with asyncio.timeout(120), consumer:
         await consumer.run(copied)
         engine, stats = consumer._engine, consumer.stats()
     assert engine is not None
