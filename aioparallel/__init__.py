@@ -15,7 +15,7 @@ from aioparallel.consumer import ParallelConsumer
 from aioparallel.delivery.results import Result
 from aioparallel.engine.deferral import Deferral
 from aioparallel.engine.health import Health, Problem
-from aioparallel.engine.stats import LongestLane, PartitionStats, Stats
+from aioparallel.engine.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
 from aioparallel.errors import Reject, RetryLater
 from aioparallel.options import CallNext, Options, Ordering
 from aioparallel.policies import FailurePolicy, Producing, RetryPolicy
@@ -23,6 +23,7 @@ from aioparallel.records import Failure, Origin, Outgoing, Produced, Record, Top
 from aioparallel.resources import resource
 
 __all__ = [
+    "BrokerOutputs",
     "CallNext",
     "Deferral",
     "Failure",

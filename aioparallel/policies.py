@@ -189,7 +189,8 @@ class Producing:
     completes. A plain function, quick; what it raises is logged."""
     client_options: Mapping[str, object] = field(default_factory=dict)
     """Passed on to the producing Kafka client: ``compression_type``, ``linger_ms``, ``max_batch_size``,
-    ``max_request_size``. TLS and SASL come from the consumer's ``client_options``."""
+    ``max_request_size``, ``partitioner``. TLS, SASL, ``client_id`` and timeouts come from the consumer's
+    ``client_options``; given here they win."""
 
     def __post_init__(self) -> None:
         if not _is_whole(self.max_unacknowledged_bytes) or self.max_unacknowledged_bytes < 1:

@@ -121,6 +121,13 @@ class KafkaNode:
         """None while it runs; a negative number is the signal that ended it."""
         return self._process.exit_code()
 
+    def outage(self) -> str | None:
+        """Why it answers nobody, as in "was killed"; None where it should."""
+        code = self.exit_code()
+        if code is not None:
+            return "was killed" if code == -signal.SIGKILL else f"has ended with code {code}"
+        return "is paused" if self.paused else None
+
     def kill(self) -> None:
         """End it as a power cut would (SIGKILL). Returns when it has ended."""
         self._process.signal(signal.SIGKILL)
@@ -138,7 +145,10 @@ class KafkaNode:
             self.kill()
 
     def pause(self) -> None:
-        """Let it hang (SIGSTOP). Returns when every thread of it stands still."""
+        """Let it hang (SIGSTOP). Returns when every thread of it stands still. Raises BrokerStartError where it does
+        not run."""
+        if (outage := self.outage()) is not None and not self.paused:
+            raise BrokerStartError(f"{self} {outage}, so it cannot be paused; restart it")
         self._process.signal(signal.SIGSTOP)
         self.paused = True
         # The signal is sent, but a thread on another core may run on for a moment, and answer a request.

@@ -80,7 +80,7 @@ class LocalKafka(Broker):
         start_timeout: float = 60.0,
         report: Callable[[str], None] = logger.info,
     ) -> None:
-        if not 1 <= brokers <= _MOST_BROKERS:
+        if not _is_count(brokers):
             raise ConfigurationError("brokers", brokers, f"must be a whole number from 1 to {_MOST_BROKERS}")
         self._count = brokers
         self._properties = {**broker_properties(brokers), **checked(server_properties)}
@@ -172,13 +172,22 @@ class LocalKafka(Broker):
 
     async def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
         """Create a topic; see :meth:`Broker.create_topic`. With several brokers it has as many replicas, three at most;
-        returns when every partition has a leader and all its replicas are in sync, and all brokers know."""
+        returns when every partition has a leader and all its replicas are in sync, and all brokers know. Raises
+        BrokerStartError when all brokers are killed or paused; where some are, TimeoutError names them."""
         copies = replicas(self._count)
-        asked = [node for node in self._running().brokers.values() if not node.paused]
+        brokers = self._running().brokers.values()
+        outages = {node: outage for node in brokers if (outage := node.outage()) is not None}
+        names = ", ".join(f"{node.name} {outage}" for node, outage in outages.items())
+        asked = [node for node in brokers if node not in outages]
+        if not asked:
+            raise BrokerStartError(f"nobody can create topic {name!r}: {names}")
         servers = ",".join(node.address for node in asked)
-        await create_topic(servers, name, partitions, configs, TOPIC_TIMEOUT, copies)
-        if self._count > 1:
-            await self._until_in_sync(asked, name, partitions, copies)
+        try:
+            await create_topic(servers, name, partitions, configs, TOPIC_TIMEOUT, copies)
+            if self._count > 1:
+                await self._until_in_sync(asked, name, partitions, copies)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; {names}" if names else str(error)) from error
 
     async def leaders(self, topic: str) -> dict[int, int]:
         """The number of the broker that leads each partition; partitions without a leader are left out.
@@ -234,6 +243,10 @@ class LocalKafka(Broker):
         if number not in brokers:
             raise ConfigurationError("broker number", number, f"must be one of {', '.join(map(str, self.numbers))}")
         return brokers[number]
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 1 <= value <= _MOST_BROKERS
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

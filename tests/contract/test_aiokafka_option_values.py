@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Mapping
+from typing import cast
 
 import pytest
 from aiokafka.abc import AbstractTokenProvider
@@ -24,7 +25,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
         return "token"
 
 
-CONNECTION: list[tuple[dict[str, object], str, str]] = [
+CONNECTION: list[tuple[Mapping[str, object], str, str]] = [
     ({"security_protocol": "SSL"}, "security_protocol", "needs ssl_context"),
     ({"security_protocol": "SASL_SSL", **LOGIN}, "security_protocol", "needs ssl_context"),
     ({"security_protocol": "BOGUS"}, "security_protocol", "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"),
@@ -43,6 +44,12 @@ CONNECTION: list[tuple[dict[str, object], str, str]] = [
     ({"sasl_mechanism": "OAUTHBEARER"}, "sasl_oauth_token_provider", "aiokafka.abc.AbstractTokenProvider"),
     ({"sasl_oauth_token_provider": str}, "sasl_oauth_token_provider", "aiokafka.abc.AbstractTokenProvider"),
     ({"sasl_kerberos_service_name": None}, "sasl_kerberos_service_name", "a text"),
+    ({"ssl_context": TLS}, "ssl_context", 'needs security_protocol="SSL" or "SASL_SSL" beside it'),
+    ({"ssl_context": TLS, **LOGIN}, "ssl_context", 'needs security_protocol="SSL" or "SASL_SSL" beside it'),
+    (LOGIN, "sasl_plain_username", 'needs security_protocol="SASL_SSL" or "SASL_PLAINTEXT" beside it'),
+    ({"sasl_mechanism": "PLAIN"}, "sasl_mechanism", 'needs security_protocol="SASL_SSL" or "SASL_PLAINTEXT"'),
+    ({"sasl_plain_password": "secret"}, "sasl_plain_password", "nobody logs in without"),
+    ({"sasl_oauth_token_provider": Tokens()}, "sasl_oauth_token_provider", "nobody logs in without"),
     ({"client_id": 3}, "client_id", "a text"),
     ({"client_id": "x" * 32_768}, "client_id", "at most 32,767 bytes"),
     ({"metadata_max_age_ms": "abc"}, "metadata_max_age_ms", "milliseconds, 1 to 2,147,483,647"),
@@ -57,6 +64,7 @@ CONNECTION: list[tuple[dict[str, object], str, str]] = [
 """Options of connections; the one that is named; what is allowed."""
 
 CONSUMER: list[tuple[str, object, str]] = [
+    ("acks", 1, "of Producing, and there always all"),
     ("fetch_max_wait_ms", 20.5, "whole milliseconds"),
     ("fetch_max_wait_ms", 2**31, "whole milliseconds"),
     ("fetch_max_bytes", "4 MiB", "whole bytes, 1 to 2,147,483,647"),
@@ -86,7 +94,7 @@ def consumer(of_consumer: Mapping[str, object], of_producer: Mapping[str, object
 
 @pytest.mark.parametrize(("options", "name", "allowed"), CONNECTION)
 @pytest.mark.parametrize("whose", ["consumer", "producer"])
-def test_wrong_values_of_connections(whose: str, options: dict[str, object], name: str, allowed: str) -> None:
+def test_wrong_values_of_connections(whose: str, options: Mapping[str, object], name: str, allowed: str) -> None:
     """Without a running loop, by the name under which they were given; no password is shown."""
     given = "Producing client_options" if whose == "producer" else "client_options"
     with pytest.raises(ConfigurationError, match=rf"^{given}\['{name}'\]=.*{re.escape(allowed)}") as error:
@@ -106,6 +114,15 @@ def test_wrong_values_of_the_producer(name: str, value: object, allowed: str) ->
     """Likewise."""
     with pytest.raises(ConfigurationError, match=rf"^Producing client_options\['{name}'\]=.*{re.escape(allowed)}"):
         consumer({}, {name: value})
+
+
+@pytest.mark.parametrize("whose", ["consumer", "producer"])
+def test_names_are_texts(whose: str) -> None:
+    """Any other name is refused as such."""
+    options = cast("Mapping[str, object]", {5: 1})
+    given = "Producing client_options" if whose == "producer" else "client_options"
+    with pytest.raises(ConfigurationError, match=rf"^name in {given}=5: names of options are texts"):
+        consumer({}, options) if whose == "producer" else consumer(options)
 
 
 def test_a_password_is_never_shown() -> None:
@@ -155,4 +172,6 @@ def test_right_values_are_taken(options: dict[str, object]) -> None:
 def test_a_producer_may_need_less_than_its_consumer() -> None:
     """Options of both are looked at together: what the producer sets itself replaces what it would have taken over."""
     consumer({"security_protocol": "SSL", "ssl_context": TLS}, {"security_protocol": "PLAINTEXT"})
-    consumer({"ssl_context": TLS}, {"security_protocol": "SSL"})
+    consumer({"security_protocol": "PLAINTEXT", "ssl_context": TLS}, {"security_protocol": "SSL"})
+    consumer({"security_protocol": "SSL", "ssl_context": TLS}, {"ssl_context": ssl.create_default_context()})
+    consumer({"security_protocol": "SASL_PLAINTEXT", **LOGIN}, {"sasl_plain_username": "bob"})

@@ -28,6 +28,7 @@ def settings(
     ("name", "value", "advice"),
     [
         ("acks", 1, "it is always all"),
+        ("delivery_timeout_ms", 1000, "use delivery_timeout of Producing (seconds)"),
         ("enable_idempotence", False, "it is always on"),
         ("transactional_id", "me", "no transactions"),
         ("bootstrap_servers", "other:9092", "use bootstrap_servers of the consumer"),

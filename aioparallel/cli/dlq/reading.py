@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import aiokafka.errors as kafka
 from aiokafka import AIOKafkaConsumer, TopicPartition  # its own: it takes no other
 
+from aioparallel.clients.aiokafka.connecting import find_broker
 from aioparallel.clients.aiokafka.faults import deadline, translated
-from aioparallel.errors import ClientError
+from aioparallel.clients.aiokafka.internals import Consumer
+from aioparallel.clients.aiokafka.settings import connection_options
+from aioparallel.clients.aiokafka.silence import Silence
+from aioparallel.errors import BrokerUnreachable, ClientError
 from aioparallel.records import Record
 
 __all__ = ["Read", "Span", "read_spans"]
@@ -26,6 +30,8 @@ STALLED: Final = 30.0
 """Seconds without any progress after which reading is given up."""
 
 STOP_TIMEOUT: Final = 5.0
+KNOCK_AGAIN: Final = 0.1
+"""Seconds until the brokers are tried again of which none takes a connection."""
 
 
 class Span(NamedTuple):
@@ -72,8 +78,7 @@ async def read_spans(
         },
     )
     try:
-        async with deadline(STALLED, f"connecting to read {topic}"):
-            await consumer.start()
+        await _start(consumer, topic, bootstrap_servers, options)
         consumer.assign(list(left))
         for tp, span in left.items():
             consumer.seek(tp, span.start)
@@ -83,6 +88,19 @@ async def read_spans(
         raise translated(error, f"reading {topic}") from error
     finally:
         await _stop(consumer)
+
+
+async def _start(consumer: Any, topic: str, bootstrap_servers: str, options: Mapping[str, object]) -> None:
+    """Connect to a broker that answers, and do not wait for one that hangs where another can tell."""
+    connections = cast("Consumer", consumer)._client
+    Silence(connections, STALLED)
+    try:
+        server = await find_broker(bootstrap_servers, connection_options(options), STALLED, KNOCK_AGAIN)
+    except TimeoutError as error:
+        raise BrokerUnreachable(bootstrap_servers, STALLED, str(error)) from error
+    connections._bootstrap_servers = server
+    async with deadline(STALLED, f"connecting to read {topic}"):
+        await consumer.start()
 
 
 async def _read(consumer: Any, left: dict[TopicPartition, Span]) -> AsyncGenerator[Read, None]:

@@ -48,6 +48,8 @@ class GivenOptions:
     def names(self, known: Collection[str], ours: Mapping[str, str]) -> None:
         """Each must be one of ``known``; those in ``ours`` are not the user's to set, with what to use instead."""
         for name in self.options:
+            if not isinstance(name, str):
+                raise ConfigurationError(f"name in {self._place(name)}", name, "names of options are texts")
             if name in ours:
                 self.refuse(name, ours[name])
             if name not in known:
@@ -107,6 +109,7 @@ def check_connection(given: GivenOptions) -> None:
     given.number("connections_max_idle_ms", 1, least=1, optional=True)
     _check_tls(given)
     _check_sasl(given)
+    _check_protocol_is_named(given)
 
 
 def _check_tls(given: GivenOptions) -> None:
@@ -143,3 +146,18 @@ def _check_sasl(given: GivenOptions) -> None:
             if options.get(name) is None:
                 advice = f"{mechanism} needs sasl_plain_username and {_SECRET}"
                 given.refuse(name, advice, beside="security_protocol")
+
+
+def _check_protocol_is_named(given: GivenOptions) -> None:
+    """Settings of TLS or SASL do nothing by themselves: connections would be plain, without a login."""
+    if "security_protocol" in given.options:
+        return
+    if given.options.get("ssl_context") is not None:
+        given.refuse(
+            "ssl_context", 'needs security_protocol="SSL" or "SASL_SSL" beside it; nothing is encrypted without'
+        )
+    for name, value in given.options.items():
+        if name.startswith("sasl_") and value is not None:
+            given.refuse(
+                name, 'needs security_protocol="SASL_SSL" or "SASL_PLAINTEXT" beside it; nobody logs in without'
+            )

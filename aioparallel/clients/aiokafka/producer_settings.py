@@ -25,6 +25,7 @@ _OURS: Final[Mapping[str, str]] = {
     "acks": "leave it out, it is always all",
     "api_version": "leave it out, aiokafka ignores it and asks each broker",
     "bootstrap_servers": "use bootstrap_servers of the consumer",
+    "delivery_timeout_ms": "use delivery_timeout of Producing (seconds)",
     "enable_idempotence": "leave it out, it is always on",
     "key_serializer": "leave it out, give the bytes to Outgoing",
     "loop": "leave it out, the producer runs on the loop that uses it first",

@@ -18,6 +18,7 @@ from aioparallel.errors import ConfigurationError
 __all__ = ["ConsumerSettings", "check_servers", "connection_options", "option_names"]
 
 _OURS: Final[Mapping[str, str]] = {
+    "acks": "leave it out, it is of Producing, and there always all",
     "api_version": "leave it out, aiokafka ignores it and asks each broker",
     "auto_commit_interval_ms": "leave it out, offsets are committed as records are completed",
     "auto_offset_reset": "use auto_offset_reset of the consumer",

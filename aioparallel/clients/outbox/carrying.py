@@ -131,12 +131,14 @@ class Carrier:
 
 def _log_answer(batch: Batch, verdict: Verdict, reason: str) -> None:
     queue = batch.queue
+    is_taken_apart = verdict in {Verdict.SPLIT, Verdict.TOO_LARGE} and len(batch.entries) > 1 and queue.batch is batch
     logger.log(
-        logging.INFO if verdict is Verdict.AGAIN else logging.WARNING,
-        "A batch of %d for %s-%d was not written (%s): %s",
+        logging.INFO if is_taken_apart or verdict is Verdict.AGAIN else logging.WARNING,
+        "A batch of %d for %s-%d %s (%s): %s",
         len(batch.entries),
         queue.topic,
         queue.partition,
+        "was taken apart and goes again" if is_taken_apart else "was not written",
         verdict.value,
         reason,
         extra={"action": "produce_" + verdict.name.lower(), "topic": queue.topic, "partition": queue.partition},

@@ -47,9 +47,9 @@ class InMemoryBroker(Topics):
         if metadata_limit < 0:
             raise ConfigurationError("metadata_limit", metadata_limit, "UTF-16 characters, not below 0")
         super().__init__()
-        self.faults = Faults(rng)
         self.nodes = Nodes(nodes)
         """Who leads what, and who answers; for clients to ask."""
+        self.faults = Faults(rng, nodes=nodes)
         self.metadata_limit = metadata_limit
         self.is_reachable = True
         """Whether connections hold; see :meth:`go_down`."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import enum
 import random
+import sys
 from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
 from aioparallel.errors import ConfigurationError
 from aioparallel.testing.memory.codes import ErrorCode
@@ -54,11 +56,14 @@ class Fault:
     """It is carried out, but the sender waits until its deadline."""
 
     def __post_init__(self) -> None:
+        if self.error is not None and not isinstance(self.error, ErrorCode):
+            raise ConfigurationError("error", self.error, "an ErrorCode of aioparallel.testing.memory, or None")
         if self.is_carried_out and self.error is None:
             raise ConfigurationError("is_carried_out", True, "only together with an error")
         for option in ("request_delay", "response_delay"):
-            if not getattr(self, option) >= 0:
-                raise ConfigurationError(option, getattr(self, option), "seconds, not below 0")
+            value = getattr(self, option)
+            if not isinstance(value, int | float) or not value >= 0:
+                raise ConfigurationError(option, value, "seconds, not below 0")
 
     @property
     def is_harmless(self) -> bool:
@@ -68,6 +73,9 @@ class Fault:
 
 HARMLESS = Fault()
 
+
+_TO_A_NODE: Final = frozenset({Request.CONNECT, Request.METADATA, Request.IDENTIFY, Request.PRODUCE})
+"""Requests that go to one node of the broker; all others know only the broker as a whole."""
 
 _Place = tuple[Request, int | None]
 """A kind of request, and the node that it goes to; None for any."""
@@ -80,11 +88,16 @@ class Faults:
     what holds for all. Nodes are told apart where producers ask them (``CONNECT``, ``METADATA``, ``IDENTIFY``,
     ``PRODUCE``).
 
-    ``rng`` is the only source of chance; the same seed and the same requests give the same faults.
+    ``rng`` is the only source of chance; the same seed and the same requests give the same faults. ``nodes``: how many
+    the broker has; None: any number.
+
+    What could never happen is a ConfigurationError: a kind of request or a fault that is none, a node that the broker
+    has not, or one for requests that do not go to a node.
     """
 
-    def __init__(self, rng: random.Random | None = None) -> None:
+    def __init__(self, rng: random.Random | None = None, *, nodes: int | None = None) -> None:
         self._rng = rng or random.Random(0)
+        self._nodes = range(1, sys.maxsize if nodes is None else nodes + 1)
         self._scripts: dict[_Place, deque[Fault]] = {}
         self._chances: dict[_Place, list[tuple[float, Fault]]] = {}
         self._standing: dict[_Place, Fault] = {}
@@ -92,26 +105,29 @@ class Faults:
 
     def script(self, request: Request, *faults: Fault, node: int | None = None) -> None:
         """The next requests of this kind meet these faults, one each, in this order."""
-        self._scripts.setdefault((request, node), deque()).extend(faults)
+        place = self._place(request, node, *faults)
+        self._scripts.setdefault(place, deque()).extend(faults)
 
     def sometimes(self, request: Request, probability: float, fault: Fault, *, node: int | None = None) -> None:
         """Each request of this kind meets the fault with this probability (0 to 1)."""
         if not 0 <= probability <= 1:
             raise ConfigurationError("probability", probability, "from 0 to 1")
-        self._chances.setdefault((request, node), []).append((probability, fault))
+        self._chances.setdefault(self._place(request, node, fault), []).append((probability, fault))
 
     def always(self, request: Request, fault: Fault, *, node: int | None = None) -> None:
         """Every request of this kind meets the fault, until :meth:`heal`."""
-        self._standing[request, node] = fault
+        self._standing[self._place(request, node, fault)] = fault
 
     def latency(self, request: Request, shortest: float, longest: float, *, node: int | None = None) -> None:
         """Requests of this kind take a random time to arrive: seconds, evenly spread."""
         if not 0 <= shortest <= longest:
             raise ConfigurationError("latency", (shortest, longest), "seconds, 0 <= shortest <= longest")
-        self._latency[request, node] = (shortest, longest)
+        self._latency[self._place(request, node)] = (shortest, longest)
 
     def heal(self, *requests: Request) -> None:
         """Forget all faults of these kinds, whatever the node; without arguments, of every kind."""
+        for request in requests:
+            self._place(request, None)
         for faults in (self._scripts, self._chances, self._standing, self._latency):
             for place in [place for place in faults if not requests or place[0] in requests]:
                 del faults[place]
@@ -124,6 +140,22 @@ class Faults:
                 if (fault := look(place)) is not None:
                     return fault
         return HARMLESS
+
+    def _place(self, request: Request, node: int | None, *faults: Fault) -> _Place:
+        """Where these hold. Raises ConfigurationError where they could never happen."""
+        if not isinstance(request, Request):
+            raise ConfigurationError("request", request, f"a Request, one of {', '.join(map(str, Request))}")
+        for fault in faults:
+            if not isinstance(fault, Fault):
+                raise ConfigurationError("fault", fault, "a Fault")
+        if node is not None:
+            if request not in _TO_A_NODE:
+                raise ConfigurationError(
+                    "node", node, f"leave it out, a {request.value} request goes to no single node"
+                )
+            if node not in self._nodes:
+                raise ConfigurationError("node", node, f"1 to {self._nodes[-1]}")
+        return request, node
 
     def _scripted(self, place: _Place) -> Fault | None:
         scripted = self._scripts.get(place)

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 
 from aioparallel.errors import BrokerStartError, ConfigurationError
-from aioparallel.testing import LocalKafka
+from aioparallel.testing import LocalKafka, local_kafka
 from tests.load.clusters import DEADLINE, restore, until, until_whole
 
 pytestmark = pytest.mark.real
@@ -157,6 +157,24 @@ async def test_a_rolling_restart_keeps_all(cluster: LocalKafka) -> None:
         await until_whole(cluster, "rolling")
         produce(cluster, "rolling", 6, b"%d" % number)
     assert sorted(read(cluster, "rolling", 6, 18)) == [b"1"] * 6 + [b"2"] * 6 + [b"3"] * 6
+
+
+async def test_who_is_down_is_named(cluster: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed broker cannot be paused, which is said at once; a topic that does not become ready because of killed and
+    paused brokers names them, and with nobody left there is no waiting."""
+    monkeypatch.setattr(local_kafka, "TOPIC_TIMEOUT", 3.0)
+    await asyncio.to_thread(cluster.kill, 2)
+    began = time.monotonic()
+    with pytest.raises(BrokerStartError, match=r"broker 2.* was killed.*; restart it"):
+        cluster.pause(2)
+    assert time.monotonic() - began < 1.0
+    cluster.pause(3)
+    cluster.pause(3)  # again: nothing happens
+    with pytest.raises(TimeoutError, match=r"'crippled'.*; broker 2 was killed, broker 3 is paused$"):
+        await cluster.create_topic("crippled")
+    cluster.pause(1)
+    with pytest.raises(BrokerStartError, match="'nobody': broker 1 is paused, broker 2 was killed, broker 3 is paused"):
+        await cluster.create_topic("nobody")
 
 
 def test_brokers_are_named_by_number(cluster: LocalKafka) -> None:

@@ -121,10 +121,10 @@ def test_its_own_properties_cannot_be_set() -> None:
         LocalKafka(server_properties={"log.dirs": "/tmp", "listeners": "PLAINTEXT://:9092", "num.io.threads": "2"})
 
 
-@pytest.mark.parametrize("brokers", [0, 10, -1])
+@pytest.mark.parametrize("brokers", [0, 10, -1, "3", 2.5, 3.0, True, None])
 def test_a_wrong_number_of_brokers_is_refused(brokers: int) -> None:
-    """One to nine brokers."""
-    with pytest.raises(ConfigurationError, match=f"brokers={brokers}: must be a whole number from 1 to 9"):
+    """One to nine brokers, a whole number."""
+    with pytest.raises(ConfigurationError, match=f"brokers={brokers!r}: must be a whole number from 1 to 9"):
         LocalKafka(brokers=brokers)
 
 

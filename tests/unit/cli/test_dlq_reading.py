@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,7 +15,7 @@ from aioparallel.cli.dlq.reading import Span
 from aioparallel.cli.dlq.selecting import DeadLetter
 from aioparallel.cli.dlq.showing import details, json_details
 from aioparallel.delivery.letters import Letter, original_headers, read_letter, write_letter
-from aioparallel.errors import ClientError
+from aioparallel.errors import BrokerUnreachable, ClientError
 from aioparallel.records import Failure, Origin, Record
 
 from .dead_letters import letter_record
@@ -25,6 +26,7 @@ class Silent:
 
     def __init__(self, *, starts: bool) -> None:
         self._starts = starts
+        self._client = SimpleNamespace()
 
     async def start(self) -> None:
         if not self._starts:
@@ -44,13 +46,28 @@ class Silent:
         return 0
 
 
+async def found(servers: str, _options: object, _timeout: float, _retry_backoff: float) -> str:
+    """A broker that takes a connection."""
+    return servers
+
+
 @pytest.mark.parametrize("starts", [True, False])
 async def test_a_silent_broker_ends_the_reading(monkeypatch: pytest.MonkeyPatch, starts: bool) -> None:
     """In time, wherever it falls silent: when connecting, or when the position is asked for."""
     monkeypatch.setattr(reading, "STALLED", 0.1)
     monkeypatch.setattr(reading, "AIOKafkaConsumer", lambda **_options: Silent(starts=starts))
+    monkeypatch.setattr(reading, "Silence", lambda _connections, _patience: None)
+    monkeypatch.setattr(reading, "find_broker", found)
     reads = reading.read_spans("orders.dlq", {0: Span(0, 5)}, "nowhere:1", {})
     with pytest.raises((ClientError, TimeoutError), match="is the cluster reachable"):
+        await asyncio.wait_for(anext(reads), 5)
+
+
+async def test_no_broker_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody takes a connection, the reading ends with the reason, in time."""
+    monkeypatch.setattr(reading, "STALLED", 0.3)
+    reads = reading.read_spans("orders.dlq", {0: Span(0, 5)}, "127.0.0.1:1", {})
+    with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1.*0\.3 s"):
         await asyncio.wait_for(anext(reads), 5)
 
 

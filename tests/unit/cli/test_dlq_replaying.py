@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from aioparallel import BrokerOutputs
 from aioparallel.cli.dlq.marks import Marks, MarksRefused
 from aioparallel.cli.dlq.planning import make_plan
 from aioparallel.cli.dlq.reading import Read
@@ -15,7 +16,6 @@ from aioparallel.cli.dlq.selecting import Selection
 from aioparallel.engine.client import Client, CommitFault, Committed
 from aioparallel.engine.health import Problem
 from aioparallel.engine.producer import Delivery, OnDelivered
-from aioparallel.engine.stats import BrokerOutputs
 from aioparallel.errors import ClientError, ProduceFailed
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
 

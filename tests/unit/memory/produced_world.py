@@ -56,6 +56,8 @@ class World:
         self.began: dict[int, float] = {}
         self.ended: dict[int, tuple[float, Result]] = {}
         self.told_twice: list[int] = []
+        self.is_fenced = False
+        """Whether a partition may refuse a producer id that has not heard of it yet."""
         self.sends_again = sends_again
         self.delivery_timeout = delivery_timeout
         self.answer_timeout = min(request_timeout, delivery_timeout)
@@ -105,6 +107,7 @@ class World:
 
     def _fence(self, partition: TopicPartition) -> None:
         """The partition takes nothing any more of the producer ids that there are: it knows a newer epoch of each."""
+        self.is_fenced = True
         for producer_id in range(1, self.broker.producers.new_id()):
             self.broker.producers.add(partition, Numbers(producer_id, 20_000, 0), 1, 0)
 

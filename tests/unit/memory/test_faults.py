@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from aioparallel.errors import ConfigurationError
-from aioparallel.testing.memory import ErrorCode, Fault, Faults, Request
+from aioparallel.testing.memory import ErrorCode, Fault, Faults, InMemoryBroker, Request
 
 LATE = Fault(request_delay=5.0)
 LOST = Fault(is_response_lost=True)
@@ -104,3 +106,33 @@ def test_wrong_odds_are_refused() -> None:
         Faults().sometimes(Request.FETCH, 1.5, LOST)
     with pytest.raises(ConfigurationError, match="latency"):
         Faults().latency(Request.FETCH, 2.0, 1.0)
+
+
+def test_what_can_never_happen_is_refused() -> None:
+    """A kind of request or a fault that is none, a node that the broker has not, and one for requests that go to no
+    single node are ConfigurationErrors: a test with them would test nothing."""
+    faults = InMemoryBroker(nodes=3).faults
+    no_request, no_fault, no_code = cast("Request", "produce"), cast("Fault", "lost"), cast("ErrorCode", "boom")
+    wrongs: tuple[Callable[[], None], ...] = (
+        lambda: faults.script(no_request, LOST),
+        lambda: faults.always(no_request, LOST),
+        lambda: faults.sometimes(no_request, 0.5, LOST),
+        lambda: faults.latency(no_request, 0.0, 1.0),
+        lambda: faults.heal(no_request),
+    )
+    for wrong in wrongs:
+        with pytest.raises(ConfigurationError, match=r"^request='produce': a Request, one of Request.CONNECT"):
+            wrong()
+    with pytest.raises(ConfigurationError, match=r"^fault='lost'"):
+        faults.script(Request.PRODUCE, LOST, no_fault)
+    for node in (7, 0):
+        with pytest.raises(ConfigurationError, match=rf"^node={node}: 1 to 3"):
+            faults.always(Request.PRODUCE, LOST, node=node)
+    with pytest.raises(ConfigurationError, match=r"^node=1: leave it out, a fetch request goes to no single node"):
+        faults.script(Request.FETCH, LOST, node=1)
+    with pytest.raises(ConfigurationError, match=r"^error='boom': an ErrorCode"):
+        Fault(error=no_code)
+    with pytest.raises(ConfigurationError, match=r"^request_delay='5': seconds"):
+        Fault(request_delay=cast("float", "5"))
+    faults.script(Request.PRODUCE, LOST, node=3)
+    assert faults.decide(Request.PRODUCE, 3) is LOST

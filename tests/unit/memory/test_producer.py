@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 import pytest
@@ -122,6 +123,24 @@ async def test_only_what_is_too_large_fails(broker: InMemoryBroker) -> None:
     assert not failure.passing
     assert not [result for result in await asyncio.gather(*waiting) if isinstance(result, ProduceFailed)]
     assert values(broker) == [b"%03d" % number for number in range(100)]
+    await producer.stop(1.0)
+
+
+async def test_a_batch_that_is_taken_apart_is_logged_so(
+    broker: InMemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At INFO, for it goes again in parts; the warning is about what is left in the end, and not written."""
+    caplog.set_level(logging.INFO)
+    broker.max_message_bytes = 2000
+    producer = InMemoryProducer(broker)
+    waiting = [send(producer, output) for output in (*numbered(0, 1), Outgoing("t", bytes(3000), partition=0))]
+    await asyncio.gather(*waiting)
+    lines = [
+        (record.levelname, record.getMessage()) for record in caplog.records if "A batch of" in record.getMessage()
+    ]
+    assert [line[0] for line in lines] == ["INFO", "WARNING"]
+    assert lines[0][1].startswith("A batch of 2 for t-0 was taken apart and goes again (too large): its batch of")
+    assert lines[1][1].startswith("A batch of 1 for t-0 was not written (too large): its batch of")
     await producer.stop(1.0)
 
 

@@ -148,13 +148,21 @@ async def comes_round(world: World) -> None:
     assert await world.ends(world.answer_timeout + 15.0), "a stall"
     await asyncio.sleep(world.answer_timeout + 15.0)
     world.check()
+    if world.is_fenced:
+        # The first output that hears of it may fail: where its leader has moved as well, its first attempt is in doubt.
+        await is_written_at_once(world)
+    assert await is_written_at_once(world)
+    assert (world.producer.outputs(), world.producer.problems()) == ((), ())
+
+
+async def is_written_at_once(world: World) -> bool:
+    """Whether something new to each partition is."""
     before = set(world.ended)
     for partition in [*range(PARTITIONS), None]:
         await world.play(Step("send", outputs=((b"a", partition, False), (b"b", partition, False))))
     assert await world.ends(2.5), "a stall of what is new"
     new = [result for first, (_, result) in world.ended.items() if first not in before]
-    assert not [result for result in new if isinstance(result, ProduceFailed)]
-    assert (world.producer.outputs(), world.producer.problems()) == ((), ())
+    return not [result for result in new if isinstance(result, ProduceFailed)]
 
 
 async def stops(world: World) -> None:

@@ -309,3 +309,15 @@ async def test_what_is_given_up_holds_up_nothing(broker: InMemoryBroker) -> None
     assert not stream.failed()
     await producer.stop(1.0)
     assert is_written_once_in_order(broker, stream)
+
+
+@pytest.mark.parametrize("request_kind", [Request.CONNECT, Request.METADATA, Request.IDENTIFY])
+async def test_stopping_while_nothing_can_be_sent_yet(broker: InMemoryBroker, request_kind: Request) -> None:
+    """Whatever is waited for, connection, metadata or a producer id: stop ends it, and leaves no task."""
+    broker.faults.always(request_kind, Fault(is_request_lost=True))
+    producer = InMemoryProducer(broker, request_timeout=30.0)
+    stream = Stream(producer)
+    await stream.flow(2.5)
+    await producer.stop(0.3)
+    assert len(stream.failed()) == len(stream.sent)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
