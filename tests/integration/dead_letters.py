@@ -60,7 +60,8 @@ class Letters:
         asyncio.run(self._write(letters, transaction))
 
     async def _write(self, letters: Sequence[Sent], transaction: str) -> None:
-        options = {"transactional_id": self.name} if transaction else {}
+        # All replicas: on several brokers the end of the log comes to where it was written only then.
+        options = {"transactional_id": self.name} if transaction else {"acks": "all"}
         async with AIOKafkaProducer(
             bootstrap_servers=self.broker.bootstrap_servers, linger_ms=5, **options
         ) as producer:
@@ -87,7 +88,7 @@ class Letters:
         """A record that is no letter."""
 
         async def write() -> None:
-            async with AIOKafkaProducer(bootstrap_servers=self.broker.bootstrap_servers) as producer:
+            async with AIOKafkaProducer(bootstrap_servers=self.broker.bootstrap_servers, acks="all") as producer:
                 await producer.send_and_wait(self.topic, value, partition=0)
 
         asyncio.run(write())

@@ -46,17 +46,21 @@ def end(process: subprocess.Popen[bytes]) -> tuple[int, str]:
 
 @pytest.mark.parametrize("count", [300, 3_000, 20_000])
 def test_every_letter_is_sent_once(local_kafka: LocalKafka, count: int) -> None:
-    """Of two replays that start at the same moment one sends every letter, the other nothing, and says why."""
+    """Of two replays that start at the same moment one sends every letter, the other nothing, and says why: somebody is at
+    work, or, where it came late on a busy machine, has done it all."""
     for _ in range(2):
         letters = Letters(local_kafka, partitions=2)
         letters.write(*[Sent(b"%d" % n, partition=n % 2, message="") for n in range(count)])
         with running(letters, "replay") as one, running(letters, "replay") as two:
             ended = [end(one), end(two)]
         assert Counter(int(record.value) for record in letters.read()) == Counter(range(count)), ended
-        assert sorted(code for code, _ in ended) == [0, 1], ended
-        refusal = next(said for code, said in ended if code)
-        assert "nothing was done" in refusal
-        assert "another replay or drop" in refusal or "written to by somebody else" in refusal
+        (_, said), (code, why) = sorted(ended, key=lambda one: f"Replayed {count:,}," not in one[1])
+        assert f"Replayed {count:,}, failed 0" in said, ended
+        if code:
+            assert "nothing was done" in why
+            assert "another replay or drop" in why or "written to by somebody else" in why
+        else:
+            assert f"Nothing to replay: no open letter, skipped {count:,} already settled" in why, ended
         assert letters.listed() == []
 
 
