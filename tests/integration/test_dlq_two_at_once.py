@@ -46,7 +46,7 @@ def end(process: subprocess.Popen[bytes]) -> tuple[int, str]:
 
 @pytest.mark.parametrize("count", [300, 3_000, 20_000])
 def test_every_letter_is_sent_once(local_kafka: LocalKafka, count: int) -> None:
-    """Of two replays that start at the same moment one sends every letter, the other nothing, and says why: somebody is at
+    """Of two replays started at once one sends every letter, the other nothing, and says why: somebody is at
     work, or, where it came late on a busy machine, has done it all."""
     for _ in range(2):
         letters = Letters(local_kafka, partitions=2)
