@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import Final, Protocol, cast
 
+import aiokafka.errors as kafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from aioparallel.errors import ClientError
@@ -13,6 +15,10 @@ from aioparallel.errors import ClientError
 __all__ = ["create_topic"]
 
 _POLL_INTERVAL: Final = 0.02
+_ONE_BROKER: Final = 5.0
+"""Seconds for the answer of one broker."""
+_EXISTS: Final = 36
+"""TOPIC_ALREADY_EXISTS."""
 
 
 class _Admin(Protocol):
@@ -46,7 +52,7 @@ async def create_topic(
         async with asyncio.timeout(timeout):
             await admin.start()
             topic = NewTopic(name, partitions, replication, topic_configs=dict(configs or {}))
-            _, code, message = (await admin.create_topics([topic])).topic_errors[0][:3]
+            code, message = await _create(admin, topic)
             if code != 0:
                 raise ClientError(
                     f"topic {name!r} with {partitions} partitions was not created at {bootstrap_servers}: {message} "
@@ -62,8 +68,26 @@ async def create_topic(
         await admin.close()
 
 
+async def _create(admin: _Admin, topic: object) -> tuple[object, object]:
+    """The broker's answer: an error code, 0 for none, and a message."""
+    is_first = True
+    while True:
+        # The admin client asks any broker, which may be one that is dead or hangs.
+        with contextlib.suppress(TimeoutError, kafka.KafkaError):
+            async with asyncio.timeout(_ONE_BROKER):
+                _, code, message = (await admin.create_topics([topic])).topic_errors[0][:3]
+            # An attempt without an answer may have made it.
+            return (0 if code == _EXISTS and not is_first else code), message
+        is_first = False
+        await asyncio.sleep(_POLL_INTERVAL)
+
+
 async def _has_leaders(admin: _Admin, name: str, partitions: int) -> bool:
-    topic = (await admin.describe_topics([name]))[0]
+    try:
+        async with asyncio.timeout(_ONE_BROKER):
+            topic = (await admin.describe_topics([name]))[0]
+    except (TimeoutError, kafka.KafkaError):
+        return False  # another one is asked next time
     described = cast(list[Mapping[str, int]], topic.get("partitions", ()))
     return len(described) == partitions and all(
         partition["error_code"] == 0 and partition["leader"] >= 0 for partition in described
