@@ -10,6 +10,7 @@ from typing import Final, Protocol, cast
 import aiokafka.errors as kafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
+from aioparallel.clients.aiokafka.internals import Connections
 from aioparallel.errors import ClientError
 
 __all__ = ["create_topic"]
@@ -23,6 +24,8 @@ _EXISTS: Final = 36
 
 class _Admin(Protocol):
     """The part of aiokafka's admin client used here; aiokafka has no type information."""
+
+    _client: Connections
 
     async def start(self) -> None: ...
     async def close(self) -> None: ...
@@ -72,14 +75,16 @@ async def _create(admin: _Admin, topic: object) -> tuple[object, object]:
     """The broker's answer: an error code, 0 for none, and a message."""
     is_first = True
     while True:
-        # The admin client asks any broker, which may be one that is dead or hangs.
-        with contextlib.suppress(TimeoutError, kafka.KafkaError):
+        # The admin client asks any broker, which may be one that is dead or hangs; and where the metadata has no
+        # controller, just after one was killed, it has an AttributeError.
+        with contextlib.suppress(TimeoutError, kafka.KafkaError, AttributeError):
             async with asyncio.timeout(_ONE_BROKER):
                 _, code, message = (await admin.create_topics([topic])).topic_errors[0][:3]
             # An attempt without an answer may have made it.
             return (0 if code == _EXISTS and not is_first else code), message
         is_first = False
         await asyncio.sleep(_POLL_INTERVAL)
+        await admin._client.force_metadata_update()
 
 
 async def _has_leaders(admin: _Admin, name: str, partitions: int) -> bool:
