@@ -353,6 +353,7 @@ class Scheduler:
                 self._end_stopped(record, session, Outcome.SUCCEEDED)
                 continue
             completed[session].append(record.offset)
+            # As in succeed(): shared, these lines cost 1 % of all that is done for a record.
             if record._lane is None:
                 continue
             following = record._next
@@ -376,12 +377,11 @@ class Scheduler:
             self._leave(record)
             self._end_stopped(record, session, outcome)
             return
-        # From here on it is a success; the hot path stays in one piece.
+        # From here on it is a success.
         if record in self.producing:
-            self.producing.remove(record)
-            self.in_flight.add(record)
-            session.in_flight += 1
-        self.succeed(record)
+            self.end_produced((record,))
+        else:
+            self.succeed(record)
         if outcome is not Outcome.SUCCEEDED:
             self.succeeded -= 1
             self._count(outcome)

@@ -11,6 +11,7 @@ import aiokafka.errors as kafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from aioparallel.clients.aiokafka.internals import Connections
+from aioparallel.clients.error_codes import ErrorCode
 from aioparallel.errors import ClientError
 
 __all__ = ["create_topic"]
@@ -18,8 +19,6 @@ __all__ = ["create_topic"]
 _POLL_INTERVAL: Final = 0.02
 _ONE_BROKER: Final = 5.0
 """Seconds for the answer of one broker."""
-_EXISTS: Final = 36
-"""TOPIC_ALREADY_EXISTS."""
 
 
 class _Admin(Protocol):
@@ -81,7 +80,7 @@ async def _create(admin: _Admin, topic: object) -> tuple[object, object]:
             async with asyncio.timeout(_ONE_BROKER):
                 _, code, message = (await admin.create_topics([topic])).topic_errors[0][:3]
             # An attempt without an answer may have made it.
-            return (0 if code == _EXISTS and not is_first else code), message
+            return (0 if code == ErrorCode.TOPIC_ALREADY_EXISTS and not is_first else code), message
         is_first = False
         await asyncio.sleep(_POLL_INTERVAL)
         await admin._client.force_metadata_update()

@@ -16,13 +16,24 @@ import psutil
 
 from .job import Job
 
-__all__ = ["ConsumerProcess", "Sample", "number"]
+__all__ = ["ConsumerProcess", "Sample", "end_child", "number"]
 
 Sample = dict[str, object]
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _END_TIMEOUT: Final = 60.0
 _POLL: Final = 0.05
+
+
+def end_child(process: subprocess.Popen[bytes], reader: threading.Thread) -> None:
+    """Leave nothing of a child behind: the process, who reads its output, the pipes."""
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    reader.join()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
 
 
 class ConsumerProcess:
@@ -106,13 +117,7 @@ class ConsumerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        self._reader.join()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        end_child(self._process, self._reader)
 
 
 def number(value: object) -> int:

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self, TypedDict
 
+from .consumer_process import end_child
+
 __all__ = ["Acknowledged", "CopyJob", "Member", "Members", "Sample"]
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -121,7 +123,7 @@ class Member:
     def kill(self) -> None:
         """SIGKILL. Returns when it has ended."""
         self.killed = True
-        self._close(kill=True)
+        self.close()
 
     def end(self) -> None:
         """Let it drain, commit and leave. Raises AssertionError when it does not end well within a minute."""
@@ -130,18 +132,9 @@ class Member:
         code = self._process.wait(_END_TIMEOUT)
         assert code == 0, f"{self.name} ended with code {code}. {self.log_tail()}"
 
-    def _close(self, *, kill: bool) -> None:
-        if kill and self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-
     def close(self) -> None:
         """Leave no process behind."""
-        self._close(kill=True)
+        end_child(self._process, self._reader)
 
     def check(self) -> None:
         """Raises AssertionError when it has ended though nobody killed it."""

@@ -38,14 +38,19 @@ async def other_than(number: int, run: Trial) -> int:
     return next(one for one in run.kafka.numbers if one != number)
 
 
+async def begun(run: Trial, which: str) -> int:
+    """Let it run for a while; the broker that is "the coordinator" of its group then, or "another"."""
+    await run.begin()
+    await run.hold(3)
+    coordinator = await run.coordinator()
+    return coordinator if which == "the coordinator" else await other_than(coordinator, run)
+
+
 @pytest.mark.parametrize("which", ["the coordinator", "another"])
 async def test_one_is_killed_and_comes_back(kafka_cluster: LocalKafka, tmp_path: Path, tell: Tell, which: str) -> None:
     """SIGKILL of one broker, the group's coordinator or another, and its restart: nothing lost, reordered or twice."""
     async with trial(kafka_cluster, tmp_path, records=RECORDS, seconds=60, delivery_timeout=LONG) as run:
-        await run.begin()
-        await run.hold(3)
-        victim = await run.coordinator()
-        victim = victim if which == "the coordinator" else await other_than(victim, run)
+        victim = await begun(run, which)
         async with run.fault(f"SIGKILL of {victim}", victim):
             await asyncio.to_thread(kafka_cluster.kill, victim)
             await run.hold(8)
@@ -97,10 +102,7 @@ async def test_one_hangs_and_goes_on(
     """SIGSTOP of one broker for 14 s, with little patience and with much: nothing lost or reordered; twice is only what
     was given up."""
     async with trial(kafka_cluster, tmp_path, records=RECORDS, seconds=60, delivery_timeout=delivery_timeout) as run:
-        await run.begin()
-        await run.hold(3)
-        victim = await run.coordinator()
-        victim = victim if which == "the coordinator" else await other_than(victim, run)
+        victim = await begun(run, which)
         async with run.fault(f"SIGSTOP of {victim}", victim):
             await asyncio.to_thread(kafka_cluster.pause, victim)
             await run.hold(HANG)
@@ -135,10 +137,7 @@ async def test_one_hangs_for_good(kafka_cluster: LocalKafka, tmp_path: Path, tel
     """SIGSTOP of one broker up to the end, the target read back while it still hangs: nothing lost, reordered or twice,
     and the partitions led by others are never silent for 3 s."""
     async with trial(kafka_cluster, tmp_path, records=RECORDS, seconds=60, delivery_timeout=LONG) as run:
-        await run.begin()
-        await run.hold(3)
-        victim = await run.coordinator()
-        victim = victim if which == "the coordinator" else await other_than(victim, run)
+        victim = await begun(run, which)
         async with run.fault(f"SIGSTOP of {victim}", victim):
             await asyncio.to_thread(kafka_cluster.pause, victim)
             await run.hold(35)

@@ -127,7 +127,7 @@ class Silence:
                     await asyncio.wait(either, timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED)
                 if task.done():
                     return task.result()
-                if node not in self.brokers():
+                if all(broker.nodeId != node for broker in self._connections.cluster.brokers()):
                     raise TimeoutError
         finally:
             task.cancel()

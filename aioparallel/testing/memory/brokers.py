@@ -228,6 +228,4 @@ def _stamped(output: Outgoing, timestamp: int) -> Outgoing:
 def _answer(code: ErrorCode) -> Answer:
     if code is ErrorCode.NETWORK_EXCEPTION:
         return unanswered(ConnectionError(f"the connection to {NAME} broke"))
-    if code in RETRIABLE:
-        return Answer(Verdict.AGAIN, f"{NAME} answered {code.name}")
     return answer_of(code.value, -1, -1)
