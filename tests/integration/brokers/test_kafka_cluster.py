@@ -159,6 +159,20 @@ async def test_a_rolling_restart_keeps_all(cluster: LocalKafka) -> None:
     assert sorted(read(cluster, "rolling", 6, 18)) == [b"1"] * 6 + [b"2"] * 6 + [b"3"] * 6
 
 
+async def test_a_broker_killed_just_now_is_not_in_sync(cluster: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that was created before the controller has noticed a kill is not ready, though metadata say so."""
+    await cluster.create_topic("before")
+
+    async def created(*_: object) -> None:
+        """``before`` stands already."""
+
+    monkeypatch.setattr(local_kafka, "create_topic", created)
+    monkeypatch.setattr(local_kafka, "TOPIC_TIMEOUT", 0.5)
+    await asyncio.to_thread(cluster.kill, 2)
+    with pytest.raises(TimeoutError, match=r"replicas of topic 'before' in sync.*; broker 2 was killed$"):
+        await cluster.create_topic("before")
+
+
 async def test_who_is_down_is_named(cluster: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed broker cannot be paused, which is said at once; a topic that does not become ready because of killed and
     paused brokers names them, and with nobody left there is no waiting."""
