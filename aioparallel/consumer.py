@@ -11,8 +11,6 @@ from typing import Any, Self, TypeVar, Unpack, cast
 
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer
 from aioparallel.delivery.results import Result, ResultStream
-from aioparallel.engine.client import Client
-from aioparallel.engine.engine import Engine
 from aioparallel.engine.handlers import Handler
 from aioparallel.engine.health import Health, Problem
 from aioparallel.engine.outlets import Outlet
@@ -25,6 +23,8 @@ from aioparallel.errors import (
     TopicNotFound,
 )
 from aioparallel.event_loop import loop_factory, quick_collections, stopping_signals
+from aioparallel.group.client import Client
+from aioparallel.group.run import GroupRun
 from aioparallel.handling import Handlers, check_middleware, handler_stack
 from aioparallel.leaving import Leaving, with_retry_topics
 from aioparallel.options import OptionFields, Options, checked_text, checked_topics
@@ -87,7 +87,7 @@ class ParallelConsumer:
         )
         self._resources = Resources(self.options.resources)
         self._state = "new"
-        self._engine: Engine | None = None
+        self._engine: GroupRun | None = None
         self._results: ResultStream[Any] | None = None
         self._run_ended: asyncio.Future[None] | None = None
         self._failure: BaseException | None = None
@@ -149,7 +149,7 @@ class ParallelConsumer:
         finally:
             await self._leave()
 
-    async def _close(self, engine: Engine) -> None:
+    async def _close(self, engine: GroupRun) -> None:
         engine.stop(drain=True)
         try:
             if self._run_ended is not None:
@@ -213,10 +213,10 @@ class ParallelConsumer:
 
     def _new_engine(
         self, handler: Handler, targets: Mapping[TopicPartition, int] | None, outlet: Outlet | None
-    ) -> Engine:
+    ) -> GroupRun:
         self._resources.reach()  # within a context of its own, which handlers copy
         disposal = self._leaving.disposal()
-        return Engine(self._client, self._group_id, self.options, handler, targets, outlet, disposal)
+        return GroupRun(self._client, self._group_id, self.options, handler, targets, outlet, disposal)
 
     async def results(self, handler: Callable[[Record[Any, Any]], Awaitable[T]]) -> AsyncGenerator[Result[T], None]:
         """Run ``handler`` and give what it returns, with its record, as it comes: ``async for record, value in ...``.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from aioparallel.engine.deferral import Deferral
     from aioparallel.engine.history import History
-    from aioparallel.engine.session import Session
+    from aioparallel.engine.sources import Source
 
     # Covariant, so that a Record made with a key fits where any Record is wanted.
     K_co = TypeVar("K_co", default=bytes | None, covariant=True)
@@ -155,8 +155,8 @@ class Record(Generic[K_co, V_co]):
         "_next",
         "_parks",
         "_raw",
-        "_session",
         "_size",
+        "_source",
         "headers",
         "key",
         "offset",
@@ -173,7 +173,7 @@ class Record(Generic[K_co, V_co]):
     value: V_co
     headers: Headers
     timestamp: int
-    _session: Session
+    _source: Source
     _lane: Hashable
     _next: Record[Any, Any] | None
     _size: int

@@ -1,4 +1,4 @@
-"""The Kafka clients behind :class:`~aioparallel.engine.client.Client` and
+"""The Kafka clients behind :class:`~aioparallel.group.client.Client` and
 :class:`~aioparallel.engine.producer.Producer`: aiokafka."""
 
 from aioparallel.clients.aiokafka import AiokafkaClient, AiokafkaProducer

@@ -136,7 +136,7 @@ class DeadLetters:
 
     def _is_over(self, record: Record[Any, Any], where: str, done: Done, tries: int, error: Exception | None) -> bool:
         """Whether the record is put away, or nobody waits for it any more."""
-        if error is None or not record._session.current:
+        if error is None or not record._source.current:
             self.undelivered.pop(record, None)
             done(record, error)
             return True

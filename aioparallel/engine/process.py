@@ -9,7 +9,7 @@ from typing import Any
 from aioparallel.engine.handlers import Handler
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.scheduler import AnyRecord
-from aioparallel.engine.session import Session, SessionState
+from aioparallel.engine.sources import Source
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
 
@@ -36,14 +36,14 @@ async def process(
 
     processor = Processor(handler, options, on_fatal=end, on_idle=turn.set)
     processor.scheduler.on_taken = turn.set
-    sessions: dict[TopicPartition, Session] = {}
-    source = iter(records)
+    sources: dict[TopicPartition, Source] = {}
+    items = iter(records)
     exhausted = False
     try:
         while not fatal and not (exhausted and not processor.scheduler.unfinished):
             room = options.max_buffered - processor.scheduler.buffered
             if not exhausted and room > 0:
-                exhausted = not _feed(processor, sessions, source, min(chunk, room))
+                exhausted = not _feed(processor, sources, items, min(chunk, room))
                 await asyncio.sleep(0)
                 continue
             processor.scheduler.taken_left = 1
@@ -56,21 +56,20 @@ async def process(
 
 
 def _feed(
-    processor: Processor, sessions: dict[TopicPartition, Session], source: Iterable[Record[Any, Any]], count: int
+    processor: Processor, sources: dict[TopicPartition, Source], items: Iterable[Record[Any, Any]], count: int
 ) -> bool:
     """Admit up to ``count`` records; False when the source has ended."""
     taken: dict[TopicPartition, list[AnyRecord]] = {}
     ended = True
-    for record in source:
+    for record in items:
         taken.setdefault(record.topic_partition, []).append(record)
         count -= 1
         if not count:
             ended = False
             break
     for partition, batch in taken.items():
-        session = sessions.get(partition)
-        if session is None:
-            session = sessions[partition] = Session(partition, base=batch[0].offset)
-            session.state = SessionState.OPEN
-        processor.admit(session, batch, batch[-1].offset + 1)
+        source = sources.get(partition)
+        if source is None:
+            source = sources[partition] = Source(partition)
+        processor.admit(source, batch)
     return not ended

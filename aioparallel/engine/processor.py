@@ -18,7 +18,7 @@ from aioparallel.engine.isolation import Ended
 from aioparallel.engine.outlets import Abandoned, Disposal, NoOutlet, Outlet
 from aioparallel.engine.retries import RetryQueue
 from aioparallel.engine.scheduler import AnyRecord, Outcome, Scheduler
-from aioparallel.engine.session import Session, SessionState
+from aioparallel.engine.sources import Source
 from aioparallel.engine.watch import Stuck
 from aioparallel.engine.workers import WorkerPool
 from aioparallel.errors import RecordStopped
@@ -31,12 +31,12 @@ logger = logging.getLogger(__name__)
 
 # Parked records that one turn of the event loop makes ready, at most (about half a millisecond).
 _AT_ONCE = 1_000
-# Entries of dropped sessions that the retry queue may hold beside as many as are parked.
+# Entries of dropped sources that the retry queue may hold beside as many as are parked.
 _FORGOTTEN = 1_000
 
 
 class _DrainWait(NamedTuple):
-    sessions: Sequence[Session]
+    sources: Sequence[Source]
     done: asyncio.Future[None]
 
 
@@ -77,7 +77,7 @@ class Processor:
         # uvloop gives a handle without a time for a time that has come, so ours is kept beside it.
         self._timer: asyncio.Handle | None = None
         self._timer_at = 0.0
-        # A rebalance and a close may drain the same sessions at once: each has its own wait.
+        # A rebalance and a close may drain the same sources at once: each has its own wait.
         self._drains: list[_DrainWait] = []
         self._pool = WorkerPool(
             self.scheduler,
@@ -92,19 +92,10 @@ class Processor:
             task_per_record=options.isolation == "task",
         )
 
-    def admit(self, session: Session, records: Sequence[AnyRecord], next_offset: int) -> None:
-        """Take what was read of a partition: ``records`` ascending by offset, and the position after them.
-
-        Registers them in the session's ledger, drops what the restored offset map says is done, and
-        schedules the rest.
-        """
-        offsets = [record.offset for record in records]
-        wanted = session.ledger.register(offsets, next_offset)
-        if len(wanted) != len(records):
-            chosen = set(wanted)
-            records = [record for record in records if record.offset in chosen]
+    def admit(self, source: Source, records: Sequence[AnyRecord]) -> None:
+        """Run these records, ascending by offset within their source."""
         if records:
-            self.scheduler.admit(session, records)
+            self.scheduler.admit(source, records)
             self._pool.notify()
 
     def notify(self) -> None:
@@ -117,28 +108,25 @@ class Processor:
         """Handlers that ignore the cancellation at their deadline."""
         return self._pool.stuck
 
-    async def drain(self, sessions: Sequence[Session], seconds: float, cancel_grace: float) -> None:
-        """Start nothing more of these sessions and wait for what is in flight.
+    async def drain(self, sources: Sequence[Source], seconds: float, cancel_grace: float) -> None:
+        """Start nothing more of these sources and wait for what is in flight.
 
         After ``seconds`` the handlers still running are cancelled, and get ``cancel_grace`` seconds to end.
         """
-        for session in sessions:
-            if session.state in (SessionState.OPENING, SessionState.OPEN):
-                session.state = SessionState.DRAINING
-        if seconds > 0 and await self._drained(sessions, seconds):
+        for source in sources:
+            self.scheduler.stop(source)
+        if seconds > 0 and await self._drained(sources, seconds):
             return
-        if self.cancel(sessions):
-            await self._drained(sessions, cancel_grace)
+        if self.cancel(sources):
+            await self._drained(sources, cancel_grace)
 
-    def cancel(self, sessions: Sequence[Session]) -> int:
-        """Cancel the handlers in flight of these sessions. Returns how many."""
-        wanted = set(sessions)
-        return self._pool.cancel(lambda record: record._session in wanted)
+    def cancel(self, sources: Sequence[Source]) -> int:
+        """Cancel the handlers in flight of these sources. Returns how many."""
+        wanted = set(sources)
+        return self._pool.cancel(lambda record: record._source in wanted)
 
-    async def _drained(self, sessions: Sequence[Session], seconds: float) -> bool:
-        for session in sessions:
-            self.scheduler.stop(session)
-        wait = _DrainWait(sessions, asyncio.get_running_loop().create_future())
+    async def _drained(self, sources: Sequence[Source], seconds: float) -> bool:
+        wait = _DrainWait(sources, asyncio.get_running_loop().create_future())
         self._drains.append(wait)
         self._look_at_drains()
         try:
@@ -149,7 +137,7 @@ class Processor:
 
     def _look_at_drains(self) -> None:
         for wait in self._drains:
-            if not wait.done.done() and not any(s.draining and s.current for s in wait.sessions):
+            if not wait.done.done() and not any(s.draining and s.current for s in wait.sources):
                 wait.done.set_result(None)
 
     async def close(self, timeout: float) -> None:
@@ -168,7 +156,7 @@ class Processor:
 
     def _hand_over(self, record: AnyRecord, outcome: object) -> bool:
         """Let outputs leave in one step where that is possible; what is not goes through :meth:`_returned`."""
-        if type(outcome) is not Ended or not outcome.is_plain or record._session.state is SessionState.DROPPED:
+        if type(outcome) is not Ended or not outcome.is_plain or record._source.dropped:
             return False
         if not self._outlet.offer(record, outcome.value, self):
             return False
@@ -184,7 +172,7 @@ class Processor:
         while (room := self._outlet.room()) is not None:
             self.notify()  # this worker waits, others need not
             await room
-        if record._session.state is not SessionState.DROPPED:
+        if not record._source.dropped:
             self.scheduler.produce(record)
             self._outlet.deliver(record, outputs, self)
         else:
@@ -198,7 +186,7 @@ class Processor:
 
     def undelivered(self, record: AnyRecord, error: Exception) -> None:
         """See :class:`~aioparallel.engine.outlets.Receipts`."""
-        if isinstance(error, Abandoned) or not record._session.current:
+        if isinstance(error, Abandoned) or not record._source.current:
             self.scheduler.put_back(record)
             self._look_around()
             return
@@ -218,7 +206,7 @@ class Processor:
             while (room := self._disposal.room()) is not None:
                 self.notify()
                 await room
-            if not record._session.current:
+            if not record._source.current:
                 self.scheduler.put_back(record)
                 return
             self.scheduler.produce(record)
@@ -257,7 +245,7 @@ class Processor:
         if error is None:
             self._end_record(record, Outcome.DEAD_LETTERED)
         else:
-            self._park(record, None)  # given up because its session is stopped
+            self._park(record, None)  # given up because its source is stopped
             self._look_around()
 
     def _end_record(self, record: AnyRecord, outcome: Outcome) -> None:
@@ -285,22 +273,22 @@ class Processor:
             retries = self._retries
             retries.add(record, asyncio.get_running_loop().time() + decision.delay)
             if len(retries) > 2 * self.scheduler.parked + _FORGOTTEN:
-                # Records of dropped sessions would stay until their time, which may be far away.
-                retries.keep(lambda one: one._session.current)
+                # Records of dropped sources would stay until their time, which may be far away.
+                retries.keep(lambda one: one._source.current)
             self._set_timer()
 
-    def _fullness_changed(self, session: Session) -> None:
-        if session.full:
+    def _fullness_changed(self, source: Source) -> None:
+        if source.full:
             logger.warning(
                 "%s: starts retries only, until fewer records wait for one: max_parked leaves this partition no more "
                 "room (%d of its records wait, %d of all)",
-                session.partition,
-                session.parked,
+                source.name,
+                source.parked,
                 self.scheduler.parked,
-                extra={"action": "max_parked", "parked": session.parked},
+                extra={"action": "max_parked", "parked": source.parked},
             )
         else:
-            logger.info("%s: starts new records again", session.partition, extra={"action": "max_parked_over"})
+            logger.info("%s: starts new records again", source.name, extra={"action": "max_parked_over"})
             self.notify()
 
     def _set_timer(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from aioparallel.engine.lanes import lane_keys, size_of_headers
 from aioparallel.engine.orphans import Orphans
 from aioparallel.engine.parking import Parking
-from aioparallel.engine.session import Session, SessionState
+from aioparallel.engine.sources import Source
 from aioparallel.engine.turns import Turns
 from aioparallel.options import OrderBy, Ordering
 from aioparallel.records import Record
@@ -56,12 +56,12 @@ def _nothing() -> None:
     pass
 
 
-def _ignore(session: Session) -> None:
+def _ignore(source: Source) -> None:
     pass
 
 
 class Scheduler:
-    """Lanes of all sessions, and their records from admitted to ended.
+    """Lanes of all sources, and their records from admitted to ended.
 
     ``on_taken`` is called after ``taken_left`` more records were taken, ``on_succeeded`` after
     ``succeeded_left`` more succeeded: a countdown is one subtraction on the hot path, where asking every time
@@ -81,15 +81,15 @@ class Scheduler:
         self._turns = Turns(slots)
         self._orphans = Orphans()
         self.paused = False
-        # The turn that runs now, see run_ready(): its session, what of it has ended or is producing and is not counted
+        # The turn that runs now, see run_ready(): its source, what of it has ended or is producing and is not counted
         # yet, and the record whose handler is in its first step.
-        self._turn: Session | None = None
+        self._turn: Source | None = None
         self._ended: list[AnyRecord] = []
         self._handed_over: list[AnyRecord] = []
         self._current: AnyRecord | None = None
 
         # In the order in which they came, not that of their addresses: a simulation must take the same turns each time.
-        self.sessions: dict[Session, None] = {}
+        self.sources: dict[Source, None] = {}
         self.in_flight: set[AnyRecord] = set()
         self.producing: set[AnyRecord] = set()
         self.parked_records: set[AnyRecord] = set()
@@ -99,21 +99,21 @@ class Scheduler:
         self.skipped = 0
         self.dropped = 0
         self.failed_attempts = 0
-        self.parking = Parking(max_parked, self.sessions, self._fullness_changed)
+        self.parking = Parking(max_parked, self.sources, self._fullness_changed)
 
         self.taken_left = sys.maxsize
         self.on_taken: Callable[[], None] = _nothing
         self.succeeded_left = sys.maxsize
         self.on_succeeded: Callable[[], None] = _nothing
-        self.on_drained: Callable[[], None] = _nothing  # the last record of a stopped session that was waited for ended
-        self.on_full: Callable[[Session], None] = _ignore  # a session became full of parked records, or no more
+        self.on_drained: Callable[[], None] = _nothing  # the last record of a stopped source that was waited for ended
+        self.on_full: Callable[[Source], None] = _ignore  # a source became full of parked records, or no more
 
-    # Buffered is counted by session alone: the sum is wanted once a fetch, the parts once a record.
+    # Buffered is counted by source alone: the sum is wanted once a fetch, the parts once a record.
 
     @property
     def ready(self) -> int:
         """Lanes, and records without order, that could start now."""
-        return sum(len(session.ready) for session in self.sessions)
+        return sum(len(source.ready) for source in self.sources)
 
     @property
     def has_ready(self) -> bool:
@@ -123,12 +123,12 @@ class Scheduler:
     @property
     def buffered(self) -> int:
         """Records admitted and never started yet."""
-        return sum(session.buffered for session in self.sessions)
+        return sum(source.buffered for source in self.sources)
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes of keys, values and headers of the buffered records."""
-        return sum(session.buffered_bytes for session in self.sessions)
+        return sum(source.buffered_bytes for source in self.sources)
 
     @property
     def parked(self) -> int:
@@ -142,9 +142,9 @@ class Scheduler:
 
     # -- in ---------------------------------------------------------------------------------------------
 
-    def admit(self, session: Session, records: Sequence[AnyRecord]) -> None:
-        """Put records, ascending by offset and registered in the session's ledger, into their lanes."""
-        lanes, ready = session.lanes, session.ready
+    def admit(self, source: Source, records: Sequence[AnyRecord]) -> None:
+        """Put records, ascending by offset, into their lanes."""
+        lanes, ready = source.lanes, source.ready
         buffered_bytes = 0
         for record, key in zip(records, lane_keys(records, self._ordering, self._order_by), strict=False):
             raw_key, value = record.key, record.value
@@ -153,7 +153,7 @@ class Scheduler:
                 size += size_of_headers(record.headers)
             record._size = size
             buffered_bytes += size
-            record._session = session
+            record._source = source
             record._lane = key
             record._next = None
             if key is None:
@@ -165,19 +165,19 @@ class Scheduler:
                 last._next = record
             elif not (self._orphans and self._orphans.close(record)):
                 ready.append(record)
-        if session not in self.sessions:
-            self.sessions[session] = None
-            self.parking.join(session)
+        if source not in self.sources:
+            self.sources[source] = None
+            self.parking.join(source)
         self.admitted += len(records)
-        session.buffered += len(records)
-        session.buffered_bytes += buffered_bytes
+        source.buffered += len(records)
+        source.buffered_bytes += buffered_bytes
         if ready:
-            self._turns.join(session)
+            self._turns.join(source)
 
     # -- out --------------------------------------------------------------------------------------------
 
     def run_ready(self, step: Step, hand_over: HandOver, most: int) -> tuple[AnyRecord, object] | None:
-        """Start ready records, up to ``most`` of one session, by calling ``step(record)`` for one after the other.
+        """Start ready records, up to ``most`` of one source, by calling ``step(record)`` for one after the other.
 
         Those for which it returns :data:`ENDED` have succeeded; those for which ``hand_over(record, returned)`` is true
         are producing. The first that is neither is in flight, and comes back with what the step returned. None: there
@@ -188,25 +188,23 @@ class Scheduler:
         """
         if self.paused or not self._turns:
             return None
-        self._turn = session = self._turns.begin()
+        self._turn = source = self._turns.begin()
         try:
-            return self._run_turn(session, step, hand_over, most)
+            return self._run_turn(source, step, hand_over, most)
         finally:
             self.keep_books()
             self._turn = None
-            self._turns.end(session)
+            self._turns.end(source)
 
     # The hot path in one piece: every call would be paid for each record.
-    def _run_turn(
-        self, session: Session, step: Step, hand_over: HandOver, most: int
-    ) -> tuple[AnyRecord, object] | None:
-        ready, lanes, ended = session.ready, session.lanes, self._ended
+    def _run_turn(self, source: Source, step: Step, hand_over: HandOver, most: int) -> tuple[AnyRecord, object] | None:
+        ready, lanes, ended = source.ready, source.lanes, self._ended
         try:
             while ready and most > 0:
                 record = ready.popleft()
-                if record._parks or record.offset > session.ceiling:
+                if record._parks or record.offset > source.ceiling:
                     self._current = None
-                    if not self._start_slowly(record, session):
+                    if not self._start_slowly(record, source):
                         continue
                 else:
                     self._current = record
@@ -243,41 +241,41 @@ class Scheduler:
         self.succeed(record)
         return None
 
-    def _start_slowly(self, record: AnyRecord, session: Session) -> bool:
+    def _start_slowly(self, record: AnyRecord, source: Source) -> bool:
         """Start a retry, which has books of its own; or hold the record back: False."""
-        if record.offset > (session.map_ceiling if record._parks else session.ceiling):
-            session.held.append(record)
+        if record.offset > (source.map_ceiling if record._parks else source.ceiling):
+            source.held.append(record)
             return False
         self.keep_books()
-        self._start(record, session)
+        self._start(record, source)
         return True
 
     def keep_books(self) -> None:
         """Count what of this turn has ended or was handed over so far, and the record whose handler is in its first
         step as in flight."""
-        session, ended, current = self._turn, self._ended, self._current
-        if session is None:
+        source, ended, current = self._turn, self._ended, self._current
+        if source is None:
             return
         if self._handed_over:
-            self._count_handed_over(session)
+            self._count_handed_over(source)
         if ended:
             count = len(ended)
-            session.ledger.complete_all([record.offset for record in ended])
-            session.buffered -= count
-            session.buffered_bytes -= sum([record._size for record in ended])
+            source.complete([record.offset for record in ended])
+            source.buffered -= count
+            source.buffered_bytes -= sum([record._size for record in ended])
             ended.clear()
             self._count_taken(count)
             self._count_succeeded(count)
         if current is not None:
             self._current = None
-            self._start(current, session)
+            self._start(current, source)
 
-    def _count_handed_over(self, session: Session) -> None:
+    def _count_handed_over(self, source: Source) -> None:
         handed_over = self._handed_over
         count = len(handed_over)
         self.producing.update(handed_over)
-        session.buffered -= count
-        session.buffered_bytes -= sum([record._size for record in handed_over])
+        source.buffered -= count
+        source.buffered_bytes -= sum([record._size for record in handed_over])
         handed_over.clear()
         self._count_taken(count)
 
@@ -300,15 +298,15 @@ class Scheduler:
                 return taken[0]
         return None
 
-    def _start(self, record: AnyRecord, session: Session) -> None:
+    def _start(self, record: AnyRecord, source: Source) -> None:
         self.in_flight.add(record)
-        session.in_flight += 1
+        source.in_flight += 1
         if record._parks:
             self.parked_records.discard(record)
-            self.parking.leave(session)
+            self.parking.leave(source)
         else:
-            session.buffered -= 1
-            session.buffered_bytes -= record._size
+            source.buffered -= 1
+            source.buffered_bytes -= record._size
         self.taken_left -= 1
         if not self.taken_left:
             self.on_taken()
@@ -317,13 +315,13 @@ class Scheduler:
 
     def succeed(self, record: AnyRecord) -> None:
         """The handler has ended well: complete the offset and open the lane for the next record."""
-        session = record._session
+        source = record._source
         self.in_flight.remove(record)
-        session.in_flight -= 1
-        if session.stopped:
-            self._end_stopped(record, session, Outcome.SUCCEEDED)
+        source.in_flight -= 1
+        if source.stopped:
+            self._end_stopped(record, source, Outcome.SUCCEEDED)
             return
-        session.ledger.complete(record.offset)
+        source.complete((record.offset,))
         self.succeeded += 1
         self.succeeded_left -= 1
         if not self.succeeded_left:
@@ -332,50 +330,50 @@ class Scheduler:
             return
         following = record._next
         if following is None:
-            del session.lanes[record._lane]
+            del source.lanes[record._lane]
         else:
             record._next = None
-            session.ready.append(following)
-            if not session.in_ring:
-                self._turns.join(session)
+            source.ready.append(following)
+            if not source.in_ring:
+                self._turns.join(source)
 
     def end_produced(self, records: Sequence[AnyRecord]) -> None:
         """The outputs of these records, all of them producing, are acknowledged: they have succeeded.
 
-        They come by hundreds, whole batches at once, so the books are kept once for each session.
+        They come by hundreds, whole batches at once, so the books are kept once for each source.
         """
         self.keep_books()
         self.producing.difference_update(records)
-        completed: defaultdict[Session, list[int]] = defaultdict(list)
+        completed: defaultdict[Source, list[int]] = defaultdict(list)
         for record in records:
-            session = record._session
-            if session.stopped:
-                self._end_stopped(record, session, Outcome.SUCCEEDED)
+            source = record._source
+            if source.stopped:
+                self._end_stopped(record, source, Outcome.SUCCEEDED)
                 continue
-            completed[session].append(record.offset)
+            completed[source].append(record.offset)
             # As in succeed(): shared, these lines cost 1 % of all that is done for a record.
             if record._lane is None:
                 continue
             following = record._next
             if following is None:
-                del session.lanes[record._lane]
+                del source.lanes[record._lane]
             else:
                 record._next = None
-                session.ready.append(following)
-                if not session.in_ring:
-                    self._turns.join(session)
+                source.ready.append(following)
+                if not source.in_ring:
+                    self._turns.join(source)
         count = 0
-        for session, offsets in completed.items():
-            session.ledger.complete_all(offsets)
+        for source, offsets in completed.items():
+            source.complete(offsets)
             count += len(offsets)
         self._count_succeeded(count)
 
     def end(self, record: AnyRecord, outcome: Outcome) -> None:
         """A record in flight or producing has ended in another way, or after its outputs were acknowledged."""
-        session = record._session
-        if session.stopped:
+        source = record._source
+        if source.stopped:
             self._leave(record)
-            self._end_stopped(record, session, outcome)
+            self._end_stopped(record, source, outcome)
             return
         # From here on it is a success.
         if record in self.producing:
@@ -391,7 +389,7 @@ class Scheduler:
             self.producing.remove(record)
         else:
             self.in_flight.remove(record)
-            record._session.in_flight -= 1
+            record._source.in_flight -= 1
 
     def _count(self, outcome: Outcome) -> None:
         if outcome is Outcome.SUCCEEDED:
@@ -404,25 +402,25 @@ class Scheduler:
     def produce(self, record: AnyRecord) -> None:
         """The handler has ended, its outputs are on their way: no longer in flight, the lane still closed.
 
-        :meth:`end` or :meth:`park` comes next, whatever becomes of the session meanwhile.
+        :meth:`end` or :meth:`park` comes next, whatever becomes of the source meanwhile.
         """
         self.in_flight.remove(record)
-        record._session.in_flight -= 1
+        record._source.in_flight -= 1
         self.producing.add(record)
 
     def park(self, record: AnyRecord) -> bool:
         """The attempt failed: the record keeps its place in its lane and waits for :meth:`unpark`.
 
-        False when its session is stopped: then nobody waits for it any more.
+        False when its source is stopped: then nobody waits for it any more.
         """
-        session = record._session
+        source = record._source
         self._leave(record)
-        if session.stopped:
-            self._end_stopped(record, session, None)
+        if source.stopped:
+            self._end_stopped(record, source, None)
             return False
         record._parks += 1
         self.parked_records.add(record)
-        self.parking.enter(session)
+        self.parking.enter(source)
         return True
 
     def unpark(self, record: AnyRecord) -> None:
@@ -431,81 +429,81 @@ class Scheduler:
 
     def put_back(self, record: AnyRecord) -> None:
         """The start did not count: the record is ready again at once, with the same attempt."""
-        session = record._session
+        source = record._source
         self._leave(record)
-        if session.stopped:
-            self._end_stopped(record, session, None)
+        if source.stopped:
+            self._end_stopped(record, source, None)
             return
         if record._parks:
             self.parked_records.add(record)
-            self.parking.enter(session)
+            self.parking.enter(source)
         else:
-            session.buffered += 1
-            session.buffered_bytes += record._size
+            source.buffered += 1
+            source.buffered_bytes += record._size
         self._ready_again(record)
 
     def _ready_again(self, record: AnyRecord) -> None:
-        session = record._session
-        if not session.stopped:
-            session.ready.append(record)
-            self._turns.join(session)
+        source = record._source
+        if not source.stopped:
+            source.ready.append(record)
+            self._turns.join(source)
 
-    def _end_stopped(self, record: AnyRecord, session: Session, outcome: Outcome | None) -> None:
-        """An outcome in a session that drains (it still counts), or was dropped (nothing counts, I6)."""
-        if session.state is SessionState.DROPPED:
+    def _end_stopped(self, record: AnyRecord, source: Source, outcome: Outcome | None) -> None:
+        """An outcome in a source that drains (it still counts), or was dropped (nothing counts, I6)."""
+        if source.dropped:
             self.dropped += 1
             opened = self._orphans.end(record)
             if opened is not None:
-                opened._session.ready.append(opened)
-                self._turns.join(opened._session)
+                opened._source.ready.append(opened)
+                self._turns.join(opened._source)
             return
         if outcome is None:
             self.dropped += 1
         else:
-            session.ledger.complete(record.offset)
+            source.complete((record.offset,))
             self._count(outcome)
         record._next = None
-        session.draining -= 1
-        if not session.draining:
+        source.draining -= 1
+        if not source.draining:
             self.on_drained()
 
-    # -- sessions ---------------------------------------------------------------------------------------
+    # -- sources ---------------------------------------------------------------------------------------
 
-    def stop(self, session: Session) -> int:
-        """Start nothing more of this session. Returns how many of its records are in flight or producing."""
+    def stop(self, source: Source) -> int:
+        """Start nothing more of this source. Returns how many of its records are in flight or producing."""
         self.keep_books()
-        if not session.stopped:
-            session.stopped = True
-            self._turns.leave(session)
-            session.ready.clear()
-            session.held.clear()
-            session.draining = sum(1 for record in self._begun() if record._session is session)
-        return session.draining
+        if not source.stopped:
+            source.stopped = True
+            self._turns.leave(source)
+            source.ready.clear()
+            source.held.clear()
+            source.draining = sum(1 for record in self._begun() if record._source is source)
+        return source.draining
 
-    def drop(self, session: Session) -> None:
-        """Forget this session. What has begun of it keeps its lane closed until it ends, and changes nothing."""
-        if session.state is SessionState.DROPPED:
+    def drop(self, source: Source) -> None:
+        """Forget this source. What has begun of it keeps its lane closed until it ends, and changes nothing."""
+        if source.dropped:
             return
-        self.stop(session)
-        session.state = SessionState.DROPPED
+        self.stop(source)
+        source.dropped = True
         for record in self._begun():
-            if record._session is session:
+            if record._source is source:
                 self._orphans.adopt(record)
                 record._next = None
-        if session.parked:
-            self.parked_records = {record for record in self.parked_records if record._session is not session}
-        self.dropped += session.buffered + session.parked
-        session.buffered = session.buffered_bytes = 0
-        session.lanes.clear()
-        self.sessions.pop(session, None)
-        self.parking.forget(session)
+        if source.parked:
+            self.parked_records = {record for record in self.parked_records if record._source is not source}
+        self.dropped += source.buffered + source.parked
+        source.buffered = source.buffered_bytes = 0
+        source.lanes.clear()
+        self.sources.pop(source, None)
+        self.parking.forget(source)
         self.on_drained()
 
     def heads(self) -> set[AnyRecord]:
         """The first record of each lane, and all ready ones without order."""
         heads = {*self.in_flight, *self.producing, *self.parked_records, *self._orphans.waiting}
-        for session in self.sessions:
-            heads.update(session.ready, session.held)
+        for source in self.sources:
+            heads.update(source.ready, source.held)
         return heads
 
     def _begun(self) -> Iterable[AnyRecord]:
@@ -520,18 +518,18 @@ class Scheduler:
         """Start again."""
         self.paused = False
 
-    def set_ceiling(self, session: Session, ceiling: int) -> None:
+    def set_ceiling(self, source: Source, ceiling: int) -> None:
         """Start nothing above this offset from now on; what was held back below it is ready again."""
-        session.map_ceiling = ceiling
-        self._reconsider(session)
+        source.map_ceiling = ceiling
+        self._reconsider(source)
 
-    def _fullness_changed(self, session: Session) -> None:
-        self._reconsider(session)
-        self.on_full(session)
+    def _fullness_changed(self, source: Source) -> None:
+        self._reconsider(source)
+        self.on_full(source)
 
-    def _reconsider(self, session: Session) -> None:
-        session.ceiling = -1 if session.full else session.map_ceiling
-        if session.held and not session.stopped:
-            session.ready.extend(session.held)
-            session.held.clear()
-            self._turns.join(session)
+    def _reconsider(self, source: Source) -> None:
+        source.ceiling = -1 if source.full else source.map_ceiling
+        if source.held and not source.stopped:
+            source.ready.extend(source.held)
+            source.held.clear()
+            self._turns.join(source)

@@ -1,10 +1,10 @@
-"""Whose turn it is: sessions with something ready, one after the other."""
+"""Whose turn it is: sources with something ready, one after the other."""
 
 from __future__ import annotations
 
 from collections import deque
 
-from aioparallel.engine.session import Session
+from aioparallel.engine.sources import Source
 
 __all__ = ["Turns"]
 
@@ -13,18 +13,18 @@ class Turns:
     """Sessions take turns; one that holds more than its share of the ``slots`` lets the others go first. So a topic
     whose handlers hang takes no more than its part from those that are well.
 
-    It holds those sessions that have something ready, and no others.
+    It holds those sources that have something ready, and no others.
     """
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
-        self._ring: deque[Session] = deque()
+        self._ring: deque[Source] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._ring)
 
-    def begin(self) -> Session:
-        """The session whose turn it is; it stays in front until :meth:`end`."""
+    def begin(self) -> Source:
+        """The source whose turn it is; it stays in front until :meth:`end`."""
         ring = self._ring
         count = len(ring)
         for _ in range(count - 1):
@@ -33,21 +33,21 @@ class Turns:
             ring.rotate(-1)
         return ring[0]
 
-    def end(self, session: Session) -> None:
+    def end(self, source: Source) -> None:
         """Its turn is over: to the end of the line, or out of it."""
-        if not session.ready:
-            self.leave(session)
-        elif session.in_ring:
+        if not source.ready:
+            self.leave(source)
+        elif source.in_ring:
             self._ring.rotate(-1)
 
-    def join(self, session: Session) -> None:
+    def join(self, source: Source) -> None:
         """It has something ready."""
-        if not session.in_ring:
-            session.in_ring = True
-            self._ring.append(session)
+        if not source.in_ring:
+            source.in_ring = True
+            self._ring.append(source)
 
-    def leave(self, session: Session) -> None:
+    def leave(self, source: Source) -> None:
         """It has nothing ready any more."""
-        if session.in_ring:
-            session.in_ring = False
-            self._ring.remove(session)
+        if source.in_ring:
+            source.in_ring = False
+            self._ring.remove(source)

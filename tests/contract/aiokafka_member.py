@@ -9,7 +9,7 @@ from typing import cast
 
 from aioparallel.clients import AiokafkaClient
 from aioparallel.clients.aiokafka.internals import Consumer, Coordinator, Fetcher
-from aioparallel.engine.client import Generation
+from aioparallel.group.client import Generation
 from aioparallel.records import Record, TopicPartition
 
 __all__ = [

@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple, Protocol
 
 import pytest
 
-from aioparallel.engine.client import Client
 from aioparallel.engine.producer import Producer
+from aioparallel.group.client import Client
 from aioparallel.records import Headers, Record, TopicPartition
 
 __all__ = [

@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Literal, NamedTuple
 
-from aioparallel.engine.client import Client, Generation
+from aioparallel.group.client import Client, Generation
 from aioparallel.records import Record, TopicPartition
 
 __all__ = ["Event", "Member", "until", "values"]

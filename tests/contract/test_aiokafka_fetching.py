@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from aioparallel.clients.aiokafka import fetching
 from aioparallel.clients.aiokafka.fetching import FetchWalk
-from aioparallel.engine.client import Fetched
+from aioparallel.group.client import Fetched
 from aioparallel.records import TopicPartition
 from aioparallel.testing.embedded import EmbeddedBroker
 from aioparallel.testing.local_kafka import LocalKafka

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from aioparallel.engine.client import CommitFault, Committed, Generation
+from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.records import TopicPartition
 from aioparallel.testing.local_kafka import LocalKafka
 

@@ -22,8 +22,8 @@ from confluent_kafka.admin import (
 )
 
 from aioparallel.clients import AiokafkaClient
-from aioparallel.engine.client import CommitFault, Committed
 from aioparallel.errors import ClientError, NotAuthorized
+from aioparallel.group.client import CommitFault, Committed
 from aioparallel.records import TopicPartition
 from aioparallel.testing.local_kafka import LocalKafka
 

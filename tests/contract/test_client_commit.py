@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from aioparallel.engine.client import CommitFault, Committed, Generation
+from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.records import TopicPartition
 
 from .cluster import Cluster

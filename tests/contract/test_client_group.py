@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from aioparallel.engine.client import CommitFault, Committed
+from aioparallel.group.client import CommitFault, Committed
 from aioparallel.records import TopicPartition
 
 from .cluster import Cluster, Produced

@@ -14,8 +14,8 @@ import pytest_asyncio
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer
-from aioparallel.engine.client import Committed, Generation
 from aioparallel.errors import ProduceFailed
+from aioparallel.group.client import Committed, Generation
 from aioparallel.records import Outgoing, Produced, TopicPartition
 from aioparallel.testing import LocalKafka
 from tests.load.clusters import coordinator

@@ -7,8 +7,8 @@ from random import Random
 from typing import Final
 
 from aioparallel.cli.bench.map_times import PATTERNS
-from aioparallel.engine.client import Generation
-from aioparallel.engine.session import Session, SessionState
+from aioparallel.group.client import Generation
+from aioparallel.group.sessions import Session
 from aioparallel.offsets import Ledger
 from aioparallel.records import TopicPartition
 
@@ -26,7 +26,7 @@ def map_sessions(topic: str, partitions: int, generation: Generation, ledgers: S
     sessions = []
     for partition in range(partitions):
         session = Session(TopicPartition(topic, partition), 1, generation)
-        session.state = SessionState.OPEN
+        session.opened = True
         # Committing only reads: all sessions of a kind can share their ledger, which saves most of a gigabyte.
         session.ledger = ledgers[partition % len(ledgers)]
         sessions.append(session)

@@ -21,11 +21,11 @@ from aioparallel.cli.bench.loop_holds import Hold, LoopHolds
 from aioparallel.cli.bench.worker import job, tell
 from aioparallel.cli.demo.process import until_pipe_closes
 from aioparallel.clients import AiokafkaClient
-from aioparallel.engine.client import Generation
-from aioparallel.engine.committer import Committer
 from aioparallel.engine.scheduler import Scheduler
-from aioparallel.engine.session import Session
 from aioparallel.event_loop import quick_collections
+from aioparallel.group.client import Generation
+from aioparallel.group.committer import Committer
+from aioparallel.group.sessions import Session
 from aioparallel.offsets import Ledger, decode_offset_map
 from aioparallel.options import Options
 from aioparallel.records import TopicPartition

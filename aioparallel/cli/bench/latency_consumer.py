@@ -22,9 +22,9 @@ from aioparallel.cli.bench.stream import STAMP, STAMP_BYTES
 from aioparallel.cli.bench.worker import job, tell
 from aioparallel.cli.demo.process import run_until_parent_ends
 from aioparallel.clients import AiokafkaClient
-from aioparallel.engine.client import Fetched
 from aioparallel.errors import ConsumerStateError
 from aioparallel.event_loop import quick_collections
+from aioparallel.group.client import Fetched
 from aioparallel.records import TopicPartition
 
 __all__ = ["CONCURRENCY", "ROW", "main"]

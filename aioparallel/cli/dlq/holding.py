@@ -18,8 +18,8 @@ from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
 from aioparallel.cli.dlq.marks import MarksRefused
-from aioparallel.engine.client import Client, Generation
 from aioparallel.errors import ClientError, NotAuthorized
+from aioparallel.group.client import Client, Generation
 from aioparallel.records import TopicPartition
 
 __all__ = ["HEARTBEAT_INTERVAL", "REBALANCE_TIMEOUT", "SESSION_TIMEOUT", "Claim", "Hold", "one_holder"]

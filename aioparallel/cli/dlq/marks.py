@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
-from aioparallel.engine.client import Client, CommitFault, Committed, Generation
 from aioparallel.errors import AioparallelError, OffsetMapError
+from aioparallel.group.client import Client, CommitFault, Committed, Generation
 from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map, fit_offset_map
 from aioparallel.records import TopicPartition
 

@@ -15,8 +15,8 @@ from aioparallel.cli.dlq.holding import HEARTBEAT_INTERVAL, REBALANCE_TIMEOUT, S
 from aioparallel.cli.dlq.marks import Marks
 from aioparallel.cli.dlq.reading import Span
 from aioparallel.clients.aiokafka import AiokafkaClient
-from aioparallel.engine.client import Client
 from aioparallel.errors import ConfigurationError, TopicNotFound
+from aioparallel.group.client import Client
 from aioparallel.records import TopicPartition
 
 __all__ = ["Access", "OpenTopic", "open_topic", "parse_client_options"]

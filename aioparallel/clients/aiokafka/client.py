@@ -28,8 +28,8 @@ from aioparallel.clients.aiokafka.offsets import GroupOffsets
 from aioparallel.clients.aiokafka.quiet import calm
 from aioparallel.clients.aiokafka.settings import ConsumerSettings
 from aioparallel.clients.aiokafka.silence import Silence
-from aioparallel.engine.client import CommitFault, Committed, Fetched, Generation, RebalanceListener
 from aioparallel.errors import BrokerUnreachable, ClientError, ConsumerStateError
+from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener
 from aioparallel.records import TopicPartition
 
 __all__ = ["AiokafkaClient"]
@@ -52,7 +52,7 @@ class _Running(NamedTuple):
 
 
 class AiokafkaClient:
-    """One member of one group, through aiokafka. See :class:`~aioparallel.engine.client.Client` for each call.
+    """One member of one group, through aiokafka. See :class:`~aioparallel.group.client.Client` for each call.
 
     ``bootstrap_servers``: ``host:port``, several separated by commas.
     ``session_timeout``, ``heartbeat_interval``, ``rebalance_timeout``: seconds; how long the coordinator waits for

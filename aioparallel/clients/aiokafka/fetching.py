@@ -26,8 +26,8 @@ from aioparallel.clients.aiokafka.internals import (
     PartitionState,
     SubscriptionState,
 )
-from aioparallel.engine.client import Fetched
 from aioparallel.errors import ClientError, FetchFailed, NotAuthorized, OffsetOutOfRange
+from aioparallel.group.client import Fetched
 from aioparallel.records import Record, TopicPartition
 
 __all__ = ["FetchWalk"]

@@ -21,7 +21,7 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.protocol.commit import OffsetCommitRequest
 
 from aioparallel.clients.aiokafka.internals import Coordinator
-from aioparallel.engine.client import Generation, RebalanceListener
+from aioparallel.group.client import Generation, RebalanceListener
 from aioparallel.records import TopicPartition
 
 __all__ = ["Membership"]

@@ -27,7 +27,7 @@ from aioparallel.clients.aiokafka.internals import (
     OffsetFetchAnswer,
 )
 from aioparallel.clients.error_codes import ErrorCode
-from aioparallel.engine.client import CommitFault, Committed, Generation
+from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.records import TopicPartition
 
 __all__ = ["GroupOffsets"]

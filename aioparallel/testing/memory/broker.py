@@ -6,8 +6,8 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 
-from aioparallel.engine.client import Committed, Generation
 from aioparallel.errors import ConfigurationError
+from aioparallel.group.client import Committed, Generation
 from aioparallel.records import Outgoing, TopicPartition
 from aioparallel.testing.memory.codes import ErrorCode, Refused
 from aioparallel.testing.memory.faults import Faults

@@ -8,13 +8,13 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Literal
 
-from aioparallel.engine.client import CommitFault, Committed, Fetched, Generation, RebalanceListener
 from aioparallel.errors import (
     BrokerUnreachable,
     ClientError,
     ConfigurationError,
     ConsumerStateError,
 )
+from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.codes import FENCING, RETRIABLE, ErrorCode, Refused
@@ -31,7 +31,7 @@ Isolation = Literal["read_uncommitted", "read_committed"]
 
 
 class InMemoryClient:
-    """A :class:`~aioparallel.engine.client.Client` of an :class:`InMemoryBroker`.
+    """A :class:`~aioparallel.group.client.Client` of an :class:`InMemoryBroker`.
 
     Give it to the consumer to test handlers without a broker::
 
@@ -76,7 +76,7 @@ class InMemoryClient:
     # -- starting and stopping
 
     async def start(self, timeout: float) -> None:
-        """See :meth:`Client.start <aioparallel.engine.client.Client.start>`."""
+        """See :meth:`Client.start <aioparallel.group.client.Client.start>`."""
         if self._is_started or self._is_closed:
             raise ConsumerStateError("an in-memory client can be started once; make a new one")
         try:
@@ -91,7 +91,7 @@ class InMemoryClient:
             raise Refused(ErrorCode.SASL_AUTHENTICATION_FAILED)
 
     async def stop(self, timeout: float) -> None:
-        """See :meth:`Client.stop <aioparallel.engine.client.Client.stop>`."""
+        """See :meth:`Client.stop <aioparallel.group.client.Client.stop>`."""
         membership = self._membership
         deadline = asyncio.get_running_loop().time() + timeout
         self.crash()
@@ -127,7 +127,7 @@ class InMemoryClient:
     # -- the group
 
     def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
-        """See :meth:`Client.subscribe <aioparallel.engine.client.Client.subscribe>`."""
+        """See :meth:`Client.subscribe <aioparallel.group.client.Client.subscribe>`."""
         if not self._is_started or self._is_closed or self._task is not None:
             raise ConsumerStateError("subscribe once, between start() and stop()")
         self._topics = topics if isinstance(topics, re.Pattern) else frozenset(topics)
@@ -174,7 +174,7 @@ class InMemoryClient:
     # -- reading
 
     async def fetch(self, quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
-        """See :meth:`Client.fetch <aioparallel.engine.client.Client.fetch>`."""
+        """See :meth:`Client.fetch <aioparallel.group.client.Client.fetch>`."""
         while True:
             is_answered = await self._send_fetch()
             if self._failure is not None:
@@ -205,16 +205,16 @@ class InMemoryClient:
         return fault.error is None and not (fault.is_request_lost or fault.is_response_lost)
 
     def wake(self) -> None:
-        """See :meth:`Client.wake <aioparallel.engine.client.Client.wake>`."""
+        """See :meth:`Client.wake <aioparallel.group.client.Client.wake>`."""
         self._reading.wake()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """See :meth:`Client.seek <aioparallel.engine.client.Client.seek>`."""
+        """See :meth:`Client.seek <aioparallel.group.client.Client.seek>`."""
         if self._membership is not None and partition in self._membership.held:
             self._reading.seek(partition, offset)
 
     def end_offset_seen(self, partition: TopicPartition) -> int | None:
-        """See :meth:`Client.end_offset_seen <aioparallel.engine.client.Client.end_offset_seen>`."""
+        """See :meth:`Client.end_offset_seen <aioparallel.group.client.Client.end_offset_seen>`."""
         return self._reading.ends_seen.get(partition)
 
     # -- committing
@@ -222,7 +222,7 @@ class InMemoryClient:
     async def commit(
         self, offsets: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, CommitFault | None]:
-        """See :meth:`Client.commit <aioparallel.engine.client.Client.commit>`."""
+        """See :meth:`Client.commit <aioparallel.group.client.Client.commit>`."""
         if self._is_closed:
             return dict.fromkeys(offsets, CommitFault.RETRIABLE)
         sent = dict(offsets)
@@ -241,7 +241,7 @@ class InMemoryClient:
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, Committed]:
-        """See :meth:`Client.committed <aioparallel.engine.client.Client.committed>`."""
+        """See :meth:`Client.committed <aioparallel.group.client.Client.committed>`."""
         wanted = tuple(partitions)
         return await self._link.ask(
             Request.OFFSET_FETCH,
@@ -252,13 +252,13 @@ class InMemoryClient:
     # -- asking about logs
 
     async def partitions(self, topics: Collection[str] | re.Pattern[str], timeout: float) -> set[TopicPartition]:
-        """See :meth:`Client.partitions <aioparallel.engine.client.Client.partitions>`."""
+        """See :meth:`Client.partitions <aioparallel.group.client.Client.partitions>`."""
         return set(await self._link.ask(Request.METADATA, lambda now: self._broker.partitions_of(topics), timeout))
 
     async def beginning_offsets(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, int]:
-        """See :meth:`Client.beginning_offsets <aioparallel.engine.client.Client.beginning_offsets>`."""
+        """See :meth:`Client.beginning_offsets <aioparallel.group.client.Client.beginning_offsets>`."""
         return await self._link.ask(
             Request.LIST_OFFSETS,
             lambda now: {p: log.start_offset for p in partitions if (log := self._broker.log(p))},
@@ -266,7 +266,7 @@ class InMemoryClient:
         )
 
     async def end_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
-        """See :meth:`Client.end_offsets <aioparallel.engine.client.Client.end_offsets>`."""
+        """See :meth:`Client.end_offsets <aioparallel.group.client.Client.end_offsets>`."""
         return await self._link.ask(
             Request.LIST_OFFSETS,
             lambda now: {
@@ -280,7 +280,7 @@ class InMemoryClient:
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> Mapping[TopicPartition, int | None]:
-        """See :meth:`Client.offsets_for_times <aioparallel.engine.client.Client.offsets_for_times>`."""
+        """See :meth:`Client.offsets_for_times <aioparallel.group.client.Client.offsets_for_times>`."""
         return await self._link.ask(
             Request.LIST_OFFSETS,
             lambda now: {

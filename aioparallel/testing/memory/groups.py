@@ -19,7 +19,7 @@ import enum
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from aioparallel.engine.client import Committed, Generation
+from aioparallel.group.client import Committed, Generation
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory.assignor import Subscription, assign
 from aioparallel.testing.memory.codes import ErrorCode, Refused

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Collection
 from typing import NamedTuple, TypeVar
 
-from aioparallel.engine.client import Generation, RebalanceListener
 from aioparallel.errors import ConfigurationError
+from aioparallel.group.client import Generation, RebalanceListener
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory.assignor import Subscription
 from aioparallel.testing.memory.broker import InMemoryBroker

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
-from aioparallel.engine.client import Fetched
 from aioparallel.errors import ClientError, FetchFailed, NotAuthorized, OffsetOutOfRange
+from aioparallel.group.client import Fetched
 from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.memory.broker import InMemoryBroker
 

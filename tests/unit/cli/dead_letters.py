@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from aioparallel.cli.dlq.marks import MarksRefused
 from aioparallel.cli.dlq.reading import Read
 from aioparallel.delivery.letters import Letter, write_letter
-from aioparallel.engine.client import CommitFault, Committed, Generation
+from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.records import Failure, Headers, Origin, Record, TopicPartition
 
 TOPIC = "orders.dlq"

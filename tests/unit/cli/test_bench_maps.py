@@ -9,7 +9,7 @@ import pytest
 from aioparallel.cli.bench.full_maps import full_ledgers, ledger_of, map_sessions, pattern_ledgers
 from aioparallel.cli.bench.map_times import PATTERNS, format_of, map_density, map_times
 from aioparallel.cli.bench.maps import hold_figures, wrong_rows
-from aioparallel.engine.client import Generation
+from aioparallel.group.client import Generation
 from aioparallel.offsets import encode_offset_map, fit_offset_map
 from aioparallel.offsets.java_formats import JAVA_FORMATS
 

@@ -11,7 +11,7 @@ from aiokafka.cluster import ClusterMetadata
 
 from aioparallel.cli.dlq.holding import Claim, Hold, one_holder
 from aioparallel.cli.dlq.marks import MarksRefused
-from aioparallel.engine.client import Client, Generation
+from aioparallel.group.client import Client, Generation
 
 from .dead_letters import MINE, P0, TOPIC
 

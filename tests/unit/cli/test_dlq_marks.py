@@ -10,7 +10,7 @@ from aioparallel.cli.dlq.marks import Marks, MarksRefused, PartitionMarks
 from aioparallel.cli.dlq.planning import make_plan
 from aioparallel.cli.dlq.reading import Read, Span
 from aioparallel.cli.dlq.selecting import Selection
-from aioparallel.engine.client import Client, CommitFault, Committed, Generation
+from aioparallel.group.client import Client, CommitFault, Committed, Generation
 
 from .dead_letters import MINE, P0, Group, Place, letter_record, read_of, stranger
 

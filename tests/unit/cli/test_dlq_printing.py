@@ -17,8 +17,8 @@ from aioparallel.cli.dlq.selecting import DeadLetter, Selection
 from aioparallel.cli.dlq.showing import details
 from aioparallel.cli.dlq.wording import age, as_json, counted, plain_text, readable
 from aioparallel.delivery.letters import read_letter
-from aioparallel.engine.client import Client, Committed
 from aioparallel.errors import ConfigurationError
+from aioparallel.group.client import Client, Committed
 
 from .dead_letters import P0, TOPIC, Group, Place, letter_record, read_of, stranger
 

@@ -85,7 +85,7 @@ async def test_a_handler_whose_session_is_lost_while_it_runs_produces_nothing() 
         if record.offset == 1:
             engine = consumer._engine
             assert engine is not None
-            for session in list(engine._processor.scheduler.sessions):
+            for session in list(engine._processor.scheduler.sources):
                 engine._processor.scheduler.drop(session)
             consumer.stop()
         return copy_of(record)
@@ -166,7 +166,7 @@ async def test_acknowledged_in_the_turn_in_which_the_session_goes() -> None:
         engine = consumer._engine
         assert engine is not None
         scheduler = engine._processor.scheduler
-        for session in list(scheduler.sessions):
+        for session in list(scheduler.sources):
             scheduler.drop(session)
         consumer.stop()
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aioparallel.engine.session import Session
+from aioparallel.group.sessions import Session
 from aioparallel.offsets import OffsetMap
 from aioparallel.options import Ordering
 from aioparallel.records import Record

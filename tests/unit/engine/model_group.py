@@ -7,10 +7,10 @@ import types
 from collections.abc import Generator, Mapping
 from typing import cast
 
-from aioparallel.engine.client import Client, CommitFault, Committed, Generation
-from aioparallel.engine.committer import Committer
 from aioparallel.engine.scheduler import Scheduler
-from aioparallel.engine.session import Session
+from aioparallel.group.client import Client, CommitFault, Committed, Generation
+from aioparallel.group.committer import Committer
+from aioparallel.group.sessions import Session
 from aioparallel.offsets import decode_offset_map, encode_offset_map
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition

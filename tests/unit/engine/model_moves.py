@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from aioparallel.engine.scheduler import ENDED, Outcome
-from aioparallel.engine.session import NO_CEILING
+from aioparallel.engine.sources import NO_CEILING
 from aioparallel.records import Record
 from tests.unit.engine.model import BEGUN, UNFINISHED, Entry, State
 from tests.unit.engine.model_group import Fate

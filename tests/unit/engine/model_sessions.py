@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from aioparallel.engine.client import Generation
 from aioparallel.engine.retries import RetryQueue
 from aioparallel.engine.scheduler import Scheduler
-from aioparallel.engine.session import Session, SessionState
+from aioparallel.group.client import Generation
+from aioparallel.group.sessions import Session
 from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map
 from aioparallel.options import Options, Ordering
 from aioparallel.records import Record, TopicPartition
@@ -108,7 +108,7 @@ class Sessions(RuleBasedStateMachine):
             session.ledger = Ledger(committed.offset, restored)
             session.acknowledged, session.acknowledged_version = committed, session.ledger.version
             said = known.said()
-        session.state = SessionState.OPEN
+        session.opened = True
         self.model.holdings[partition] = Holding(session, partition, known, said, generation.id)
 
     def _rebalance(self) -> Generation:
@@ -144,7 +144,6 @@ class Sessions(RuleBasedStateMachine):
     def drain(self, partition: int) -> None:
         holding = self.model.holdings.get(partition)
         if holding is not None:
-            holding.session.state = SessionState.DRAINING
             holding.stopped = True
             assert self.scheduler.stop(holding.session) == holding.count(*BEGUN)
 

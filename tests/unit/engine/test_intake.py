@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioparallel.engine.intake import Intake
 from aioparallel.engine.scheduler import Scheduler
-from aioparallel.engine.session import Session, SessionState
+from aioparallel.group.intake import Intake
+from aioparallel.group.sessions import Session
 from aioparallel.options import Options, Ordering
 from aioparallel.records import Record, TopicPartition
 
@@ -15,7 +15,7 @@ from aioparallel.records import Record, TopicPartition
 def sessions_of(count: int) -> list[Session]:
     made = [Session(TopicPartition("t", i)) for i in range(count)]
     for session in made:
-        session.state = SessionState.OPEN
+        session.opened = True
     return made
 
 

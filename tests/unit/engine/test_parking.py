@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from aioparallel.engine.parking import Parking
 from aioparallel.engine.scheduler import Scheduler
-from aioparallel.engine.session import NO_CEILING, Session, SessionState
+from aioparallel.engine.sources import NO_CEILING, Source
+from aioparallel.group.sessions import Session
 from aioparallel.options import Ordering
 from aioparallel.records import Record, TopicPartition
 
@@ -22,8 +23,9 @@ class Heard:
         for session in self.sessions:
             self.parking.join(session)
 
-    def _note(self, session: Session) -> None:
-        self.changes.append((session.partition.partition, session.full))
+    def _note(self, source: Source) -> None:
+        assert isinstance(source, Session)
+        self.changes.append((source.partition.partition, source.full))
 
     def park(self, number: int, count: int = 1) -> None:
         for _ in range(count):
@@ -47,7 +49,7 @@ def scheduler_with(max_parked: int, *records: int) -> tuple[Scheduler, list[Sess
 def admit(scheduler: Scheduler, partition: int, count: int) -> Session:
     """A new session with so many records."""
     session = Session(TopicPartition("t", partition))
-    session.state = SessionState.OPEN
+    session.opened = True
     offsets = list(range(count))
     session.ledger.register(offsets, count)
     scheduler.admit(session, [Record("t", partition, offset) for offset in offsets])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from aioparallel.engine.scheduler import Scheduler
-from aioparallel.engine.session import Session, SessionState
+from aioparallel.group.sessions import Session, SessionState
 from aioparallel.options import Ordering
 from aioparallel.records import Record, TopicPartition
 from tests.examples import examples
@@ -18,7 +18,7 @@ from tests.examples import examples
 
 def make_session(partition: int = 0, epoch: int = 1) -> Session:
     session = Session(TopicPartition("t", partition), epoch)
-    session.state = SessionState.OPEN
+    session.opened = True
     return session
 
 
@@ -157,7 +157,6 @@ def test_draining_counts_success_and_starts_nothing() -> None:
     calls: list[int] = []
     a, b, _ = feed(scheduler, session, b"a", b"b", b"a")
     drain_ready(scheduler)
-    session.state = SessionState.DRAINING
     scheduler.on_drained = lambda: calls.append(session.draining)
     assert scheduler.stop(session) == 2
     scheduler.succeed(a)
@@ -240,7 +239,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.ordering is Ordering.PARTITION:
             return record.partition
         if self.ordering is Ordering.UNORDERED or record.key is None:
-            return (record.partition, record.offset, record._session.epoch)
+            return (record.partition, record.offset, id(record._source))
         return (record.partition, record.key)
 
     @rule(partition=st.integers(0, 1), keys=st.lists(KEYS, min_size=1, max_size=5))
@@ -258,7 +257,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         if record is None:
             return
         assert self.lane(record) not in [self.lane(other) for other in self.running], "two of a lane at once"
-        session = record._session
+        session = record._source
+        assert isinstance(session, Session)
         assert session.state is SessionState.OPEN
         if self.ordering is not Ordering.UNORDERED and (record.key is not None or self.ordering is Ordering.PARTITION):
             earlier = [
@@ -303,7 +303,6 @@ class SchedulerMachine(RuleBasedStateMachine):
     def drain(self, partition: int) -> None:
         session = self.sessions.get(partition)
         if session is not None:
-            session.state = SessionState.DRAINING
             self.scheduler.stop(session)
 
     @rule(partition=st.integers(0, 1))
@@ -324,7 +323,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_committed_that_has_not_ended(self) -> None:
         for session in self.sessions.values():
-            unfinished = {r.offset for r in self.running if r._session is session}
+            unfinished = {r.offset for r in self.running if r._source is session}
             assert all(offset >= session.ledger.next_commit for offset in unfinished)
 
     @invariant()

@@ -11,7 +11,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from aioparallel.engine.scheduler import Outcome
-from aioparallel.engine.session import NO_CEILING
+from aioparallel.engine.sources import NO_CEILING
 from aioparallel.options import Ordering
 from tests.examples import examples
 from tests.unit.engine.model import BEGUN, GAP, Cell, State
@@ -150,7 +150,7 @@ class SyncCore(Moves):
 @pytest.mark.hypothesis
 def test_any_interleaving_keeps_the_invariants(caplog: pytest.LogCaptureFixture) -> None:
     """I1 to I7 and I9 hold after each step of any interleaving, and at its end nothing is stuck or left over."""
-    caplog.set_level(logging.CRITICAL, logger="aioparallel.engine.committer")  # commits are refused all the time
+    caplog.set_level(logging.CRITICAL, logger="aioparallel.group.committer")  # commits are refused all the time
     # Not "explain": it takes minutes here.
     phases = [Phase.generate, Phase.shrink]
     run_state_machine_as_test(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
-from aioparallel.engine.client import Client, Generation
+from aioparallel.group.client import Client, Generation
 from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from aioparallel.engine.client import Committed, Generation
 from aioparallel.errors import ConfigurationError
+from aioparallel.group.client import Committed, Generation
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import ErrorCode, InMemoryBroker
 from aioparallel.testing.memory.codes import Refused

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from aioparallel.engine.client import CommitFault, Committed
+from aioparallel.group.client import CommitFault, Committed
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
 

@@ -7,10 +7,10 @@ from time import monotonic
 
 import pytest
 
-from aioparallel.engine.client import CommitFault, Committed
 from aioparallel.errors import (
     ClientError,
 )
+from aioparallel.group.client import CommitFault, Committed
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
 
 from .listener import P0, P1, Listener, client_of, joined, now

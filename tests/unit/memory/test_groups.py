@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioparallel.engine.client import Committed, Generation
+from aioparallel.group.client import Committed, Generation
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory.assignor import Subscription
 from aioparallel.testing.memory.codes import ErrorCode, Refused

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 import pytest
 
-from aioparallel.engine.client import CommitFault, Committed, Generation
+from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryClient, Request
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from aioparallel.engine.scheduler import Scheduler
-from aioparallel.engine.session import Session, SessionState
+from aioparallel.group.sessions import Session, SessionState
 from aioparallel.options import Options, Ordering
 from aioparallel.records import TopicPartition
 

@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from aioparallel.engine.assignment import Assignment
-from aioparallel.engine.client import Client, Fetched
-from aioparallel.engine.intake import Intake
 from aioparallel.engine.processor import Processor
-from aioparallel.engine.session import Session, SessionState
 from aioparallel.errors import OffsetOutOfRange
+from aioparallel.group.assignment import Assignment
+from aioparallel.group.client import Client, Fetched
+from aioparallel.group.intake import Intake
+from aioparallel.group.sessions import Session, SessionState
 from aioparallel.records import Record
 
 __all__ = ["Fetcher"]
@@ -72,7 +72,7 @@ class Fetcher:
         if next_offset > session.target:
             records, next_offset = _below(records, session.target), session.target
         before = session.buffered_bytes
-        self._processor.admit(session, records, next_offset)
+        self._processor.admit(session, session.register(records, next_offset))
         self._intake.saw(len(records), session.buffered_bytes - before)
 
 

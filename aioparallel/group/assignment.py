@@ -15,12 +15,12 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
-from aioparallel.engine.client import Client, Committed, Generation
-from aioparallel.engine.committer import Committer
 from aioparallel.engine.processor import Processor
-from aioparallel.engine.session import Session, SessionState
-from aioparallel.engine.starts import Starts
 from aioparallel.errors import NoCommittedOffset, OffsetMapError, OffsetOutOfRange
+from aioparallel.group.client import Client, Committed, Generation
+from aioparallel.group.committer import Committer
+from aioparallel.group.sessions import Session, SessionState
+from aioparallel.group.starts import Starts
 from aioparallel.offsets import Ledger, decode_offset_map
 from aioparallel.options import Options
 from aioparallel.records import TopicPartition
@@ -217,7 +217,7 @@ class Assignment:
         session.acknowledged_version = session.ledger.version
 
     def _go(self, session: Session) -> None:
-        session.state = SessionState.OPEN
+        session.opened = True
         self._client.seek(session.partition, session.ledger.position)
 
     # -- out of range -----------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
-from aioparallel.engine.client import Committed, Generation
-from aioparallel.engine.session import Session
+from aioparallel.group.client import Committed, Generation
+from aioparallel.group.sessions import Session
 from aioparallel.offsets import fit_offset_map
 
 __all__ = ["Sample", "requests", "sample"]

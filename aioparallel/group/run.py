@@ -1,7 +1,7 @@
 """One process's work, put together: fetcher, workers, committer, assignment; from run to closed.
 
 States of a run: running -> *stopping* (nothing new starts) -> settled (drained, committed, dropped). Whatever
-ends the run first decides what :meth:`Engine.run` does: return after a stop, or raise.
+ends the run first decides what :meth:`GroupRun.run` does: return after a stop, or raise.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import re
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
-from aioparallel.engine.assignment import CANCEL_GRACE, Assignment
-from aioparallel.engine.client import Client
-from aioparallel.engine.committer import Committer
-from aioparallel.engine.fetcher import Fetcher
 from aioparallel.engine.handlers import Handler
 from aioparallel.engine.health import Problem
-from aioparallel.engine.intake import Intake
-from aioparallel.engine.observing import problems_of, stats_of
 from aioparallel.engine.outlets import Disposal, Outlet
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.stats import BrokerOutputs, Stats
+from aioparallel.group.assignment import CANCEL_GRACE, Assignment
+from aioparallel.group.client import Client
+from aioparallel.group.committer import Committer
+from aioparallel.group.fetcher import Fetcher
+from aioparallel.group.intake import Intake
+from aioparallel.group.snapshot import problems_of, stats_of
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
 
-__all__ = ["Engine"]
+__all__ = ["GroupRun"]
 
 logger = logging.getLogger(__name__)
 
 
-class Engine:
+class GroupRun:
     """Runs one handler over what one client is assigned. Made within a running event loop, used once.
 
     ``targets``: with ``until="end"``, the end offset of each partition at the start; else None.

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
-from aioparallel.engine.client import Committed, Generation
+from aioparallel.engine.sources import Source
+from aioparallel.group.client import Committed, Generation
 from aioparallel.offsets import Ledger
 from aioparallel.records import Record, TopicPartition
 
-__all__ = ["NO_CEILING", "Session", "SessionState"]
-
-NO_CEILING = sys.maxsize
-"""Every offset may start."""
+__all__ = ["Session", "SessionState"]
 
 
 class SessionState(enum.Enum):
@@ -30,36 +27,23 @@ class SessionState(enum.Enum):
     """Over: outcomes that still arrive change nothing."""
 
 
-class Session:
-    """The state of one partition under one epoch.
+class Session(Source):
+    """One partition under one epoch: a source whose completions go into a ledger.
 
-    Written by: the assignment (state, generation, ledger), the scheduler (lanes and counts), the committer
-    (``acknowledged``, ``map_ceiling``). Everything on one event loop.
+    Written by: the assignment (``opened``, generation, ledger, target), the scheduler (what a source has), the
+    committer (``acknowledged`` and what follows). Everything on one event loop.
     """
 
     __slots__ = (
         "acknowledged",
         "acknowledged_version",
-        "buffered",
-        "buffered_bytes",
-        "ceiling",
         "cut",
-        "draining",
         "epoch",
         "fenced",
-        "full",
         "generation",
-        "held",
-        "in_flight",
-        "in_ring",
-        "lanes",
         "ledger",
-        "map_ceiling",
-        "parked",
+        "opened",
         "partition",
-        "ready",
-        "state",
-        "stopped",
         "target",
         "wrote_dense",
     )
@@ -67,40 +51,43 @@ class Session:
     def __init__(
         self, partition: TopicPartition, epoch: int = 0, generation: Generation | None = None, base: int = 0
     ) -> None:
+        super().__init__(partition)
         self.partition = partition
         self.epoch = epoch
         self.generation = generation or Generation(-1, "")
         self.ledger = Ledger(base)
-        self.state = SessionState.OPENING
+        self.opened = False
         # Offsets from here on are not admitted: the end offset of the start under until="end".
         self.target = sys.maxsize
-
-        # The scheduler's.
-        self.lanes: dict[Hashable, Record] = {}  # by key, the record that came last; see lanes.py
-        self.ready: deque[Record] = deque()  # heads of lanes, and records without order
-        self.in_ring = False
-        self.buffered = 0
-        self.buffered_bytes = 0
-        self.parked = 0
-        self.in_flight = 0
-        self.stopped = False  # draining or dropped: outcomes take the slow path
-        self.draining = 0  # records in flight or producing that a drain still waits for
-        self.full = False  # too many parked: only retries start
-        self.ceiling = NO_CEILING  # nothing above it starts without a closer look: map_ceiling, or -1 while full
-        self.held: list[Record] = []  # ready, but not to be started now
 
         # The committer's.
         self.acknowledged: Committed | None = None
         self.acknowledged_version: Hashable = None
         self.fenced = False
-        self.map_ceiling = NO_CEILING  # nothing above it starts (when_map_is_full="block")
         self.cut: int | None = None  # highest offset the last map could say, when it could not say all
         self.wrote_dense = False
 
+    def register(self, records: Sequence[Record], next_offset: int) -> Sequence[Record]:
+        """Take in what was read: ``records`` ascending by offset, and the position after them. Returns those that must
+        run: not what the restored offset map says is done."""
+        wanted = self.ledger.register([record.offset for record in records], next_offset)
+        if len(wanted) == len(records):
+            return records
+        chosen = set(wanted)
+        return [record for record in records if record.offset in chosen]
+
+    def complete(self, offsets: Sequence[int]) -> None:
+        """They are complete in the ledger."""
+        self.ledger.complete_all(offsets)
+
     @property
-    def current(self) -> bool:
-        """Whether this session still owns its partition."""
-        return self.state is not SessionState.DROPPED
+    def state(self) -> SessionState:
+        """Follows from what was done to it: opened, stopped, dropped."""
+        if self.dropped:
+            return SessionState.DROPPED
+        if self.stopped:
+            return SessionState.DRAINING
+        return SessionState.OPEN if self.opened else SessionState.OPENING
 
     @property
     def dirty(self) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from aioparallel.engine.assignment import Assignment
-from aioparallel.engine.client import Client
-from aioparallel.engine.committer import Committer
 from aioparallel.engine.health import Problem
 from aioparallel.engine.lanes import length_from
 from aioparallel.engine.processor import Processor
-from aioparallel.engine.session import Session, SessionState
 from aioparallel.engine.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
+from aioparallel.group.assignment import Assignment
+from aioparallel.group.client import Client
+from aioparallel.group.committer import Committer
+from aioparallel.group.sessions import Session, SessionState
 from aioparallel.records import Record
 
 __all__ = ["problems_of", "stats_of"]
@@ -46,7 +46,7 @@ def stats_of(
         dropped=scheduler.dropped,
         failed_attempts=scheduler.failed_attempts,
         ready_lanes=scheduler.ready,
-        lanes=sum(len(session.lanes) for session in scheduler.sessions),
+        lanes=sum(len(source.lanes) for source in scheduler.sources),
         lag=None if None in lags or not assignment.has_assignment else sum(lag for lag in lags if lag is not None),
         intake=intake,
         longest_lane=_longest_lane(scheduler.heads()),
@@ -88,7 +88,7 @@ def _longest_lane(heads: Iterable[Record[Any, Any]]) -> LongestLane | None:
     longest: LongestLane | None = None
     for head in heads:
         if head._next is not None and ((length := length_from(head)) > (longest.length if longest else 1)):
-            longest = LongestLane(head._session.partition, head._lane, length, head.offset)
+            longest = LongestLane(head.topic_partition, head._lane, length, head.offset)
     return longest
 
 

@@ -11,10 +11,11 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable
 
-from aioparallel.engine.client import Client, CommitFault, Generation
-from aioparallel.engine.commits import MetadataLimit, Sample, requests, sample
 from aioparallel.engine.scheduler import Scheduler
-from aioparallel.engine.session import NO_CEILING, Session, SessionState
+from aioparallel.engine.sources import NO_CEILING
+from aioparallel.group.client import Client, CommitFault, Generation
+from aioparallel.group.offset_commits import MetadataLimit, Sample, requests, sample
+from aioparallel.group.sessions import Session, SessionState
 from aioparallel.options import Options
 
 __all__ = ["Committer"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping
 
-from aioparallel.engine.client import Client
+from aioparallel.group.client import Client
 from aioparallel.options import Options
 from aioparallel.records import TopicPartition
 
