@@ -1,6 +1,9 @@
-"""How property tests get their examples: the same ones each time, or, where somebody explores, many new ones."""
+"""How property tests get their examples: the same ones each time, or, where somebody explores, many new ones. And
+signals as everybody expects them."""
 
 from __future__ import annotations
+
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +19,13 @@ settings.register_profile(
 )
 settings.register_profile("explore", settings.get_profile("fixed"), derandomize=False, max_examples=1_500)
 settings.load_profile("fixed")  # --hypothesis-profile=explore comes later, and before any module of tests is imported
+
+
+def pytest_configure() -> None:
+    """A shell without job control starts what runs in the background with SIGINT ignored, and every child inherits
+    that: tests that interrupt one would wait for ever."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
