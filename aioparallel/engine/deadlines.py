@@ -1,4 +1,4 @@
-"""When handlers must have ended: one timeout for all, so deadlines come in the order of the starts. Plain, no clock.
+"""When handlers must have ended: one timeout for all, so deadlines come in the order of the starts, and one timer does.
 
 A dict in insertion order is all it takes: 0.1 microseconds to enter and to leave. Entered are only handlers that
 suspend: the others end before any timer could fire.
@@ -6,21 +6,27 @@ suspend: the others end before any timer could fire.
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+import asyncio
+import logging
+from typing import Any, Generic, TypeVar
 
-__all__ = ["Deadlines"]
+from aioparallel.engine.hits import EARLY, STUCK_AFTER, Hit, Worker
+from aioparallel.records import Record
+
+__all__ = ["Deadlines", "Watch"]
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
 
 class Deadlines(Generic[T]):
-    """Deadlines of whatever runs, ``seconds`` after each start (on any one clock)."""
+    """Deadlines of whatever runs, ``seconds`` after each start (on any one clock). Plain, no clock."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.running: dict[T, float] = {}
-        """What runs, with its deadline. The workers write it themselves, ``running[one] = now + seconds`` at a start
-        and ``running.pop(one, None)`` at the end: two calls would cost as much again. Never entered twice."""
+        """What runs, with its deadline. Never entered twice."""
 
     @property
     def next_time(self) -> float | None:
@@ -39,3 +45,56 @@ class Deadlines(Generic[T]):
         for one in taken:
             del self.running[one]
         return taken
+
+
+class Watch:
+    """Strikes workers whose handlers run longer than ``seconds``. Made within a running event loop."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._deadlines: Deadlines[Worker] = Deadlines(seconds)
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._struck: dict[Worker, asyncio.TimerHandle] = {}
+
+    def enter(self, worker: Worker) -> None:
+        """The handler it runs has suspended for the first time."""
+        self._deadlines.running[worker] = self._loop.time() + self.seconds
+        if self._timer is None:
+            self._timer = self._loop.call_later(self.seconds, self._passed)
+
+    def leave(self, worker: Worker) -> None:
+        """Its handler has ended."""
+        self._deadlines.running.pop(worker, None)
+
+    def close(self) -> None:
+        """Strike nobody any more."""
+        for timer in (*self._struck.values(), *([self._timer] if self._timer else ())):
+            timer.cancel()
+        self._struck.clear()
+
+    def _passed(self) -> None:
+        now = self._loop.time()
+        for worker in self._deadlines.due(now + EARLY):
+            if worker.hit is None and worker.record is not None:
+                worker.strike(Hit.DEADLINE, now)
+                earlier = self._struck.pop(worker, None)
+                if earlier is not None:
+                    earlier.cancel()
+                self._struck[worker] = self._loop.call_later(STUCK_AFTER, self._look, worker, worker.record)
+        # Deadlines come in the order of the starts, so the timer never has to be set earlier than it is.
+        upcoming = self._deadlines.next_time
+        self._timer = None if upcoming is None else self._loop.call_later(upcoming - now, self._passed)
+
+    def _look(self, worker: Worker, record: Record[Any, Any]) -> None:
+        """The handler of this record was struck a while ago."""
+        del self._struck[worker]
+        if worker.record is record and worker.hit is Hit.DEADLINE:
+            logger.warning(
+                "the handler of %s offset %d goes on although it was cancelled %g s ago, at its deadline: it keeps its "
+                "key and one of max_concurrency until it ends; let CancelledError pass in it",
+                record.topic_partition,
+                record.offset,
+                STUCK_AFTER,
+                extra={"action": "handler_stuck", "offset": record.offset},
+            )

@@ -2,8 +2,8 @@
 
 A worker has a *driver*: a generator that awaits the handler of each record sent to it, and yields how it ended. The
 worker makes each step itself, ``context.run(driver.send, record)``: a handler that never suspends has ended after that
-one call. One that does suspend goes on through :func:`resume`, which passes what it yields (futures) up to the
-worker's task, and what the task sends or throws back down, each time inside the same context.
+one call. What one that does suspend yields (futures) the worker passes on to its task, and sends or throws what the
+task gives back, each time inside the same context; see ``workers.py``, and :func:`resume` for the same as a coroutine.
 
 Half the time of a coroutine's own ``send``, which tells its end by raising StopIteration.
 """
@@ -13,11 +13,14 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
-from typing import Any
+from typing import Any, Final
 
-from aioparallel.engine.scheduler import ENDED, AnyRecord
+from aioparallel.records import Record
 
-__all__ = ["Driver", "Ended", "drive", "resume"]
+__all__ = ["ENDED", "Driver", "Ended", "drive", "resume"]
+
+ENDED: Final = object()
+"""The handler has returned None, and nothing else is to be done about the record."""
 
 
 class Ended:
@@ -39,13 +42,13 @@ Driver = Generator[object, Any, None]
 
 
 @types.coroutine
-def drive(handler: Callable[[AnyRecord], Coroutine[Any, Any, object]], cancelling: Callable[[], int]) -> Driver:
+def drive(handler: Callable[[Record[Any, Any]], Coroutine[Any, Any, object]], cancelling: Callable[[], int]) -> Driver:
     """Await the handler of each record that is sent; yield :data:`ENDED` when there is nothing more to do about it,
     or an :class:`Ended`. To be started with ``send(None)``.
 
     ``cancelling``: of the task it runs in. A cancellation that was requested and not delivered is something to do.
     """
-    record: AnyRecord = yield None
+    record: Record[Any, Any] = yield None
     plain = Ended(None, is_plain=True)
     while True:
         try:
@@ -68,8 +71,7 @@ def drive(handler: Callable[[AnyRecord], Coroutine[Any, Any, object]], cancellin
 @types.coroutine
 def resume(driver: Driver, context: Context, yielded: object) -> Generator[Any, Any, object]:
     """Await the rest of the handler whose first step in ``context`` has yielded ``yielded``; how it ended."""
-    # Nothing is bound ahead: most handlers suspend once, and what this frame holds lives as long as the handler.
-    while True:
+    while yielded is not ENDED and type(yielded) is not Ended:
         try:
             sent = yield yielded
         except GeneratorExit:
@@ -79,5 +81,4 @@ def resume(driver: Driver, context: Context, yielded: object) -> Generator[Any, 
             yielded = context.run(driver.throw, error)
         else:
             yielded = context.run(driver.send, sent)
-        if yielded is ENDED or type(yielded) is Ended:
-            return yielded
+    return yielded

@@ -1,50 +1,88 @@
 """Lanes that outlive their source: something of them still runs, or is being produced, when the source is dropped.
 
-Their keys stay closed for newer sources of that name until that ends: this is what keeps I3 when a partition
-comes back to the process that had it.
+Their keys stay closed for newer sources of that name until that ends: this is what keeps I3 when a partition comes back
+to the process that had it.
+
+Five hundred sources may be dropped in one step, with hundreds of records begun each. So nothing is done for each of
+them then: which lanes of a name are closed is found out when a newer source of that name asks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterator
 from typing import Any
 
+from aioparallel.engine.sources import Source
 from aioparallel.records import Record
 
 __all__ = ["Orphans"]
 
+AnyRecord = Record[Any, Any]
 
-class Orphans:
-    """At most one lane for each key of a source: a newer one is not started before it ends."""
+
+class _Name:
+    """What sources of one name have left behind."""
+
+    __slots__ = ("closed", "left", "unread")
 
     def __init__(self) -> None:
-        # By name of the source and key of the lane: the head of the newer lane that waits for it.
-        self._waiting: dict[tuple[Hashable, Hashable], Record[Any, Any] | None] = {}
+        self.left: dict[Source, None] = {}  # dropped, with something begun
+        self.unread: list[Source] = []  # of these, whose lanes are not in ``closed`` yet
+        self.closed: dict[Hashable, AnyRecord | None] = {}  # by lane, the head of the newer lane that waits for it
+
+    def read(self) -> None:
+        for source in self.unread:
+            for record in (*source.in_flight, *source.producing):
+                if record._lane is not None:  # without a lane there is no order to keep
+                    self.closed[record._lane] = None
+        self.unread.clear()
+
+
+class Orphans:
+    """Of a lane at most one record runs, whichever sources of one name it came from."""
+
+    def __init__(self) -> None:
+        self._names: dict[Hashable, _Name] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._names)
 
     @property
-    def waiting(self) -> Iterable[Record[Any, Any]]:
+    def waiting(self) -> Iterator[AnyRecord]:
         """Heads of lanes that wait."""
-        return [head for head in self._waiting.values() if head is not None and not head._source.stopped]
+        for name in self._names.values():
+            for head in name.closed.values():
+                if head is not None and not head._source.stopped:
+                    yield head
 
-    def adopt(self, record: Record[Any, Any]) -> None:
-        """Its source is dropped, and it has begun. Without a lane there is no order to keep."""
-        if record._lane is not None:
-            self._waiting[record._source.name, record._lane] = None
+    def adopt(self, source: Source) -> None:
+        """It is dropped, with something begun."""
+        name = self._names.setdefault(source.name, _Name())
+        name.left[source] = None
+        name.unread.append(source)
 
-    def close(self, head: Record[Any, Any]) -> bool:
+    def close(self, head: AnyRecord) -> bool:
         """Whether this new lane must wait for an orphan; of several that wait, the newest is the one."""
-        place = head._source.name, head._lane
-        if place not in self._waiting:
+        name = self._names.get(head._source.name)
+        if name is None:
             return False
-        self._waiting[place] = head
+        if name.unread:
+            name.read()
+        if head._lane not in name.closed:
+            return False
+        name.closed[head._lane] = head
         return True
 
-    def end(self, record: Record[Any, Any]) -> Record[Any, Any] | None:
-        """An adopted record has ended. Returns the head of the lane that has waited for it and may start now."""
-        if record._lane is None:
-            return None
-        head = self._waiting.pop((record._source.name, record._lane))
+    def end(self, record: AnyRecord) -> AnyRecord | None:
+        """A record of a dropped source has ended, and is not among what has begun any more. Returns the head of the
+        lane that has waited for it and may start now."""
+        source = record._source
+        name = self._names[source.name]
+        head = name.closed.pop(record._lane, None)
+        if not source.begun:
+            del name.left[source]
+            if source in name.unread:
+                name.unread.remove(source)
+            if not name.left:
+                del self._names[source.name]
         return None if head is None or head._source.stopped else head

@@ -9,8 +9,10 @@ half of it and its own part. A source that may park no more is *full* and starts
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Any
 
 from aioparallel.engine.sources import Source
+from aioparallel.records import Record
 
 __all__ = ["Parking"]
 
@@ -23,7 +25,7 @@ class Parking:
 
     def __init__(self, bound: int, sources: Collection[Source], on_change: Callable[[Source], None]) -> None:
         self._bound = bound
-        self._sessions = sources
+        self._sources = sources
         self._on_change = on_change
         self._full: dict[Source, None] = {}  # in the order in which they became full
         self._reserve = 0  # for each source
@@ -38,24 +40,26 @@ class Parking:
             self._share_out()
             self._look((source,))
 
-    def enter(self, source: Source) -> None:
-        """One record of this source is parked."""
-        if self._stale:
-            self._share_out()
-        if source.parked < self._reserve:
-            self._unused -= 1
-        source.parked += 1
+    def enter(self, record: Record[Any, Any]) -> None:
+        """This record is parked."""
+        source = record._source
+        source.parked.add(record)
         self.count += 1
-        if self.count + self._unused >= self._bound:
-            self._look(self._sessions)
-
-    def leave(self, source: Source) -> None:
-        """One record of this source is parked no more."""
         if self._stale:
             self._share_out()
-        source.parked -= 1
+        elif len(source.parked) <= self._reserve:
+            self._unused -= 1
+        if self.count + self._unused >= self._bound:
+            self._look(self._sources)
+
+    def leave(self, record: Record[Any, Any]) -> None:
+        """This record is parked no more."""
+        source = record._source
+        source.parked.remove(record)
         self.count -= 1
-        if source.parked < self._reserve:
+        if self._stale:
+            self._share_out()
+        elif len(source.parked) < self._reserve:
             self._unused += 1
         if self._full:
             self._look(tuple(self._full))
@@ -64,8 +68,8 @@ class Parking:
         """The source is dropped, with all that it has parked; it is not among the sources any more."""
         self._full.pop(source, None)
         source.full = False
-        self.count -= source.parked
-        source.parked = 0
+        self.count -= len(source.parked)
+        source.parked = set()
         self._stale = True
         if self._full:
             self._share_out()
@@ -73,8 +77,8 @@ class Parking:
 
     def _share_out(self) -> None:
         self._stale = False
-        self._reserve = self._bound // 2 // max(1, len(self._sessions))
-        self._unused = sum(max(0, self._reserve - source.parked) for source in self._sessions)
+        self._reserve = self._bound // 2 // max(1, len(self._sources))
+        self._unused = sum(max(0, self._reserve - len(source.parked)) for source in self._sources)
 
     def _look(self, sources: Collection[Source]) -> None:
         for source in sources:
@@ -82,7 +86,7 @@ class Parking:
             eighths = 7 if source.full else 8
             at = self._bound * eighths
             full = self.count * 8 >= at or (
-                (self.count + self._unused) * 8 >= at and source.parked * 8 >= self._reserve * eighths
+                (self.count + self._unused) * 8 >= at and len(source.parked) * 8 >= self._reserve * eighths
             )
             if full != source.full:
                 source.full = full

@@ -9,6 +9,7 @@ from typing import Any
 from aioparallel.engine.handlers import Handler
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.scheduler import AnyRecord
+from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
@@ -34,8 +35,9 @@ async def process(
         fatal.append(error)
         turn.set()
 
-    processor = Processor(handler, options, on_fatal=end, on_idle=turn.set)
-    processor.scheduler.on_taken = turn.set
+    signals = Signals()
+    signals.fatal, signals.idle, signals.taken = end, turn.set, turn.set
+    processor = Processor(handler, options, signals)
     sources: dict[TopicPartition, Source] = {}
     items = iter(records)
     exhausted = False
@@ -46,7 +48,7 @@ async def process(
                 exhausted = not _feed(processor, sources, items, min(chunk, room))
                 await asyncio.sleep(0)
                 continue
-            processor.scheduler.taken_left = 1
+            processor.scheduler.tally.taken_left = 1
             turn.clear()
             await turn.wait()
     finally:

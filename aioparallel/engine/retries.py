@@ -1,22 +1,31 @@
-"""When parked records may run again. A heap; time is passed in."""
+"""When parked records may run again: a heap, and the one timer of all of them."""
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from aioparallel.engine.scheduler import Scheduler
 from aioparallel.records import Record
 
-__all__ = ["RetryQueue"]
+__all__ = ["Retries", "RetryQueue"]
+
+# Parked records that one turn of the event loop makes ready, at most (about half a millisecond).
+_AT_ONCE = 1_000
+# Entries of dropped sources that the queue may hold beside as many as are parked.
+_FORGOTTEN = 1_000
+# A timer may fire within the clock's resolution before its time; half a millisecond early is on time.
+_EARLY = 0.0005
 
 AnyRecord = Record[Any, Any]
 
 
 class RetryQueue:
-    """Parked records by the time of their next attempt (seconds on any one clock)."""
+    """Parked records by the time of their next attempt (seconds on any one clock). Plain."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, AnyRecord]] = []
@@ -45,3 +54,47 @@ class RetryQueue:
         while self._heap and self._heap[0][0] <= now and len(taken) < at_most:
             taken.append(heapq.heappop(self._heap)[2])
         return taken
+
+
+class Retries:
+    """Parks records, and makes them ready when their time has come. ``on_ready()`` hears that some are."""
+
+    def __init__(self, scheduler: Scheduler, on_ready: Callable[[], None]) -> None:
+        self._scheduler = scheduler
+        self._on_ready = on_ready
+        self._queue = RetryQueue()
+        # uvloop gives a handle without a time for a time that has come, so ours is kept beside it.
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0
+        self._closed = False
+
+    def park(self, record: AnyRecord, delay: float | None) -> None:
+        """Let it wait ``delay`` seconds; None: for good, because the run ends."""
+        if not self._scheduler.park(record) or delay is None:
+            return
+        self._queue.add(record, asyncio.get_running_loop().time() + delay)
+        if len(self._queue) > 2 * self._scheduler.parked + _FORGOTTEN:
+            # Records of dropped sources would stay until their time, which may be far away.
+            self._queue.keep(lambda one: one._source.current)
+        self._set_timer()
+
+    def close(self) -> None:
+        """Make nothing ready any more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _set_timer(self) -> None:
+        when = self._queue.next_time
+        if self._closed or when is None or (self._timer is not None and self._timer_at <= when):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at = asyncio.get_running_loop().call_at(when, self._unpark_due), when
+
+    def _unpark_due(self) -> None:
+        self._timer = None
+        for record in self._queue.due(asyncio.get_running_loop().time() + _EARLY, _AT_ONCE):
+            self._scheduler.unpark(record)
+        self._set_timer()  # at once, if more are due: each turn of the event loop takes some
+        self._on_ready()

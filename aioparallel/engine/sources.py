@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from aioparallel.records import Record
 
@@ -15,17 +15,24 @@ NO_CEILING = sys.maxsize
 """Every offset may start."""
 
 
+def _no_ledger(offsets: object) -> None:
+    """Nobody asks what is complete."""
+
+
 class Source:
-    """Lanes of records, as the scheduler keeps them. Written by the scheduler alone, but for what is said below.
+    """Lanes of records, as the scheduler keeps them; nobody else writes them.
 
     ``name``: lanes of two sources of one name are the same lanes, of which only one may run; a partition, for Kafka.
+    ``complete(offset)`` hears of a record that has ended by itself, ``complete_all(offsets)`` of all that have ended in
+    one turn. They belong to whoever made the source: a session sets those of its ledger.
     """
 
     __slots__ = (
         "buffered",
         "buffered_bytes",
         "ceiling",
-        "draining",
+        "complete",
+        "complete_all",
         "dropped",
         "full",
         "held",
@@ -35,34 +42,40 @@ class Source:
         "map_ceiling",
         "name",
         "parked",
+        "producing",
         "ready",
         "stopped",
     )
 
     def __init__(self, name: Hashable) -> None:
         self.name = name
+        self.complete: Callable[[int], None] = _no_ledger
+        self.complete_all: Callable[[Sequence[int]], None] = _no_ledger
         self.lanes: dict[Hashable, Record] = {}  # by key, the record that came last; see lanes.py
         self.ready: deque[Record] = deque()  # heads of lanes, and records without order
-        self.in_ring = False
+        self.in_ring = False  # among those that take turns; see fairness.py
         self.buffered = 0
         self.buffered_bytes = 0
-        self.parked = 0
-        self.in_flight = 0
+        # By source, so that to stop or drop one takes time by what it has, not by what all have.
+        self.parked: set[Record] = set()
+        self.in_flight: set[Record] = set()
+        self.producing: set[Record] = set()
         self.stopped = False  # draining or dropped: outcomes take the slow path
         self.dropped = False  # over: outcomes that still arrive change nothing
-        self.draining = 0  # records in flight or producing that a drain still waits for
         self.full = False  # too many parked: only retries start
         self.map_ceiling = NO_CEILING  # nothing above it starts; see Scheduler.set_ceiling()
         self.ceiling = NO_CEILING  # nothing above it starts without a closer look: map_ceiling, or -1 while full
         self.held: list[Record] = []  # ready, but not to be started now
 
     @property
+    def begun(self) -> int:
+        """Records in flight or producing: what a drain waits for."""
+        return len(self.in_flight) + len(self.producing)
+
+    @property
     def current(self) -> bool:
         """Whether outcomes of its records still count."""
         return not self.dropped
-
-    def complete(self, offsets: Sequence[int]) -> None:
-        """These records have their outcome. Called once a turn, with all that have ended in it."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"

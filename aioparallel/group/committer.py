@@ -59,8 +59,7 @@ class Committer:
         self.commits = 0
         self.failed_commits = 0
         self.cut_maps = 0
-        scheduler.succeeded_left = options.commit_after
-        scheduler.on_succeeded = self.soon
+        scheduler.tally.succeeded_left = options.commit_after
 
     async def run(self) -> None:
         """Commit for ever; ends by cancellation."""
@@ -71,7 +70,7 @@ class Committer:
                 async with asyncio.timeout(max(0.0, self._options.commit_interval - rest)):
                     await self._early.wait()
             self._early.clear()
-            self._scheduler.succeeded_left = self._options.commit_after
+            self._scheduler.tally.succeeded_left = self._options.commit_after
             await self.commit(self._sessions())
 
     def soon(self) -> None:

@@ -36,7 +36,6 @@ class Fetcher:
         self._intake = intake
         self._on_fetched = on_fetched
         self.state = "nothing assigned"
-        processor.scheduler.on_taken = self.replan
 
     def replan(self) -> None:
         """Something changed that decides what to fetch: room, sessions, pause."""
@@ -48,7 +47,7 @@ class Fetcher:
             sessions = dict(self._assignment.sessions)
             plan = self._intake.plan(list(sessions.values()))
             self.state = plan.state
-            self._processor.scheduler.taken_left = plan.starts_until_next
+            self._processor.scheduler.tally.taken_left = plan.starts_until_next
             try:
                 # Without quotas too: the client tells here when the group refuses this member.
                 fetched = await self._client.fetch(plan.quotas)

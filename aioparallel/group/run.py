@@ -16,6 +16,7 @@ from aioparallel.engine.handlers import Handler
 from aioparallel.engine.health import Problem
 from aioparallel.engine.outlets import Disposal, Outlet
 from aioparallel.engine.processor import Processor
+from aioparallel.engine.signals import Signals
 from aioparallel.engine.stats import BrokerOutputs, Stats
 from aioparallel.group.assignment import CANCEL_GRACE, Assignment
 from aioparallel.group.client import Client
@@ -51,14 +52,8 @@ class GroupRun:
         self._client = client
         self._options = options
         self._targets = targets
-        self._processor = Processor(
-            handler,
-            options,
-            outlet=outlet,
-            disposal=disposal,
-            on_fatal=self._fail,
-            on_idle=self._look_for_end,
-        )
+        signals = Signals()
+        self._processor = Processor(handler, options, signals, outlet=outlet, disposal=disposal)
         self._assignment = Assignment(
             client,
             group_id,
@@ -78,6 +73,8 @@ class GroupRun:
         self._assignment.committer = self._committer
         intake = Intake(options, self._processor.scheduler)
         self._fetcher = Fetcher(client, self._assignment, self._processor, intake, self._look_for_end)
+        signals.taken, signals.succeeded = self._fetcher.replan, self._committer.soon
+        signals.idle, signals.fatal = self._look_for_end, self._fail
         self._tasks: list[asyncio.Task[None]] = []
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._drain = True
@@ -177,7 +174,7 @@ class GroupRun:
         self._look_for_end()
 
     def _look_for_end(self) -> None:
-        if self._targets is None or self._end.done() or self._processor.scheduler.in_flight:
+        if self._targets is None or self._end.done() or self._processor.scheduler.begun:
             return
         if self._processor.scheduler.unfinished or not self._assignment.settled_down():
             return

@@ -35,13 +35,13 @@ class Session(Source):
     """
 
     __slots__ = (
+        "_ledger",
         "acknowledged",
         "acknowledged_version",
         "cut",
         "epoch",
         "fenced",
         "generation",
-        "ledger",
         "opened",
         "partition",
         "target",
@@ -76,9 +76,15 @@ class Session(Source):
         chosen = set(wanted)
         return [record for record in records if record.offset in chosen]
 
-    def complete(self, offsets: Sequence[int]) -> None:
-        """They are complete in the ledger."""
-        self.ledger.complete_all(offsets)
+    @property
+    def ledger(self) -> Ledger:
+        """Which offsets are complete. Set anew once the committed offset and map are known."""
+        return self._ledger
+
+    @ledger.setter
+    def ledger(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.complete, self.complete_all = ledger.complete, ledger.complete_all
 
     @property
     def state(self) -> SessionState:

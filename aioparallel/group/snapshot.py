@@ -30,21 +30,21 @@ def stats_of(
     outputs: tuple[BrokerOutputs, ...],
 ) -> Stats:
     """A snapshot of everything; walks the lanes, so a few times a second at most."""
-    scheduler = processor.scheduler
+    scheduler, tally = processor.scheduler, processor.scheduler.tally
     partitions = tuple(_partition_stats(client, session) for _, session in sorted(assignment.sessions.items()))
     lags = [partition.lag for partition in partitions]
     return Stats(
-        admitted=scheduler.admitted,
+        admitted=tally.admitted,
         buffered=scheduler.buffered,
         buffered_bytes=scheduler.buffered_bytes,
         parked=scheduler.parked,
-        in_flight=len(scheduler.in_flight),
-        producing=len(scheduler.producing),
-        succeeded=scheduler.succeeded,
-        dead_lettered=scheduler.dead_lettered,
-        skipped=scheduler.skipped,
-        dropped=scheduler.dropped,
-        failed_attempts=scheduler.failed_attempts,
+        in_flight=tally.in_flight,
+        producing=tally.producing,
+        succeeded=tally.succeeded,
+        dead_lettered=tally.dead_lettered,
+        skipped=tally.skipped,
+        dropped=tally.dropped,
+        failed_attempts=tally.failed_attempts,
         ready_lanes=scheduler.ready,
         lanes=sum(len(source.lanes) for source in scheduler.sources),
         lag=None if None in lags or not assignment.has_assignment else sum(lag for lag in lags if lag is not None),
@@ -77,7 +77,7 @@ def _partition_stats(client: Client, session: Session) -> PartitionStats:
         highest_completed=ledger.highest_completed,
         incompletes=incompletes,
         buffered=session.buffered,
-        parked=session.parked,
+        parked=len(session.parked),
         retries_only=session.full,
         lag=max(0, end - ledger.position) + incompletes if end is not None else None,
         map_cut_at=session.cut,
@@ -115,7 +115,7 @@ def problems_of(
     for session in sessions:
         if session.full:
             yield Problem(
-                "max_parked", f"{session.partition}: starts retries only, {session.parked} records wait for theirs"
+                "max_parked", f"{session.partition}: starts retries only, {len(session.parked)} records wait for theirs"
             )
         if session.cut is not None:
             yield Problem(

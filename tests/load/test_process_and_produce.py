@@ -38,7 +38,7 @@ async def transform(servers: str, source: str, target: str, producing: Producing
     )
     async with consumer:
         running = asyncio.ensure_future(consumer.run(handle))
-        while consumer._engine is None or consumer._engine._processor.scheduler.succeeded < RECORDS:
+        while consumer._engine is None or consumer._engine._processor.scheduler.tally.succeeded < RECORDS:
             await asyncio.sleep(0.005)
         ended = time.perf_counter()
         consumer.stop()

@@ -10,8 +10,9 @@ from collections.abc import Collection
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from aioparallel.engine.scheduler import ENDED, Outcome
+from aioparallel.engine.isolation import ENDED
 from aioparallel.engine.sources import NO_CEILING
+from aioparallel.engine.tally import Outcome
 from aioparallel.records import Record
 from tests.unit.engine.model import BEGUN, UNFINISHED, Entry, State
 from tests.unit.engine.model_group import Fate

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from aioparallel.engine.retries import RetryQueue
 from aioparallel.engine.scheduler import Scheduler
+from aioparallel.engine.sources import Source
 from aioparallel.group.client import Generation
 from aioparallel.group.sessions import Session
 from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map
@@ -66,9 +67,12 @@ class Sessions(RuleBasedStateMachine):
         self.model = Model(ordering, by_first_byte)
         # As the processor makes it: max_parked of the options, less what may be in flight when it is looked at.
         self.scheduler = Scheduler(
-            ordering, first_byte if by_first_byte else None, slots=workers, max_parked=max_parked
+            ordering,
+            first_byte if by_first_byte else None,
+            slots=workers,
+            max_parked=max_parked,
+            on_drained=self._note_drained,
         )
-        self.scheduler.on_drained = self._note_drained
         self.group = Group(PARTITIONS, metadata_limit)
         self.block = block
         options = Options(when_map_is_full="block" if block else "continue")
@@ -85,7 +89,7 @@ class Sessions(RuleBasedStateMachine):
         for partition, cells in enumerate(logs):
             self.fetch(partition, cells, 0)
 
-    def _note_drained(self) -> None:
+    def _note_drained(self, source: Source) -> None:
         self.drained = True
 
     def holding_of(self, partition: int) -> Holding:

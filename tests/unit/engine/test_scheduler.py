@@ -47,19 +47,19 @@ def test_a_session_beyond_its_share_of_the_slots_lets_the_others_go_first() -> N
     feed(scheduler, healthy, *(b"k%d" % n for n in range(500)))
     running: list[Record] = []
     for _ in range(400):
-        while len(scheduler.in_flight) < 10:
+        while scheduler.tally.in_flight < 10:
             record = scheduler.take()
             assert record is not None
             if record.partition == 1:
                 running.append(record)
-        assert hanging.in_flight <= 6
+        assert len(hanging.in_flight) <= 6
         scheduler.succeed(running.pop(0))
     for record in running:
         scheduler.succeed(record)
-    while len(scheduler.in_flight) < 10 and (record := scheduler.take()) is not None:
+    while scheduler.tally.in_flight < 10 and (record := scheduler.take()) is not None:
         if record.partition == 1:
             scheduler.succeed(record)
-    assert (hanging.in_flight, healthy.buffered) == (10, 0)
+    assert (len(hanging.in_flight), healthy.buffered) == (10, 0)
 
 
 def test_a_lane_has_one_record_in_flight() -> None:
@@ -153,11 +153,10 @@ def test_key_stays_closed_over_two_reassignments() -> None:
 
 def test_draining_counts_success_and_starts_nothing() -> None:
     """After stop() what is in flight may still complete; on_drained says when the last one has ended."""
-    scheduler, session = Scheduler(), make_session()
     calls: list[int] = []
+    scheduler, session = Scheduler(on_drained=lambda one: calls.append(one.begun)), make_session()
     a, b, _ = feed(scheduler, session, b"a", b"b", b"a")
     drain_ready(scheduler)
-    scheduler.on_drained = lambda: calls.append(session.draining)
     assert scheduler.stop(session) == 2
     scheduler.succeed(a)
     assert scheduler.take() is None
@@ -165,7 +164,7 @@ def test_draining_counts_success_and_starts_nothing() -> None:
     assert calls == [0]
     assert session.ledger.next_commit == 1
     scheduler.drop(session)
-    assert scheduler.admitted == 3 == scheduler.succeeded + scheduler.dropped
+    assert scheduler.tally.admitted == 3 == scheduler.tally.succeeded + scheduler.tally.dropped
 
 
 def test_ceiling_holds_back_higher_offsets() -> None:
@@ -313,9 +312,11 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_appears_or_vanishes(self) -> None:
-        s = self.scheduler
-        assert s.admitted == s.buffered + s.parked + len(s.in_flight) + s.succeeded + s.dropped
-        assert s.in_flight == set(self.running)
+        s, tally = self.scheduler, self.scheduler.tally
+        assert tally.admitted == s.buffered + s.parked + tally.in_flight + tally.succeeded + tally.dropped
+        assert tally.in_flight == len(self.running)
+        for session in self.sessions.values():
+            assert session.in_flight == {r for r in self.running if r._source is session}
         assert s.ready == sum(len(session.ready) for session in self.sessions.values())
         assert s.buffered >= 0
         assert s.buffered_bytes >= 0

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
-from aioparallel.engine.scheduler import Outcome
 from aioparallel.engine.sources import NO_CEILING
+from aioparallel.engine.tally import Outcome
 from aioparallel.options import Ordering
 from tests.examples import examples
 from tests.unit.engine.model import BEGUN, GAP, Cell, State
@@ -25,22 +25,25 @@ class SyncCore(Moves):
     @invariant()
     def conservation(self) -> None:
         """I5, over all and by session; nothing is recounted or clamped."""
-        scheduler, model = self.scheduler, self.model
-        assert scheduler.in_flight == {entry.record for entry in model.entries(State.IN_FLIGHT)}
-        assert scheduler.producing == {entry.record for entry in model.entries(State.PRODUCING)}
+        scheduler, tally, model = self.scheduler, self.scheduler.tally, self.model
+        assert tally.in_flight == len(model.entries(State.IN_FLIGHT))
+        assert tally.producing == len(model.entries(State.PRODUCING))
         assert scheduler.buffered == len(model.entries(State.BUFFERED))
         assert scheduler.parked == len(model.entries(State.PARKED))
-        ended = (scheduler.succeeded, scheduler.dead_lettered, scheduler.skipped)
+        ended = (tally.succeeded, tally.dead_lettered, tally.skipped)
         assert ended == tuple(model.ended.values())
-        assert (scheduler.admitted, scheduler.dropped) == (model.admitted, model.dropped)
-        assert scheduler.admitted == scheduler.unfinished + sum(ended) + scheduler.dropped
+        assert (tally.admitted, tally.dropped) == (model.admitted, model.dropped)
+        assert tally.admitted == scheduler.unfinished + sum(ended) + tally.dropped
         for holding in model.holdings.values():
             session = holding.session
             assert session.buffered == holding.count(State.BUFFERED)
             assert session.buffered_bytes == holding.buffered_bytes
-            assert session.parked == holding.count(State.PARKED)
-            assert session.in_flight == holding.count(State.IN_FLIGHT)
-            assert session.draining == (holding.count(*BEGUN) if holding.stopped else 0)
+            for state, records in (
+                (State.PARKED, session.parked),
+                (State.IN_FLIGHT, session.in_flight),
+                (State.PRODUCING, session.producing),
+            ):
+                assert records == {entry.record for entry in model.entries(state) if entry.owner is holding}
 
     @invariant()
     def exactly_what_may_start_is_ready(self) -> None:
@@ -60,7 +63,7 @@ class SyncCore(Moves):
         """I4: all in flight may fail beyond the bound, and all outputs that were on their way."""
         most = self.max_parked - 1 + self.workers + self.most_producing
         assert self.scheduler.parked <= most, "I4: more are parked than the bound allows"
-        assert len(self.scheduler.in_flight) <= self.workers
+        assert self.scheduler.tally.in_flight <= self.workers
         for holding in self.model.holdings.values():
             assert not holding.session.full or self.scheduler.parked * 8 >= self.max_parked * 3 - 8
 

@@ -6,15 +6,17 @@ from collections import deque
 
 from aioparallel.engine.sources import Source
 
-__all__ = ["Turns"]
+__all__ = ["FairRing"]
 
 
-class Turns:
-    """Sessions take turns; one that holds more than its share of the ``slots`` lets the others go first. So a topic
+class FairRing:
+    """Sources take turns; one that holds more than its share of the ``slots`` lets the others go first. So a topic
     whose handlers hang takes no more than its part from those that are well.
 
     It holds those sources that have something ready, and no others.
     """
+
+    __slots__ = ("_ring", "_slots")
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
@@ -23,14 +25,17 @@ class Turns:
     def __bool__(self) -> bool:
         return bool(self._ring)
 
-    def begin(self) -> Source:
-        """The source whose turn it is; it stays in front until :meth:`end`."""
+    def begin(self) -> Source | None:
+        """The source whose turn it is, which stays in front until :meth:`end`; None: nobody has anything ready."""
         ring = self._ring
+        if not ring:
+            return None
         count = len(ring)
-        for _ in range(count - 1):
-            if ring[0].in_flight * count <= self._slots:
-                break
-            ring.rotate(-1)
+        if len(ring[0].in_flight) * count > self._slots:
+            for _ in range(count - 1):
+                ring.rotate(-1)
+                if len(ring[0].in_flight) * count <= self._slots:
+                    break
         return ring[0]
 
     def end(self, source: Source) -> None:

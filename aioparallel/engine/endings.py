@@ -1,0 +1,258 @@
+"""From a handler's end to its record's outcome: everything that may follow, in the order in which it does.
+
+A plain end takes one step (:meth:`Endings.hand_over`, or nothing at all for None). Any other goes through
+:meth:`Endings.finish`, within the worker's slot: a deferral is waited for, outputs are collected, what is to leave
+waits for room; or the attempt has failed, and the failure policy decides. What was handed over comes back later through
+:meth:`Endings.delivered` and :meth:`Endings.undelivered`, and what was put away through :meth:`Endings.disposed`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from contextvars import Context
+
+from aioparallel.engine.deadlines import Watch
+from aioparallel.engine.failure_log import FailureLog
+from aioparallel.engine.failures import Decision, Failures, NotDue
+from aioparallel.engine.handlers import collect
+from aioparallel.engine.history import history_of
+from aioparallel.engine.hits import Hit, Worker
+from aioparallel.engine.isolation import Ended, drive, resume
+from aioparallel.engine.outlets import Abandoned, Disposal, Outlet
+from aioparallel.engine.retries import Retries
+from aioparallel.engine.scheduler import AnyRecord, Scheduler
+from aioparallel.engine.signals import Signals
+from aioparallel.engine.tally import Outcome
+from aioparallel.errors import HandlerCancelled, HandlerTimeout, RecordStopped
+from aioparallel.policies import FailurePolicy
+
+__all__ = ["Endings"]
+
+logger = logging.getLogger(__name__)
+
+
+class Endings:
+    """Gives each record that was started its outcome, or parks it, or puts it back.
+
+    It hears itself what became of what it let leave: it is the :class:`~aioparallel.engine.outlets.Receipts` of all.
+    ``notify()``: something may be ready, while the worker that calls is busy.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        policy: FailurePolicy,
+        outlet: Outlet,
+        disposal: Disposal,
+        retries: Retries,
+        signals: Signals,
+        notify: Callable[[], None],
+        watch: Watch | None,
+    ) -> None:
+        self._scheduler = scheduler
+        self._outlet = outlet
+        self._disposal = disposal
+        self._retries = retries
+        self._signals = signals
+        self._notify = notify
+        self._watch = watch
+        self._failures = Failures(policy)
+        self._log = FailureLog()
+
+    # -- within the worker's slot -----------------------------------------------------------------------
+
+    def hand_over(self, record: AnyRecord, ended: Ended) -> bool:
+        """Let outputs leave in one step where that is possible; what is not goes through :meth:`finish`."""
+        if not ended.is_plain or record._source.dropped or not self._outlet.offer(record, ended.value, self):
+            return False
+        ended.value = None  # or the worker would keep it until its next record
+        return True
+
+    async def finish(self, worker: Worker, record: AnyRecord, context: Context, ended: Ended) -> None:
+        """The record is in flight when this begins and is not when it ends. Raises what must end the worker."""
+        failure = ended.error
+        if failure is None:
+            try:
+                await self._conclude(worker, record, context, ended.value)
+            except BaseException as error:
+                failure = error
+        if failure is not None:
+            await self._failed(worker, record, failure)
+        if record._history is not None:
+            record._history.deferral = None
+        await worker.take_back_cancels()
+
+    async def _conclude(self, worker: Worker, record: AnyRecord, context: Context, value: object) -> None:
+        """The handler has returned: wait for a deferral, collect outputs, let them leave when there is room."""
+        # It succeeded: a cancel that came too late must not hit what follows.
+        await worker.take_back_cancels()
+        history = record._history
+        if history is not None and history.deferral is not None:
+            self._notify()
+            value = await history.deferral.wait()
+        if isinstance(value, AsyncIterable):
+            self._notify()
+            value = await self._collected(worker, record, context, value)
+        outputs = self._outlet.collect(record, value)
+        if outputs is None:
+            self._scheduler.succeed(record)
+            return
+        await self._until_room(self._outlet.room)
+        if record._source.dropped:
+            self._scheduler.put_back(record)  # dropped while it waited; its next owner runs it
+            return
+        self._scheduler.produce(record)
+        self._outlet.deliver(record, outputs, self)
+
+    async def _collected(
+        self, worker: Worker, record: AnyRecord, context: Context, outputs: AsyncIterable[object]
+    ) -> object:
+        """Collecting is the handler's own time: it has the deadline anew."""
+        driver = drive(lambda _: collect(outputs), worker.task.cancelling)
+        driver.send(None)
+        first = context.run(driver.send, record)
+        if self._watch is not None:
+            self._watch.enter(worker)
+        try:
+            ended = await resume(driver, context, first)
+        finally:
+            if self._watch is not None:
+                self._watch.leave(worker)
+        assert isinstance(ended, Ended)  # a list is always something to do about
+        if ended.error is not None:
+            raise ended.error
+        return ended.value
+
+    async def _until_room(self, room_in: Callable[[], Awaitable[None] | None]) -> None:
+        while (room := room_in()) is not None:
+            self._notify()  # this worker waits, others need not
+            await room
+
+    async def _failed(self, worker: Worker, record: AnyRecord, error: BaseException) -> None:
+        history = record._history
+        if history is not None and history.deferral is not None:
+            history.deferral.forget()
+        if isinstance(error, asyncio.CancelledError):
+            failure = self._cancelled(worker, record, error)
+            if failure is None:
+                return
+        elif isinstance(error, Exception):
+            failure = error
+        else:
+            self._scheduler.put_back(record)
+            raise error
+        try:
+            await worker.take_back_cancels()
+            await self._decided(record, failure)
+        except asyncio.CancelledError:
+            # In a drain, or from outside, while the record waited for room.
+            self._scheduler.put_back(record)
+            if worker.hit is None:
+                raise
+
+    def _cancelled(self, worker: Worker, record: AnyRecord, error: asyncio.CancelledError) -> Exception | None:
+        """What the record has failed with; None when this is no failure of its own."""
+        if worker.hit is Hit.DRAIN:
+            self._scheduler.put_back(record)  # its source is stopped: it ends as dropped
+            return None
+        if worker.hit is Hit.DEADLINE:
+            assert self._watch is not None
+            return HandlerTimeout(self._watch.seconds)
+        if not worker.task.cancelling():
+            return _own(error)
+        # A stray: from outside, from the handler's own task.cancel(), or from a timeout that an earlier record
+        # has left behind. The record starts once more at once; a second time it is its own failure.
+        history = history_of(record)
+        history.strayed = not history.strayed
+        if not history.strayed:
+            return _own(error)
+        self._scheduler.put_back(record)
+        raise error
+
+    async def _decided(self, record: AnyRecord, error: Exception) -> None:
+        decision = self._decide(record, error)
+        if decision is not None and (decision.retry_topic or decision.end == "dead_letter"):
+            await self._until_room(self._disposal.room)
+            if record._source.dropped:
+                self._scheduler.put_back(record)
+                return
+            self._scheduler.produce(record)
+        self._follow(record, error, decision)
+
+    # -- what becomes of a failure ----------------------------------------------------------------------
+
+    def _decide(self, record: AnyRecord, error: Exception) -> Decision | None:
+        """None when the decision itself failed, which ends the run."""
+        try:
+            decision = self._failures.decide(record, error, time.time())
+        except Exception as broken:
+            broken.add_note(f"while deciding what becomes of {record!r}, which failed with {error!r}")
+            self._signals.fatal(broken)
+            return None
+        if not isinstance(error, NotDue):
+            self._scheduler.tally.failed_attempts += 1
+            self._log.decided(record, error, decision, time.monotonic())
+        return decision
+
+    def _follow(self, record: AnyRecord, error: Exception, decision: Decision | None) -> None:
+        """The record is in flight, or producing if it is to be put away."""
+        if decision is None or decision.delay is not None:
+            self._retries.park(record, None if decision is None else decision.delay)
+        elif decision.end == "skip":
+            self._end(record, Outcome.SKIPPED)
+        elif decision.end == "stop":
+            self._retries.park(record, None)
+            stopped = RecordStopped(
+                f"{record.topic_partition} offset {record.offset} failed for good (attempt {record.attempt - 1}): "
+                f"{error!r}; its offset is not committed. Mend the cause and start again, or tell the failure policy "
+                'where such records go: FailurePolicy(dead_letter="a topic"), or give_up="skip"'
+            )
+            stopped.__cause__ = error
+            self._signals.fatal(stopped)
+        else:
+            self._disposal.dispose(record, error, decision.retry_topic, self.disposed)
+
+    # -- what has left ----------------------------------------------------------------------------------
+
+    def delivered(self, records: Sequence[AnyRecord]) -> None:
+        """See :class:`~aioparallel.engine.outlets.Receipts`."""
+        worker_comes = self._scheduler.has_ready
+        self._scheduler.end_produced(records)
+        self._look_around(worker_comes)
+
+    def undelivered(self, record: AnyRecord, error: Exception) -> None:
+        """See :class:`~aioparallel.engine.outlets.Receipts`."""
+        if isinstance(error, Abandoned) or record._source.dropped:
+            self._scheduler.put_back(record)
+            self._look_around()
+        else:
+            self._follow(record, error, self._decide(record, error))
+
+    def disposed(self, record: AnyRecord, error: Exception | None) -> None:
+        """It is put away, or not, because its source is stopped."""
+        if error is None:
+            self._end(record, Outcome.DEAD_LETTERED)
+        else:
+            self._retries.park(record, None)
+            self._look_around()
+
+    def _end(self, record: AnyRecord, outcome: Outcome) -> None:
+        worker_comes = self._scheduler.has_ready
+        self._scheduler.end(record, outcome)
+        self._look_around(worker_comes)
+
+    def _look_around(self, worker_comes: bool = False) -> None:
+        """``worker_comes``: something was ready before, so a worker was woken for it and will wake others."""
+        if not worker_comes:
+            self._notify()
+        if not self._scheduler.tally.producing:
+            self._signals.idle()
+
+
+def _own(error: asyncio.CancelledError) -> HandlerCancelled:
+    failure = HandlerCancelled()
+    failure.__cause__ = error
+    return failure

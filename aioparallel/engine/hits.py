@@ -1,0 +1,74 @@
+"""Cancelling one handler without its worker: a *hit* is marked on the worker, then its task is cancelled. The worker is
+suspended inside the handler whenever that can run, so the CancelledError lands there.
+
+A hit belongs to one start of one record: it is gone when that has ended, whatever its handler did about it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+from typing import Any, NamedTuple
+
+from aioparallel.records import Record
+
+__all__ = ["Hit", "Stuck", "Worker"]
+
+# Seconds after its deadline that a cancelled handler has to end before it is called stuck.
+STUCK_AFTER = 1.0
+# A timer may fire within the clock's resolution before its time; half a millisecond early is on time.
+EARLY = 0.0005
+
+
+class Hit(enum.Enum):
+    """Why a handler was cancelled."""
+
+    DEADLINE = enum.auto()
+    DRAIN = enum.auto()
+
+
+class Stuck(NamedTuple):
+    """A handler that goes on although it was cancelled."""
+
+    record: Record[Any, Any]
+    seconds: float
+    """Since it was cancelled."""
+
+
+class Worker:
+    """One task; what it runs, and whether and when that was cancelled."""
+
+    __slots__ = ("hit", "hit_at", "record", "task")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None]
+        self.record: Record[Any, Any] | None = None
+        self.hit: Hit | None = None
+        self.hit_at = 0.0
+
+    def strike(self, hit: Hit, now: float) -> None:
+        """Cancel the handler that runs. ``now``: of the event loop's clock."""
+        self.hit, self.hit_at = hit, now
+        self.task.cancel()
+
+    def end(self) -> None:
+        """The start has ended."""
+        self.record = self.hit = None
+
+    def stuck(self, now: float) -> Stuck | None:
+        """Its handler, if that goes on long after it was cancelled; None when it does not, or may still end."""
+        if self.hit is None or self.record is None or now - self.hit_at < STUCK_AFTER - EARLY:
+            return None
+        return Stuck(self.record, now - self.hit_at)
+
+    async def take_back_cancels(self) -> None:
+        """Take back cancellations that have outlived their handler. One that is pending (requested, not delivered)
+        lands in this sleep; ``uncancel`` alone would not clear it on Python 3.11 and 3.12."""
+        if not self.task.cancelling():
+            return
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        while self.task.cancelling():
+            self.task.uncancel()
+        self.hit = None

@@ -1,0 +1,124 @@
+"""A turn: records of one source are started, one after the other, until a handler suspends or fails.
+
+The books are kept by turn, not by record. Whatever looks at the scheduler from inside a handler has to let
+:meth:`Turn.keep_books` go first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aioparallel.engine.isolation import ENDED, Ended
+from aioparallel.engine.sources import Source
+from aioparallel.engine.tally import Tally
+from aioparallel.records import Record
+
+__all__ = ["HandOver", "Step", "Taken", "Turn"]
+
+AnyRecord = Record[Any, Any]
+
+Step = Callable[[AnyRecord], object]
+"""The first step of a record's handler: how it ended (:data:`~aioparallel.engine.isolation.ENDED` or an
+:class:`~aioparallel.engine.isolation.Ended`), or anything else when it goes on."""
+HandOver = Callable[[AnyRecord, Ended], bool]
+"""Whether this was the handler's plain end, and its outputs are on their way now: then the record is producing. What
+becomes of them is told later, never within this call."""
+Taken = tuple[AnyRecord, object]
+"""A record in flight, and what its first step has returned."""
+
+
+class Turn:
+    """The turn that runs now, or none. There is one object for all turns of a scheduler."""
+
+    __slots__ = ("_current", "_ended", "_handed_over", "_put_back", "_tally", "source")
+
+    def __init__(self, tally: Tally, put_back: Callable[[AnyRecord], None]) -> None:
+        self._tally = tally
+        self._put_back = put_back
+        self.source: Source | None = None
+        # What of it has ended, or is producing, and is not counted yet; and the record whose handler is in its first
+        # step, unless it is counted as in flight.
+        self._ended: list[AnyRecord] = []
+        self._handed_over: list[AnyRecord] = []
+        self._current: AnyRecord | None = None
+
+    # The hot path in one piece: every call would be paid for each record.
+    def run(  # noqa: PLR0912
+        self, source: Source, step: Step, hand_over: HandOver, most: int
+    ) -> Taken | None:
+        """Start ready records, up to ``most``. The first whose end is not plain is in flight, and comes back with what
+        its step returned; None: all that were started have ended well, or are producing. Where a step raises, its
+        record is put back."""
+        self.source = source
+        ready, lanes, ended = source.ready, source.lanes, self._ended
+        taken: Taken | None = None
+        try:
+            while ready and most > 0:
+                record = ready.popleft()
+                if record._parks or record.offset > source.ceiling:
+                    if not self._start_slowly(record, source):
+                        continue
+                else:
+                    self._current = record
+                most -= 1
+                outcome = step(record)
+                if self._current is not record:  # a retry, or somebody has looked: it is in flight
+                    taken = record, outcome
+                    break
+                if outcome is not ENDED:
+                    if type(outcome) is not Ended or not hand_over(record, outcome):
+                        self._current = None
+                        self._tally.start(record)
+                        taken = record, outcome
+                        break
+                    if self._current is not record:  # somebody has looked while it was handed over
+                        self._tally.produce(record)
+                        break
+                    self._handed_over.append(record)  # its lane stays closed
+                    continue
+                ended.append(record)
+                if record._lane is None:
+                    continue
+                following = record._next
+                if following is None:
+                    del lanes[record._lane]
+                else:
+                    record._next = None  # or whoever keeps a record would keep all that came after it
+                    ready.append(following)
+        except BaseException:
+            self.keep_books()
+            self.source = None
+            self._put_back(record)
+            raise
+        self._current = None
+        if ended or self._handed_over:
+            self.keep_books()
+        self.source = None
+        return taken
+
+    def _start_slowly(self, record: AnyRecord, source: Source) -> bool:
+        """Start a retry, which has books of its own; or hold the record back: False."""
+        self._current = None
+        if record.offset > (source.map_ceiling if record._parks else source.ceiling):
+            source.held.append(record)
+            return False
+        self.keep_books()
+        self._tally.start(record)
+        return True
+
+    def keep_books(self) -> None:
+        """Count what of this turn has ended or was handed over so far, and the record whose handler is in its first
+        step as in flight."""
+        source, ended, handed_over, current = self.source, self._ended, self._handed_over, self._current
+        if source is None:
+            return
+        if handed_over:
+            self._tally.start_and_produce(source, handed_over)
+            handed_over.clear()
+        if ended:
+            self._tally.start_and_succeed(source, ended)
+            ended.clear()
+        if current is not None:
+            self._current = None
+            self._tally.start(current)
