@@ -44,7 +44,9 @@ class Orphans:
     def __init__(self) -> None:
         self._names: dict[Hashable, _Name] = {}
 
-    def __bool__(self) -> bool:
+    @property
+    def left(self) -> bool:
+        """Whether there are any."""
         return bool(self._names)
 
     @property

@@ -62,6 +62,7 @@ class Scheduler:
         self._ordering = ordering
         self._order_by = order_by
         self._ring = FairRing(slots)
+        self._line = self._ring.line
         self._orphans = Orphans()
         self._on_drained = on_drained
         self._on_full = on_full
@@ -80,7 +81,7 @@ class Scheduler:
     @property
     def has_ready(self) -> bool:
         """Whether a worker would find something to start."""
-        return not self.paused and bool(self._ring)
+        return bool(self._line) and not self.paused
 
     @property
     def buffered(self) -> int:
@@ -112,6 +113,7 @@ class Scheduler:
     def admit(self, source: Source, records: Sequence[AnyRecord]) -> None:
         """Put records, ascending by offset, into their lanes."""
         lanes, ready = source.lanes, source.ready
+        orphans = self._orphans if self._orphans.left else None
         buffered_bytes = 0
         for record, key in zip(records, lane_keys(records, self._ordering, self._order_by), strict=False):
             raw_key, value = record.key, record.value
@@ -130,7 +132,7 @@ class Scheduler:
             lanes[key] = record
             if last is not None:
                 last._next = record
-            elif not (self._orphans and self._orphans.close(record)):
+            elif orphans is None or not orphans.close(record):
                 ready.append(record)
         if source not in self.sources:
             self.sources[source] = None
@@ -150,12 +152,14 @@ class Scheduler:
         ``hand_over(record, ended)`` is true are producing. The first that is neither is in flight, and comes back with
         what the step returned. None: there was no such record, or none at all; see :attr:`has_ready`.
         """
-        if self.paused or (source := self._ring.begin()) is None:
+        if not self._line or self.paused:
             return None
+        ring = self._ring
+        source = ring.begin()
         try:
             taken = self._turn.run(source, step, hand_over, most)
         finally:
-            self._ring.end(source)
+            ring.end(source)
         if taken is not None and taken[1] is ENDED:
             self.succeed(taken[0])
             return None

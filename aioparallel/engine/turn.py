@@ -44,14 +44,14 @@ class Turn:
         self._current: AnyRecord | None = None
 
     # The hot path in one piece: every call would be paid for each record.
-    def run(  # noqa: PLR0912
+    def run(  # noqa: C901, PLR0912, PLR0915
         self, source: Source, step: Step, hand_over: HandOver, most: int
     ) -> Taken | None:
         """Start ready records, up to ``most``. The first whose end is not plain is in flight, and comes back with what
         its step returned; None: all that were started have ended well, or are producing. Where a step raises, its
         record is put back."""
         self.source = source
-        ready, lanes, ended = source.ready, source.lanes, self._ended
+        ready, lanes, ended, tally = source.ready, source.lanes, self._ended, self._tally
         taken: Taken | None = None
         try:
             while ready and most > 0:
@@ -69,11 +69,18 @@ class Turn:
                 if outcome is not ENDED:
                     if type(outcome) is not Ended or not hand_over(record, outcome):
                         self._current = None
-                        self._tally.start(record)
+                        # As in tally.start(), whose call would be paid for each record that suspends.
+                        source.in_flight.add(record)
+                        tally.in_flight += 1
+                        source.buffered -= 1
+                        source.buffered_bytes -= record._size
+                        tally.taken_left -= 1
+                        if not tally.taken_left:
+                            tally.signals.taken()
                         taken = record, outcome
                         break
                     if self._current is not record:  # somebody has looked while it was handed over
-                        self._tally.produce(record)
+                        tally.produce(record)
                         break
                     self._handed_over.append(record)  # its lane stays closed
                     continue

@@ -83,9 +83,9 @@ class WorkerPool:
             worker.task = asyncio.Task(self._work(worker), loop=self._loop, name="aioparallel-worker")
             worker.task.add_done_callback(partial(self._ended, worker))
 
-    def let_others(self) -> None:
+    def _let_others(self) -> None:
         """:meth:`notify` if something is ready, while the worker that calls waits."""
-        if self._scheduler.has_ready and (self._idle or len(self._workers) < self._size):
+        if self._scheduler.has_ready:
             self.notify()
 
     def cancel(self, wanted: Callable[[AnyRecord], bool]) -> int:
@@ -165,7 +165,7 @@ class WorkerPool:
             context = new_context()
             return context.run(send, record)
 
-        run_ready = scheduler.run_ready
+        run_ready, idle, workers, size = scheduler.run_ready, self._idle, self._workers, self._size
         while not self._closing:
             if self._slice <= 0:
                 yield from self._end_slice().__await__()
@@ -183,7 +183,8 @@ class WorkerPool:
             if type(outcome) is Ended:
                 self._slice -= perf_counter() - began
             else:
-                self.let_others()
+                if idle or len(workers) < size:
+                    self._let_others()
                 if watch is not None:
                     watch.enter(worker)
                 try:

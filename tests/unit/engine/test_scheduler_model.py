@@ -124,7 +124,7 @@ class SyncCore(Moves):
         for holding in list(self.model.holdings.values()):
             if holding.stopped:
                 self._drop(holding)
-        assert not self.scheduler._orphans
+        assert not self.scheduler._orphans.left
 
     def _commit_the_end(self) -> None:
         self._rebalance()  # nothing is fenced any more

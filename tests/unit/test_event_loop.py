@@ -1,0 +1,51 @@
+"""The collector as a consumer's process has it. In a process of its own: it is set up once and for all."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+CYCLES = """
+import asyncio, gc, json, weakref
+from collections import deque
+from aioparallel.event_loop import quick_collections
+
+class Node: pass
+
+def cycle():
+    first, second = Node(), Node()
+    first.other, second.other = second, first
+    return first
+
+async def main():
+    most = 0
+    kept = deque(maxlen=30_000)  # each survives young collections, and dies when it is old
+    watched = []
+    for number in range(400_000):
+        node = cycle()
+        kept.append(node)
+        if number % 1_000 == 0:
+            watched.append(weakref.ref(node))
+            await asyncio.sleep(0)
+            most = max(most, gc.get_freeze_count())
+    alive = sum(reference() is not None for reference in watched)
+    return {"most": most, "alive": alive, "watched": len(watched)}
+
+quick_collections()
+quick_collections()
+began = gc.get_freeze_count()
+said = asyncio.run(main())
+print(json.dumps(said | {"began": began, "callbacks": len(gc.callbacks)}))
+"""
+
+
+def test_cycles_that_die_old_are_found() -> None:
+    """Objects in cycles that have survived young collections are frozen, and collected all the same before they are
+    many: of 400,000 cycles fewer than four in ten are alive at the end, and at no time half a million objects more."""
+    ran = subprocess.run([sys.executable, "-c", CYCLES], capture_output=True, text=True, timeout=120, check=True)
+    said = json.loads(ran.stdout)
+    print(said)
+    assert said["callbacks"] == 1
+    assert said["most"] < said["began"] + 500_000
+    assert said["alive"] < 0.4 * said["watched"]
