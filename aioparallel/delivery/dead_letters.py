@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 # Seconds between tries to put a record away: doubled each time.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+_CANCEL_GRACE = 0.5  # seconds a cancelled dead-letter function has to end
 _CALLS = 100  # dead-letter functions that run at once
 _TRACEBACK_LENGTH = 4_000  # characters, the end of it
 
@@ -70,12 +71,15 @@ class DeadLetters:
             self._tasks.add(task)
             task.add_done_callback(self._called)
 
-    def close(self) -> None:
-        """Try no more: what is not put away stays uncommitted."""
+    async def close(self) -> None:
+        """Try no more: what is not put away stays uncommitted. Functions that run are cancelled, and get a moment."""
         for timer in self._timers.values():
             timer.cancel()
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CANCEL_GRACE)
 
     # -- a topic ----------------------------------------------------------------------------------------
 
