@@ -35,8 +35,9 @@ logger = logging.getLogger(__name__)
 
 
 class GroupRun:
-    """Runs one handler over what one client is assigned; the client's ``RebalanceListener``. Made within a running event
-    loop, used once.
+    """Runs one handler over what one client is assigned; the client's ``RebalanceListener``.
+
+    Made within a running event loop, used once.
 
     ``state``: what is wanted of it, and what has become of it; whoever changes the former calls :meth:`follow`.
     ``targets``: with ``until="end"``, the end offset of each partition at the start; else None.
