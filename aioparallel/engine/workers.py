@@ -205,13 +205,15 @@ class WorkerPool:
         """The handler has returned: wait for a deferral, collect outputs, hand over."""
         # It succeeded: a cancel that came too late must not hit what follows.
         await self._take_back_cancels(worker)
-        history = record._history
-        if history is not None and history.deferral is not None:
-            self._let_others()
-            value = await history.deferral.wait()
         if isinstance(value, AsyncIterable):
             self._let_others()
             value = await self._collect(worker, record, context, value)
+        history = record._history
+        if history is not None and history.deferral is not None:
+            self._let_others()
+            value = await history.deferral.wait(value)
+            if isinstance(value, AsyncIterable):
+                value = await self._collect(worker, record, context, value)
         await self._on_returned(record, value)
 
     def _let_others(self) -> None:
