@@ -220,8 +220,9 @@ class Processor:
             broken.add_note(f"while deciding what becomes of {record!r}, which failed with {error!r}")
             self._on_fatal(broken)
             return None
-        if not isinstance(error, NotDue):
+        if not decision.waits:
             self.scheduler.failed_attempts += 1
+        if not isinstance(error, NotDue):
             self._failure_log.decided(record, error, decision, time.monotonic())
         return decision
 
