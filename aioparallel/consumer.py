@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, cast
+from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer
 from aioparallel.delivery.results import Result, ResultStream
@@ -28,10 +28,10 @@ from aioparallel.event_loop import loop_factory, quick_collections, stopping_sig
 from aioparallel.group.client import Client
 from aioparallel.group.run import GroupRun
 from aioparallel.group.run_state import RunState
-from aioparallel.handling import Handlers, check_middleware, handler_stack
+from aioparallel.handling import Handlers, HandlersOf, check_handlers, check_middleware, handler_stack
 from aioparallel.leaving import Leaving, with_retry_topics
-from aioparallel.options import OptionFields, Options, checked_text, checked_topics
-from aioparallel.records import Record, TopicPartition
+from aioparallel.options import Options, PlainFields, checked_text, checked_topics
+from aioparallel.records import K_co, Record, TopicPartition, V_co
 from aioparallel.resources import Resources
 
 __all__ = ["ParallelConsumer"]
@@ -42,7 +42,7 @@ T = TypeVar("T")
 _LEAVE_TIMEOUT = 5.0
 
 
-class ParallelConsumer:
+class ParallelConsumer(Generic[K_co, V_co]):
     """Reads topics as a member of a group and runs an async handler on many records at once.
 
     ::
@@ -56,7 +56,11 @@ class ParallelConsumer:
     ``group_id``: the consumer group that commits.
     ``client``, ``producer``: other Kafka clients in place of aiokafka, e.g. the in-memory ones of
     ``aioparallel.testing``; then ``bootstrap_servers`` and ``group_id`` only name things in messages.
-    Other keywords are the fields of :class:`aioparallel.options.Options`, with their meanings and defaults.
+    ``key_deserializer``, ``value_deserializer`` and all other keywords are the fields of
+    :class:`aioparallel.options.Options`, with their meanings and defaults.
+
+    For type checkers it is generic: what the deserialisers give is what the handler's record holds, bytes or None
+    where there is none. (A record without key or value has None there all the same.)
 
     Everything is checked here; raises :class:`~aioparallel.errors.ConfigurationError`.
     One consumer runs once, on one event loop. It installs no signal handlers (only :meth:`run_sync` does).
@@ -70,13 +74,17 @@ class ParallelConsumer:
         group_id: str,
         client: Client | None = None,
         producer: Producer | None = None,
-        **options: Unpack[OptionFields],
+        key_deserializer: Callable[[bytes], K_co] | None = None,
+        value_deserializer: Callable[[bytes], V_co] | None = None,
+        **options: Unpack[PlainFields],
     ) -> None:
         if not isinstance(bootstrap_servers, str) and isinstance(bootstrap_servers, Sequence):
             bootstrap_servers = ",".join(checked_text("bootstrap_servers", one) for one in bootstrap_servers)
         self._servers = checked_text("bootstrap_servers", bootstrap_servers)
         self._group_id = checked_text("group_id", group_id)
-        self.options = Options.of(options)
+        self.options = Options.of(
+            {**options, "key_deserializer": key_deserializer, "value_deserializer": value_deserializer}
+        )
         check_middleware(self.options.middleware)
         self._topics = with_retry_topics(checked_topics(topics), self.options.failures.retry_topics)
         self._leaving = Leaving(self._chosen_producer(client, producer), self.options, self._group_id)
@@ -167,12 +175,16 @@ class ParallelConsumer:
 
     # -- running ----------------------------------------------------------------------------------------
 
-    async def run(self, handler: Handlers) -> None:
+    async def run(self, handler: HandlersOf[K_co, V_co]) -> None:
         """Run ``handler`` on every record, or by topic: ``run({"orders": f, "refunds": g})``.
 
         A handler is an ``async def`` function of a :class:`~aioparallel.records.Record`. It returns None, or what is to
         be produced: an :class:`~aioparallel.records.Outgoing` or an iterable of them; or it yields them. The record is
         complete when the brokers have acknowledged all of them. When it raises, the record follows ``failures``.
+
+        What is not declared ``async def`` (itself, or below a partial, a method, ``__call__``, ``functools.wraps``) is
+        refused before anything is read, with ConfigurationError. Call a blocking function within one:
+        ``await asyncio.to_thread(function, record)``.
 
         Returns after :meth:`stop`, or at the end offsets with ``until="end"``, when everything is drained and
         committed. Raises what ended it otherwise. Cancelling it starts nothing more; leaving ``async with``
@@ -205,7 +217,7 @@ class ParallelConsumer:
         disposal = self._leaving.disposal()
         return GroupRun(self._client, self._group_id, self.options, handler, self._state, targets, outlet, disposal)
 
-    async def results(self, handler: Callable[[Record[Any, Any]], Awaitable[T]]) -> AsyncGenerator[Result[T], None]:
+    async def results(self, handler: Callable[[Record[K_co, V_co]], Awaitable[T]]) -> AsyncGenerator[Result[T], None]:
         """Run ``handler`` and give what it returns, with its record, as it comes: ``async for record, value in ...``.
 
         A record is complete when the loop asks for the next result. While ``max_concurrency`` results are unread,
@@ -238,13 +250,14 @@ class ParallelConsumer:
             return error
         return None
 
-    def run_sync(self, handler: Handlers) -> None:
+    def run_sync(self, handler: HandlersOf[K_co, V_co]) -> None:
         """Open, run and close in an event loop of its own (uvloop where there is one): for scripts.
 
         SIGINT and SIGTERM stop it with a drain, also while it connects; a second one no longer waits for handlers. The
         process is the consumer's own, so its garbage collector is set up for it
         (:func:`aioparallel.event_loop.quick_collections`).
         """
+        check_handlers(handler)  # before anything is connected
         quick_collections()
 
         async def main() -> None:

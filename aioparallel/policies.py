@@ -20,6 +20,7 @@ __all__ = [
     "RetryFunction",
     "RetryPolicy",
     "Verdict",
+    "is_async",
 ]
 
 EndOfPatience = Literal["dead_letter", "skip", "stop"]
@@ -158,7 +159,7 @@ class FailurePolicy:
         if isinstance(where, str):
             if not where.strip():
                 raise ConfigurationError("FailurePolicy dead_letter", where, "must be the name of a topic")
-        elif not _is_async(where):
+        elif not is_async(where):
             raise ConfigurationError(
                 "FailurePolicy dead_letter",
                 where,
@@ -219,12 +220,19 @@ class Producing:
             raise ConfigurationError("Producing client_options", self.client_options, "must be a mapping of names")
 
 
-def _is_async(function: object) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+def is_async(function: object) -> bool:
+    """Whether it was declared with ``async def``: itself, what a partial or a method stands for, its ``__call__``, or
+    what a wrapper made with ``functools.wraps`` goes around. Known before it is called."""
+    while function is not None:
+        for one in (function, getattr(function, "__call__", None)):  # noqa: B004
+            if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
+                return True
+        function = getattr(function, "__wrapped__", None)
+    return False
 
 
 def _is_plain(function: object) -> bool:
-    return callable(function) and not _is_async(function)
+    return callable(function) and not is_async(function)
 
 
 def _is_number(value: object) -> bool:

@@ -77,8 +77,7 @@ class Outgoing:
     partition: int | None = None
     timestamp: int | None = None
 
-    def check(self) -> None:
-        """Raises TypeError for what cannot be produced."""
+    def __post_init__(self) -> None:
         value, key = self.value, self.key
         # Most are right, and there may be many: a closer look only at those that may be wrong.
         if (
@@ -92,7 +91,8 @@ class Outgoing:
         ):
             _check_outgoing(self)
 
-    __post_init__ = check
+    check = __post_init__
+    """Raises TypeError for what cannot be produced."""
 
 
 def _check_outgoing(outgoing: Outgoing) -> None:

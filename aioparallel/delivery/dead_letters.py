@@ -109,7 +109,7 @@ class DeadLetters:
             return
         if isinstance(error, ProduceFailed) and not error.passing:
             # The letter is larger than the record was, and brokers have limits: leave out what may be left out.
-            letter = Outgoing(letter.topic, letter.value, letter.key, without_texts(letter.headers))
+            letter = Outgoing(letter.topic, letter.value, letter.key, without_texts(tuple(letter.headers)))
         # If the session goes meanwhile, the next try says so: a letter too many, at its next owner's as well.
         self._timers[record] = asyncio.get_running_loop().call_later(
             _pause(tries), self._send, record, letter, done, tries + 1
