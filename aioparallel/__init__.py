@@ -16,20 +16,63 @@ from aioparallel.delivery.results import Result
 from aioparallel.engine.deferral import Deferral
 from aioparallel.engine.health import Health, Problem
 from aioparallel.engine.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
-from aioparallel.errors import Reject, RetryLater
+from aioparallel.errors import (
+    AioparallelError,
+    BrokerStartError,
+    BrokerUnreachable,
+    ClientError,
+    ConfigurationError,
+    ConsumerStateError,
+    DeferralTimeout,
+    DeserializationError,
+    FetchFailed,
+    HandlerCancelled,
+    HandlerTimeout,
+    InvalidOutput,
+    NoCommittedOffset,
+    NoHandler,
+    NotAuthorized,
+    OffsetMapError,
+    OffsetOutOfRange,
+    ProduceFailed,
+    RecordFailure,
+    RecordStopped,
+    Reject,
+    RetryLater,
+    TopicNotFound,
+)
 from aioparallel.options import CallNext, Options, Ordering
 from aioparallel.policies import FailurePolicy, Producing, RetryPolicy
 from aioparallel.records import Failure, Origin, Outgoing, Produced, Record, TopicPartition
 from aioparallel.resources import resource
 
+__version__ = "0.1.0"
+
 __all__ = [
+    "AioparallelError",
     "BrokerOutputs",
+    "BrokerStartError",
+    "BrokerUnreachable",
     "CallNext",
+    "ClientError",
+    "ConfigurationError",
+    "ConsumerStateError",
     "Deferral",
+    "DeferralTimeout",
+    "DeserializationError",
     "Failure",
     "FailurePolicy",
+    "FetchFailed",
+    "HandlerCancelled",
+    "HandlerTimeout",
     "Health",
+    "InvalidOutput",
     "LongestLane",
+    "NoCommittedOffset",
+    "NoHandler",
+    "NotAuthorized",
+    "OffsetMapError",
+    "OffsetOutOfRange",
     "Options",
     "Ordering",
     "Origin",
@@ -37,14 +80,19 @@ __all__ = [
     "ParallelConsumer",
     "PartitionStats",
     "Problem",
+    "ProduceFailed",
     "Produced",
     "Producing",
     "Record",
+    "RecordFailure",
+    "RecordStopped",
     "Reject",
     "Result",
     "RetryLater",
     "RetryPolicy",
     "Stats",
+    "TopicNotFound",
     "TopicPartition",
+    "__version__",
     "resource",
 ]

@@ -6,8 +6,9 @@ import asyncio
 import contextvars
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, cast
+from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer
 from aioparallel.delivery.results import Result, ResultStream
@@ -16,6 +17,7 @@ from aioparallel.engine.health import Health, Problem
 from aioparallel.engine.outlets import Outlet
 from aioparallel.engine.producer import Producer
 from aioparallel.engine.stats import Stats
+from aioparallel.engine.waiting import to_the_end, unless
 from aioparallel.errors import (
     BrokerUnreachable,
     ClientError,
@@ -25,10 +27,11 @@ from aioparallel.errors import (
 from aioparallel.event_loop import loop_factory, quick_collections, stopping_signals
 from aioparallel.group.client import Client
 from aioparallel.group.run import GroupRun
-from aioparallel.handling import Handlers, check_middleware, handler_stack
+from aioparallel.group.run_state import RunState
+from aioparallel.handling import Handlers, HandlersOf, check_handlers, check_middleware, handler_stack
 from aioparallel.leaving import Leaving, with_retry_topics
-from aioparallel.options import OptionFields, Options, checked_text, checked_topics
-from aioparallel.records import Record, TopicPartition
+from aioparallel.options import Options, PlainFields, checked_text, checked_topics
+from aioparallel.records import K_co, Record, TopicPartition, V_co
 from aioparallel.resources import Resources
 
 __all__ = ["ParallelConsumer"]
@@ -39,7 +42,7 @@ T = TypeVar("T")
 _LEAVE_TIMEOUT = 5.0
 
 
-class ParallelConsumer:
+class ParallelConsumer(Generic[K_co, V_co]):
     """Reads topics as a member of a group and runs an async handler on many records at once.
 
     ::
@@ -53,7 +56,11 @@ class ParallelConsumer:
     ``group_id``: the consumer group that commits.
     ``client``, ``producer``: other Kafka clients in place of aiokafka, e.g. the in-memory ones of
     ``aioparallel.testing``; then ``bootstrap_servers`` and ``group_id`` only name things in messages.
-    Other keywords are the fields of :class:`aioparallel.options.Options`, with their meanings and defaults.
+    ``key_deserializer``, ``value_deserializer`` and all other keywords are the fields of
+    :class:`aioparallel.options.Options`, with their meanings and defaults.
+
+    For type checkers it is generic: what the deserialisers give is what the handler's record holds, bytes or None
+    where there is none. (A record without key or value has None there all the same.)
 
     Everything is checked here; raises :class:`~aioparallel.errors.ConfigurationError`.
     One consumer runs once, on one event loop. It installs no signal handlers (only :meth:`run_sync` does).
@@ -67,13 +74,17 @@ class ParallelConsumer:
         group_id: str,
         client: Client | None = None,
         producer: Producer | None = None,
-        **options: Unpack[OptionFields],
+        key_deserializer: Callable[[bytes], K_co] | None = None,
+        value_deserializer: Callable[[bytes], V_co] | None = None,
+        **options: Unpack[PlainFields],
     ) -> None:
         if not isinstance(bootstrap_servers, str) and isinstance(bootstrap_servers, Sequence):
             bootstrap_servers = ",".join(checked_text("bootstrap_servers", one) for one in bootstrap_servers)
         self._servers = checked_text("bootstrap_servers", bootstrap_servers)
         self._group_id = checked_text("group_id", group_id)
-        self.options = Options.of(options)
+        self.options = Options.of(
+            {**options, "key_deserializer": key_deserializer, "value_deserializer": value_deserializer}
+        )
         check_middleware(self.options.middleware)
         self._topics = with_retry_topics(checked_topics(topics), self.options.failures.retry_topics)
         self._leaving = Leaving(self._chosen_producer(client, producer), self.options, self._group_id)
@@ -86,13 +97,9 @@ class ParallelConsumer:
             client_options=self.options.client_options,
         )
         self._resources = Resources(self.options.resources)
-        self._state = "new"
+        self._state = RunState()
         self._engine: GroupRun | None = None
         self._results: ResultStream[Any] | None = None
-        self._run_ended: asyncio.Future[None] | None = None
-        self._failure: BaseException | None = None
-        self._stop_wanted: bool | None = None  # stop() before run(): whether to drain
-        self._paused = False
         self._found: set[TopicPartition] = set()
 
     def _chosen_producer(self, client: Client | None, producer: Producer | None) -> Producer | None:
@@ -113,13 +120,12 @@ class ParallelConsumer:
 
         Raises BrokerUnreachable, NotAuthorized, TopicNotFound, or what opening a resource raises.
         """
-        self._expect("new", "opened")
-        self._state = "open"
+        self._state.open()
         try:
             await self._connect()
             await self._resources.open(self.options.connect_timeout)
         except BaseException:
-            await self._leave()
+            await to_the_end(self._leave())
             raise
         return self
 
@@ -139,93 +145,86 @@ class ParallelConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Drain within ``drain_timeout``, commit, close the resources, leave the group."""
-        self._state = "closing"
+        """Drain within ``drain_timeout``, commit, leave the group, close the resources.
+
+        Cancelled meanwhile, it drains no longer, but the rest is done all the same, each step within its deadline (5 s
+        for the group, 10 s for each resource), before the CancelledError goes on.
+        """
+        await to_the_end(self._close(), on_cancel=partial(self.stop, drain=False))
+
+    async def _close(self) -> None:
+        self.stop()
+        if self._results is not None:
+            self._results.close()  # nobody reads any more
         try:
-            if self._results is not None:
-                self._results.close()  # nobody reads any more
+            await self._state.returned.wait()
             if self._engine is not None:
-                await self._close(self._engine)
+                await self._engine.close()
         finally:
             await self._leave()
 
-    async def _close(self, engine: GroupRun) -> None:
-        engine.stop(drain=True)
-        try:
-            if self._run_ended is not None:
-                await asyncio.wait([self._run_ended])
-            await engine.settle()
-        except asyncio.CancelledError:
-            engine.stop(drain=False)  # whoever cancels the closing wants no more waiting
-            raise
-        finally:
-            await engine.close()
-
     async def _leave(self) -> None:
-        self._state = "closed"
+        self._state.close()
         try:
-            await self._leaving.close()
-            await self._resources.close()
+            await self._leaving.close()  # first: outputs should not arrive behind those of the partition's next owner
         finally:
-            await self._client.stop(_LEAVE_TIMEOUT)
-
-    def _expect(self, state: str, verb: str) -> None:
-        if self._state != state:
-            hint = "use it in `async with consumer:`" if self._state == "new" else "make a new one"
-            raise ConsumerStateError(f"this consumer is {self._state} and cannot be {verb}; {hint}")
+            try:
+                await self._client.stop(_LEAVE_TIMEOUT)
+            finally:
+                await self._resources.close()
 
     # -- running ----------------------------------------------------------------------------------------
 
-    async def run(self, handler: Handlers) -> None:
+    async def run(self, handler: HandlersOf[K_co, V_co]) -> None:
         """Run ``handler`` on every record, or by topic: ``run({"orders": f, "refunds": g})``.
 
         A handler is an ``async def`` function of a :class:`~aioparallel.records.Record`. It returns None, or what is to
         be produced: an :class:`~aioparallel.records.Outgoing` or an iterable of them; or it yields them. The record is
         complete when the brokers have acknowledged all of them. When it raises, the record follows ``failures``.
 
+        What is not declared ``async def`` (itself, or below a partial, a method, ``__call__``, ``functools.wraps``) is
+        refused before anything is read, with ConfigurationError. Call a blocking function within one:
+        ``await asyncio.to_thread(function, record)``.
+
         Returns after :meth:`stop`, or at the end offsets with ``until="end"``, when everything is drained and
         committed. Raises what ended it otherwise. Cancelling it starts nothing more; leaving ``async with``
         then drains and commits.
         """
-        self._expect("open", "run")
+        self._state.expect_open()
         await self._run(handler, self._leaving.outlet)
 
     async def _run(self, handler: Handlers, outlet: Outlet | None) -> None:
         handle = handler_stack(handler, {found.topic for found in self._found}, self.options)
         if self._results is not None:
             handle = self._results.boxed(handle)
-        self._state = "running"
-        loop = asyncio.get_running_loop()
-        self._run_ended = loop.create_future()
+        self._state.begin()
         try:
-            targets = await self._targets()
-            if self._stop_wanted is not None:
+            targets = await unless(self._state.ending, self._targets())
+            if self._state.ending.is_set():
                 return
             self._engine = contextvars.copy_context().run(self._new_engine, handle, targets, outlet)
-            if self._paused:
-                self._engine.pause()
             await self._engine.run(self._topics)
         except BaseException as error:
-            self._failure = error
+            self._state.fail(error)
             raise
         finally:
-            self._run_ended.set_result(None)
+            self._state.leave_run()
 
     def _new_engine(
         self, handler: Handler, targets: Mapping[TopicPartition, int] | None, outlet: Outlet | None
     ) -> GroupRun:
         self._resources.reach()  # within a context of its own, which handlers copy
         disposal = self._leaving.disposal()
-        return GroupRun(self._client, self._group_id, self.options, handler, targets, outlet, disposal)
+        return GroupRun(self._client, self._group_id, self.options, handler, self._state, targets, outlet, disposal)
 
-    async def results(self, handler: Callable[[Record[Any, Any]], Awaitable[T]]) -> AsyncGenerator[Result[T], None]:
+    async def results(self, handler: Callable[[Record[K_co, V_co]], Awaitable[T]]) -> AsyncGenerator[Result[T], None]:
         """Run ``handler`` and give what it returns, with its record, as it comes: ``async for record, value in ...``.
 
         A record is complete when the loop asks for the next result. While ``max_concurrency`` results are unread,
         handlers that have ended wait: a slow reader slows the reading down. Ends and raises like :meth:`run`; what was
         not read runs again at the next start. After leaving the loop early, leave the ``async with`` too.
         """
-        self._expect("open", "run")
+        self._state.expect_open()
         self._results = stream = ResultStream[T](self.options.max_concurrency)
         running = asyncio.get_running_loop().create_task(self._run_aside(cast("Handlers", handler), stream))
         running.add_done_callback(lambda _: stream.end())
@@ -251,25 +250,30 @@ class ParallelConsumer:
             return error
         return None
 
-    def run_sync(self, handler: Handlers) -> None:
+    def run_sync(self, handler: HandlersOf[K_co, V_co]) -> None:
         """Open, run and close in an event loop of its own (uvloop where there is one): for scripts.
 
-        SIGINT and SIGTERM stop it with a drain; a second one no longer waits for handlers. The process is the
-        consumer's own, so its garbage collector is set up for it (:func:`aioparallel.event_loop.quick_collections`).
+        SIGINT and SIGTERM stop it with a drain, also while it connects; a second one no longer waits for handlers. The
+        process is the consumer's own, so its garbage collector is set up for it
+        (:func:`aioparallel.event_loop.quick_collections`).
         """
+        check_handlers(handler)  # before anything is connected
         quick_collections()
 
         async def main() -> None:
-            loop = asyncio.get_running_loop()
-            with stopping_signals(loop, self._on_signal):
-                async with self:
+            with stopping_signals(asyncio.get_running_loop(), self._on_signal):
+                if await unless(self._state.ending, self.__aenter__()) is None:
+                    return  # stopped before it was open
+                try:
                     await self.run(handler)
+                finally:
+                    await self.__aexit__(None, None, None)
 
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(main())
 
     def _on_signal(self) -> None:
-        self.stop(drain=self._stop_wanted is None)
+        self.stop(drain=not self._state.ending.is_set())
 
     async def _targets(self) -> Mapping[TopicPartition, int] | None:
         if self.options.until is None:
@@ -287,21 +291,22 @@ class ParallelConsumer:
     def stop(self, drain: bool = True) -> None:
         """Let :meth:`run` end: nothing new starts; handlers in flight get ``drain_timeout`` seconds, or are
         cancelled at once without ``drain``; then a last commit. May be called at any time, more than once."""
-        self._stop_wanted = drain and self._stop_wanted is not False
-        if self._engine is not None:
-            self._engine.stop(drain)
+        self._state.stop(drain)
+        self._follow()
 
     def pause(self) -> None:
         """Start and fetch nothing until :meth:`resume`. The group membership stays, commits go on."""
-        self._paused = True
-        if self._engine is not None:
-            self._engine.pause()
+        self._state.pause()
+        self._follow()
 
     def resume(self) -> None:
         """Go on after :meth:`pause`."""
-        self._paused = False
+        self._state.resume()
+        self._follow()
+
+    def _follow(self) -> None:
         if self._engine is not None:
-            self._engine.resume()
+            self._engine.follow()
 
     async def commit_now(self) -> None:
         """Commit everything that is complete at this moment; returns when the broker has acknowledged it.
@@ -330,12 +335,13 @@ class ParallelConsumer:
         if self._engine is None:
             return Health(running=False, problems=self._ended_badly())
         problems = (*self._leaving.problems, *self._engine.problems(self._leaving.undelivered))
-        return Health(running=self._engine.running, problems=(*self._ended_badly(), *problems))
+        return Health(running=self._state.is_running, problems=(*self._ended_badly(), *problems))
 
     def _ended_badly(self) -> tuple[Problem, ...]:
-        if not isinstance(self._failure, Exception):
+        failure = self._state.failure
+        if not isinstance(failure, Exception):
             return ()
-        return (Problem("failed", f"the run ended with {type(self._failure).__name__}: {self._failure}"),)
+        return (Problem("failed", f"the run ended with {type(failure).__name__}: {failure}"),)
 
     @property
     def resources(self) -> Mapping[str, object]:

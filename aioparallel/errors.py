@@ -221,11 +221,16 @@ class RecordStopped(RecordFailure):
 
 class RetryLater(AioparallelError):
     """Raise it in a handler to have the record tried again after ``delay`` seconds: for what is expected, such as a
-    service that asks for patience. Logged at DEBUG. It is an attempt like any other: the policy's limits count it."""
+    service that asks for patience. Logged at DEBUG. **Waiting is not failing**: it counts no attempt, and its seconds
+    do not count for ``RetryPolicy(max_elapsed=...)``; ``RetryPolicy(max_wait=...)`` bounds it.
+
+    Raises ConfigurationError unless ``delay`` is from 0 to 10,000,000.
+    """
 
     def __init__(self, delay: float, reason: str = "") -> None:
-        if not delay >= 0:
-            raise ConfigurationError("RetryLater delay", delay, "seconds, 0 or more")
+        given: object = delay
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < 1e7:
+            raise ConfigurationError("RetryLater delay", delay, "must be seconds, from 0 to 10,000,000")
         super().__init__(reason or f"try again in {delay:g} s")
         self.delay = delay
 

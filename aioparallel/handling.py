@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from aioparallel.delivery.retry_topics import from_retry_topics
 from aioparallel.engine.handlers import Handler, coroutine_handler
 from aioparallel.errors import ConfigurationError, DeserializationError, NoHandler
 from aioparallel.options import CallNext, Deserializer, Middleware, Options
-from aioparallel.records import Record
+from aioparallel.policies import is_async
+from aioparallel.records import K_co, Outgoing, Record, V_co
 
-__all__ = ["Handlers", "check_middleware", "handler_stack"]
+__all__ = ["Handlers", "HandlersOf", "Outputs", "check_handlers", "check_middleware", "handler_stack"]
 
-Handlers = Handler | Mapping[str, Handler]
+Outputs = Outgoing | Iterable[Outgoing] | AsyncIterable[Outgoing] | None
+"""What a handler may return."""
+HandlerOf = Callable[[Record[K_co, V_co]], Awaitable[Outputs]] | Callable[[Record[K_co, V_co]], AsyncIterable[Outgoing]]
+"""A handler of records whose keys and values are of these types."""
+HandlersOf = HandlerOf[K_co, V_co] | Mapping[str, HandlerOf[K_co, V_co]]
 """One handler for all topics, or one by topic."""
+Handlers = Handler | Mapping[str, Handler]
+"""The same, of any types."""
 _Run = Callable[[Record[Any, Any]], Coroutine[Any, Any, object]]
 
 
@@ -43,12 +50,19 @@ def check_middleware(middleware: Sequence[Middleware]) -> None:
         _check(one, "middleware", "two arguments, the record and call_next", 2)
 
 
-def _one_handler(handlers: Handlers, topics: set[str]) -> Handler:
+def check_handlers(handlers: Handlers) -> None:
+    """Raises ConfigurationError for what cannot be a handler."""
     if not isinstance(handlers, Mapping):
         _check(handlers, "handler", "one argument, the record", 1)
-        return handlers
+        return
     for topic, handler in handlers.items():
         _check(handler, f"handler for topic {topic!r}", "one argument, the record", 1)
+
+
+def _one_handler(handlers: Handlers, topics: set[str]) -> Handler:
+    check_handlers(handlers)
+    if not isinstance(handlers, Mapping):
+        return handlers
     missing = sorted(topics - set(handlers))
     if missing:
         raise ConfigurationError("handler", sorted(handlers), f"has none for topic {', '.join(missing)}")
@@ -67,6 +81,13 @@ def _check(function: object, name: str, wanted: str, arguments: int) -> None:
     called: object = getattr(function, "__call__", None)  # noqa: B004 - of an object; a function has none of its own
     if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(called):
         raise ConfigurationError(name, function, "must be an `async def` function, this is a plain one with `yield`")
+    if not is_async(function):
+        raise ConfigurationError(
+            name,
+            function,
+            "must be an `async def` function, or a partial, a method, a `__call__` or a wrapper (functools.wraps) of "
+            "one; call a blocking function within one: `await asyncio.to_thread(function, record)`",
+        )
 
 
 def _by_topic(handlers: dict[str, Handler]) -> Handler:

@@ -83,10 +83,12 @@ class Leaving:
 
     async def close(self) -> None:
         """After the last drain: fail what is not acknowledged, disconnect."""
-        if self._dead_letters is not None:
-            self._dead_letters.close()
-        if self._producer is not None:
-            await self._producer.stop(_LAST_ACKNOWLEDGEMENTS)
+        try:
+            if self._dead_letters is not None:
+                await self._dead_letters.close()
+        finally:
+            if self._producer is not None:
+                await self._producer.stop(_LAST_ACKNOWLEDGEMENTS)
 
 
 def _topics_of(failures: FailurePolicy) -> list[str]:

@@ -19,7 +19,17 @@ from aioparallel.errors import ConfigurationError
 from aioparallel.policies import FailurePolicy, Producing
 from aioparallel.records import Record, TopicPartition
 
-__all__ = ["CallNext", "Deserializer", "Middleware", "OptionFields", "Options", "OrderBy", "Ordering", "Resource"]
+__all__ = [
+    "CallNext",
+    "Deserializer",
+    "Middleware",
+    "OptionFields",
+    "Options",
+    "OrderBy",
+    "Ordering",
+    "PlainFields",
+    "Resource",
+]
 
 OrderBy = Callable[[Record[Any, Any]], Hashable]
 Deserializer = Callable[[bytes], object]
@@ -48,8 +58,8 @@ class Ordering(enum.Enum):
     """None: every record may run at any time."""
 
 
-class OptionFields(TypedDict, total=False):
-    """The names and types of :class:`Options`, for constructors that pass them on. See there for meanings."""
+class PlainFields(TypedDict, total=False):
+    """:class:`OptionFields` without those that decide what a handler's record holds."""
 
     ordering: Ordering
     order_by: OrderBy | None
@@ -64,8 +74,6 @@ class OptionFields(TypedDict, total=False):
     handler_timeout: float | None
     failures: FailurePolicy
     producing: Producing
-    key_deserializer: Deserializer | None
-    value_deserializer: Deserializer | None
     middleware: Sequence[Middleware]
     resources: Mapping[str, Resource]
     auto_offset_reset: Literal["earliest", "latest", "error"]
@@ -79,6 +87,13 @@ class OptionFields(TypedDict, total=False):
     heartbeat_interval: float
     rebalance_timeout: float
     client_options: Mapping[str, object]
+
+
+class OptionFields(PlainFields, total=False):
+    """The names and types of :class:`Options`, for constructors that pass them on. See there for meanings."""
+
+    key_deserializer: Deserializer | None
+    value_deserializer: Deserializer | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

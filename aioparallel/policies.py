@@ -20,6 +20,7 @@ __all__ = [
     "RetryFunction",
     "RetryPolicy",
     "Verdict",
+    "is_async",
 ]
 
 EndOfPatience = Literal["dead_letter", "skip", "stop"]
@@ -27,7 +28,8 @@ EndOfPatience = Literal["dead_letter", "skip", "stop"]
 Verdict = float | EndOfPatience
 """Seconds until the next attempt, or what becomes of the record instead."""
 RetryFunction = Callable[[Record[Any, Any], Exception, int], Verdict]
-"""Called with the record, what its handler raised, and the number of attempts so far (1 or more)."""
+"""Called with the record, what its handler raised, and the number of attempts so far (1 or more). Also for a
+RetryLater: a delay for it counts no attempt, so the next call sees the same number."""
 DeadLetterFunction = Callable[[Record[Any, Any], Exception], Awaitable[None]]
 """Puts a record away by itself; when it returns the record is done with, when it raises it is called again."""
 OnProduced = Callable[[Record[Any, Any], Outgoing, Produced], None]
@@ -52,9 +54,14 @@ class RetryPolicy:
     jitter: float = 0.1
     """Part of the delay by which it varies, 0 to 1, so that what failed together is not tried again together."""
     max_attempts: int | None = None
-    """Calls of the handler, the first included; None: any number. Counted anew in each retry topic."""
+    """Calls of the handler, the first included, those not counted that ended with RetryLater; None: any number. Counted
+    anew in each retry topic."""
     max_elapsed: float | None = None
-    """Seconds since the first failure after which no attempt is started any more; None: any time."""
+    """Seconds since the first failure after which no attempt is started any more, without those that RetryLater asked
+    for; None: any time."""
+    max_wait: float | None = None
+    """Seconds since the first RetryLater of a record in which its waits must end: one that would end later ends the
+    patience. Waiting is not failing, so nothing else bounds it. None: any time."""
     retry_on: type[Exception] | tuple[type[Exception], ...] = Exception
     """Only these exceptions are tried again; others end the patience at once."""
 
@@ -67,8 +74,9 @@ class RetryPolicy:
             raise ConfigurationError("RetryPolicy jitter", self.jitter, "must be from 0 to 1")
         if self.max_attempts is not None and (not _is_whole(self.max_attempts) or self.max_attempts < 1):
             raise ConfigurationError("RetryPolicy max_attempts", self.max_attempts, "must be None, or 1 or more")
-        if self.max_elapsed is not None:
-            _check_seconds("RetryPolicy max_elapsed", self.max_elapsed)
+        for name in ("max_elapsed", "max_wait"):
+            if getattr(self, name) is not None:
+                _check_seconds(f"RetryPolicy {name}", getattr(self, name))
         kinds: tuple[object, ...] = self.retry_on if isinstance(self.retry_on, tuple) else (self.retry_on,)
         if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
             raise ConfigurationError(
@@ -77,24 +85,29 @@ class RetryPolicy:
 
     @property
     def is_endless(self) -> bool:
-        """Whether some failure is tried again for ever."""
+        """Whether what fails is tried again for ever."""
         return self.max_attempts is None and self.max_elapsed is None
 
-    def delay(self, error: Exception, attempts: int, elapsed: float, wish: float | None = None) -> float | None:
+    def delay(self, error: Exception, attempts: int, elapsed: float) -> float | None:
         """Seconds until the next attempt, or None when the patience has ended.
 
-        ``attempts``: made so far. ``elapsed``: seconds since the first failure. ``wish``: the delay that a
-        ``RetryLater`` asks for, taken as it is.
+        ``attempts``: made so far. ``elapsed``: seconds since the first failure, without those of waits.
         """
-        if wish is None and not isinstance(error, self.retry_on):
+        if not isinstance(error, self.retry_on):
             return None
         if self.max_attempts is not None and attempts >= self.max_attempts:
             return None
-        if wish is None:
-            wish = self._planned(attempts) * (1 + self.jitter * random.uniform(-1, 1))
-        if self.max_elapsed is not None and elapsed + wish > self.max_elapsed:
+        planned = self._planned(attempts) * (1 + self.jitter * random.uniform(-1, 1))
+        if self.max_elapsed is not None and elapsed + planned > self.max_elapsed:
             return None
-        return wish
+        return planned
+
+    def wait(self, wish: float, waiting: float) -> float | None:
+        """The delay that a RetryLater asks for, as it is, or None when the patience has ended.
+
+        ``waiting``: seconds since the record's first RetryLater.
+        """
+        return wish if self.max_wait is None or waiting + wish <= self.max_wait else None
 
     def _planned(self, attempts: int) -> float:
         try:
@@ -146,7 +159,7 @@ class FailurePolicy:
         if isinstance(where, str):
             if not where.strip():
                 raise ConfigurationError("FailurePolicy dead_letter", where, "must be the name of a topic")
-        elif not _is_async(where):
+        elif not is_async(where):
             raise ConfigurationError(
                 "FailurePolicy dead_letter",
                 where,
@@ -162,11 +175,12 @@ class FailurePolicy:
             _check_seconds(f"FailurePolicy retry_topics[{topic!r}]", delay)
         if self.dead_letter in topics:
             raise ConfigurationError("FailurePolicy dead_letter", self.dead_letter, "is one of the retry_topics")
-        if isinstance(self.retry, RetryPolicy) and self.retry.is_endless:
+        if isinstance(self.retry, RetryPolicy) and self.retry.is_endless and self.retry.max_wait is None:
             raise ConfigurationError(
                 "FailurePolicy retry_topics",
                 dict(topics),
-                "would never be used: retry has no end; give it max_attempts (1: straight to the first) or max_elapsed",
+                "would never be used: retry has no end; give it max_attempts (1: straight to the first), max_elapsed "
+                "or max_wait",
             )
 
     @property
@@ -206,12 +220,19 @@ class Producing:
             raise ConfigurationError("Producing client_options", self.client_options, "must be a mapping of names")
 
 
-def _is_async(function: object) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+def is_async(function: object) -> bool:
+    """Whether it was declared with ``async def``: itself, what a partial or a method stands for, its ``__call__``, or
+    what a wrapper made with ``functools.wraps`` goes around. Known before it is called."""
+    while function is not None:
+        for one in (function, getattr(function, "__call__", None)):  # noqa: B004
+            if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
+                return True
+        function = getattr(function, "__wrapped__", None)
+    return False
 
 
 def _is_plain(function: object) -> bool:
-    return callable(function) and not _is_async(function)
+    return callable(function) and not is_async(function)
 
 
 def _is_number(value: object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
@@ -66,13 +66,14 @@ class Outgoing:
     ``partition``: None lets the key decide, as Kafka's own producers do (murmur2); a record without a key goes to
     any partition. ``timestamp``: milliseconds since the epoch; None is the time of sending.
 
-    Raises TypeError at once for anything else, naming it.
+    Raises TypeError at once for anything else, naming it. It may be changed until it is handed over, where it is
+    checked again.
     """
 
     topic: str
     value: bytes | None = None
     key: bytes | None = None
-    headers: Headers = ()
+    headers: Sequence[tuple[str, bytes | None]] = ()
     partition: int | None = None
     timestamp: int | None = None
 
@@ -84,11 +85,14 @@ class Outgoing:
             or not self.topic
             or (value is not None and type(value) is not bytes)
             or (key is not None and type(key) is not bytes)
-            or self.headers
+            or self.headers != ()
             or self.partition is not None
             or self.timestamp is not None
         ):
             _check_outgoing(self)
+
+    check = __post_init__
+    """Raises TypeError for what cannot be produced."""
 
 
 def _check_outgoing(outgoing: Outgoing) -> None:

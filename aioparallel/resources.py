@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -20,6 +21,8 @@ T = TypeVar("T")
 
 # Seconds that closing one of them may take.
 _CLOSE_TIMEOUT = 10.0
+# Seconds that it has to end after it was cancelled, when that time is up.
+_CANCEL_GRACE = 0.5
 _reachable: ContextVar[Mapping[str, object]] = ContextVar("aioparallel_resources")
 
 
@@ -47,35 +50,84 @@ class Resources:
 
     def __init__(self, factories: Mapping[str, Resource]) -> None:
         self._factories = factories
-        self._open: list[tuple[str, AbstractAsyncContextManager[object]]] = []
+        self._open: list[_Lifetime] = []
         self.opened: dict[str, object] = {}
 
     async def open(self, timeout: float) -> None:
         """Open all, in their order, each within ``timeout`` seconds. What fails names the resource; closing what is
         open is up to the caller."""
         for name, factory in self._factories.items():
-            try:
-                manager = _checked(factory())
-                async with asyncio.timeout(timeout):
-                    self.opened[name] = await manager.__aenter__()
-            except BaseException as error:
-                error.add_note(f"while opening resource {name!r}")
-                raise
-            self._open.append((name, manager))
+            lifetime = _Lifetime(name, factory)
+            self._open.append(lifetime)
+            self.opened[name] = await lifetime.open(timeout)
 
     async def close(self) -> None:
-        """Close all, the last first; what goes wrong is logged."""
+        """Close all, the last first; what goes wrong is logged. Each has its deadline, also one that ignores being
+        cancelled."""
         while self._open:
-            name, manager = self._open.pop()
-            try:
-                async with asyncio.timeout(_CLOSE_TIMEOUT):
-                    await manager.__aexit__(None, None, None)
-            except Exception:
-                logger.exception("resource %r did not close", name, extra={"action": "resource_close_failed"})
+            await self._open.pop().close()
 
     def reach(self) -> None:
         """Let :func:`resource` find them in the current context, and in those copied from it."""
         _reachable.set(self.opened)
+
+
+class _Lifetime:
+    """One resource, opened and closed in one task of its own: task groups and cancel scopes need that, and no
+    cancellation of those who open and close the consumer reaches into its closing."""
+
+    def __init__(self, name: str, factory: Resource) -> None:
+        self._name = name
+        self._factory = factory
+        self._unwanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self, timeout: float) -> object:
+        """The opened resource. Raises what opening it raises, or TimeoutError."""
+        loop = asyncio.get_running_loop()
+        opened: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
+        self._task = loop.create_task(self._live(timeout, opened), name=f"aioparallel-resource-{self._name}")
+        try:
+            # Not the future itself: a cancellation of this wait is none of it.
+            await asyncio.wait((opened,))
+        except asyncio.CancelledError:
+            self._task.cancel()  # close() waits for it
+            raise
+        value, error = opened.result()
+        if error is not None:
+            error.add_note(f"while opening resource {self._name!r}")
+            raise error
+        return value
+
+    async def close(self) -> None:
+        """Returns when it is closed, or its time is up."""
+        assert self._task is not None
+        self._unwanted.set()
+        done, _ = await asyncio.wait((self._task,), timeout=_CLOSE_TIMEOUT + _CANCEL_GRACE)
+        if not done:
+            logger.error(
+                "resource %r did not close within %g s, and ignores that it was cancelled; it is left behind",
+                self._name,
+                _CLOSE_TIMEOUT,
+                extra={"action": "resource_close_failed"},
+            )
+
+    async def _live(self, timeout: float, opened: asyncio.Future[tuple[object, BaseException | None]]) -> None:
+        try:
+            manager = _checked(self._factory())
+            async with asyncio.timeout(timeout):
+                value = await manager.__aenter__()
+        except BaseException as error:
+            opened.set_result((None, error))
+            return
+        opened.set_result((value, None))
+        with contextlib.suppress(asyncio.CancelledError):  # the loop is shutting down: close it now
+            await self._unwanted.wait()
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
+                await manager.__aexit__(None, None, None)
+        except Exception:
+            logger.exception("resource %r did not close", self._name, extra={"action": "resource_close_failed"})
 
 
 def _checked(manager: object) -> AbstractAsyncContextManager[object]:

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 # Seconds between tries to put a record away: doubled each time.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+_CANCEL_GRACE = 0.5  # seconds a cancelled dead-letter function has to end
 _CALLS = 100  # dead-letter functions that run at once
 _TRACEBACK_LENGTH = 4_000  # characters, the end of it
 
@@ -70,12 +71,15 @@ class DeadLetters:
             self._tasks.add(task)
             task.add_done_callback(self._called)
 
-    def close(self) -> None:
-        """Try no more: what is not put away stays uncommitted."""
+    async def close(self) -> None:
+        """Try no more: what is not put away stays uncommitted. Functions that run are cancelled, and get a moment."""
         for timer in self._timers.values():
             timer.cancel()
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CANCEL_GRACE)
 
     # -- a topic ----------------------------------------------------------------------------------------
 
@@ -105,7 +109,7 @@ class DeadLetters:
             return
         if isinstance(error, ProduceFailed) and not error.passing:
             # The letter is larger than the record was, and brokers have limits: leave out what may be left out.
-            letter = Outgoing(letter.topic, letter.value, letter.key, without_texts(letter.headers))
+            letter = Outgoing(letter.topic, letter.value, letter.key, without_texts(tuple(letter.headers)))
         # If the session goes meanwhile, the next try says so: a letter too many, at its next owner's as well.
         self._timers[record] = asyncio.get_running_loop().call_later(
             _pause(tries), self._send, record, letter, done, tries + 1

@@ -74,6 +74,10 @@ class Outbox:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
         if type(value) is not Outgoing or self.unacknowledged_bytes >= self._bound:
             return False
+        try:
+            value.check()
+        except TypeError:
+            return False  # deliver() comes next, and tells it
         self._send_one(record, value, receipts)
         return True
 
@@ -100,7 +104,9 @@ class Outbox:
     def deliver(self, record: Record[Any, Any], collected: object, receipts: Receipts) -> None:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
         outputs = cast("Sequence[Outgoing]", collected)
-        if len(outputs) == 1:
+        if (changed := _changed(record, outputs)) is not None:
+            asyncio.get_running_loop().call_soon(receipts.undelivered, record, changed)
+        elif len(outputs) == 1:
             self._send_one(record, outputs[0], receipts)
         else:
             size = sum(map(_size, outputs))
@@ -173,6 +179,16 @@ def _size(output: Outgoing) -> int:
     for name, value in output.headers:
         size += len(name) + (len(value) if value is not None else 0)
     return size
+
+
+def _changed(record: Record[Any, Any], outputs: Iterable[Outgoing]) -> InvalidOutput | None:
+    """They were right when they were made, and may have been changed since."""
+    try:
+        for output in outputs:
+            output.check()
+    except TypeError as error:
+        return InvalidOutput(f"of {record.topic_partition} offset {record.offset}, changed after it was made: {error}")
+    return None
 
 
 def _wrong(record: Record[Any, Any], found: str) -> str:

@@ -53,7 +53,9 @@ class ResultStream(Generic[T]):
         handle = coroutine_handler(handler)
 
         async def boxed(record: Record[Any, Any]) -> object:
-            return _Boxed(await handle(record))
+            value = await handle(record)
+            # A deferred record's result is what it is completed with.
+            return value if record._history is not None and record._history.deferral is not None else _Boxed(value)
 
         return boxed
 

@@ -24,6 +24,7 @@ What is called *pure* has plain methods only: no ``await``, no clock, no I/O; ti
     hits.py         cancelling one handler without its worker
     deadlines.py    when handlers must have ended, and who cancels them
     deferral.py     records that go on after their handler has returned
+    waiting.py      waiting that something else cuts short, and waiting that nothing does
     drains.py       who waits until nothing of some sources runs any more
     outlets.py      where records go that leave handlers: implemented by delivery/
     producer.py     the interface that a producing Kafka client must have

@@ -11,7 +11,7 @@ import threading
 from typing import Any
 
 from aioparallel.engine.history import history_of
-from aioparallel.errors import ConfigurationError, ConsumerStateError, DeferralTimeout, Reject
+from aioparallel.errors import ConfigurationError, ConsumerStateError, DeferralTimeout, InvalidOutput, Reject
 from aioparallel.records import Record
 
 __all__ = ["Deferral", "defer"]
@@ -33,7 +33,8 @@ class Deferral:
         self._said = threading.Lock()
 
     def complete(self, outputs: object = None) -> bool:
-        """It succeeded. ``outputs``: what the handler could have returned, to be produced first."""
+        """It succeeded. ``outputs``: what the handler could have returned, to be produced first. (A handler that defers
+        returns None: outputs from both would have no order, and those of one would be easily forgotten.)"""
         return self._say(outputs, None)
 
     def fail(self, error: Exception) -> bool:
@@ -60,9 +61,15 @@ class Deferral:
         if not self._future.done():  # else too late: timed out, or cancelled with its partition
             self._future.set_result((outputs, error))
 
-    async def wait(self) -> object:
-        """What it was completed with. Raises what it failed with, or DeferralTimeout. For the worker."""
+    async def wait(self, returned: object) -> object:
+        """What it was completed with. ``returned``: by the handler. Raises what it failed with, DeferralTimeout, or
+        InvalidOutput when the handler has returned something too. For the worker."""
         try:
+            if returned is not None and returned != []:  # what an async generator without outputs comes to
+                raise InvalidOutput(
+                    f"the handler returned a {type(returned).__name__} for a record that it has deferred, so its "
+                    "outputs belong to complete(outputs) of the deferral; return None"
+                )
             done, _ = await asyncio.wait((self._future,), timeout=self.seconds)
             if not done:
                 raise DeferralTimeout(self.seconds)

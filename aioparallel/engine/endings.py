@@ -89,13 +89,15 @@ class Endings:
         """The handler has returned: wait for a deferral, collect outputs, let them leave when there is room."""
         # It succeeded: a cancel that came too late must not hit what follows.
         await worker.take_back_cancels()
-        history = record._history
-        if history is not None and history.deferral is not None:
-            self._notify()
-            value = await history.deferral.wait()
         if isinstance(value, AsyncIterable):
             self._notify()
             value = await self._collected(worker, record, context, value)
+        history = record._history
+        if history is not None and history.deferral is not None:
+            self._notify()
+            value = await history.deferral.wait(value)
+            if isinstance(value, AsyncIterable):
+                value = await self._collected(worker, record, context, value)
         outputs = self._outlet.collect(record, value)
         if outputs is None:
             self._scheduler.succeed(record)
@@ -192,8 +194,9 @@ class Endings:
             broken.add_note(f"while deciding what becomes of {record!r}, which failed with {error!r}")
             self._signals.fatal(broken)
             return None
-        if not isinstance(error, NotDue):
+        if not decision.waits:
             self._scheduler.tally.failed_attempts += 1
+        if not isinstance(error, NotDue):
             self._log.decided(record, error, decision, time.monotonic())
         return decision
 

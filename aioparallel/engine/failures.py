@@ -22,7 +22,7 @@ class NotDue(Exception):
 
 
 class Decision(NamedTuple):
-    """What to do with the record: one of the three is set."""
+    """What to do with the record: one of the first three is set."""
 
     delay: float | None = None
     """Seconds until its next attempt."""
@@ -30,6 +30,8 @@ class Decision(NamedTuple):
     """Where it waits instead."""
     end: EndOfPatience | None = None
     """What becomes of it for good."""
+    waits: bool = False
+    """It was no attempt: the record is not due yet, or its handler asks for patience."""
 
 
 class Failures:
@@ -49,13 +51,20 @@ class Failures:
         history = history_of(record)
         if isinstance(error, NotDue):
             history.idle_parks += 1
-            return Decision(delay=error.delay)
-        history.failed(failure_of(error, now))
-        if isinstance(error, Reject):
-            return Decision(end=self._policy.end_of_patience)
-        verdict = self._verdict(record, error, now)
-        if isinstance(verdict, int | float):  # RetryLater(5) asks with a whole number
-            return Decision(delay=float(verdict))
+            return Decision(delay=error.delay, waits=True)
+        if isinstance(error, RetryLater):
+            verdict = self._verdict_on_waiting(record, error, now)
+            if isinstance(verdict, int | float):
+                history.waits(verdict, now)
+                return Decision(delay=float(verdict), waits=True)
+            history.failed(failure_of(error, now))
+        else:
+            history.failed(failure_of(error, now))
+            if isinstance(error, Reject):
+                return Decision(end=self._policy.end_of_patience)
+            verdict = self._verdict(record, error, now)
+            if isinstance(verdict, int | float):
+                return Decision(delay=float(verdict))
         if verdict is None:
             topic = self._next_topic.get(record.topic, self._first_topic)
             return Decision(retry_topic=topic) if topic else Decision(end=self._policy.end_of_patience)
@@ -66,9 +75,15 @@ class Failures:
         attempts = record.attempt - history.attempts_before
         if isinstance(retry, RetryPolicy):
             since = now if history.trying_since is None else history.trying_since
-            wish = error.delay if isinstance(error, RetryLater) else None
-            return retry.delay(error, attempts, max(0.0, now - since), wish)
+            return retry.delay(error, attempts, max(0.0, now - since - history.waited))
         return self._checked(record, retry(record, error, attempts))
+
+    def _verdict_on_waiting(self, record: Record[Any, Any], error: RetryLater, now: float) -> Verdict | None:
+        retry, history = self._policy.retry, history_of(record)
+        if isinstance(retry, RetryPolicy):
+            since = now if history.waiting_since is None else history.waiting_since
+            return retry.wait(error.delay, max(0.0, now - since))
+        return self._checked(record, retry(record, error, record.attempt - history.attempts_before))
 
     def _checked(self, record: Record[Any, Any], verdict: object) -> Verdict:
         if isinstance(verdict, int | float) and not isinstance(verdict, bool) and 0 <= verdict < 1e7:

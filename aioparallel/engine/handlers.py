@@ -33,7 +33,7 @@ def coroutine_handler(handler: Handler) -> _Run:
             return await collect(result)
         raise NotAHandler(
             f"the handler returned {type(result).__name__}, not an awaitable: it must be an `async def` "
-            "function; wrap a blocking one, e.g. `lambda record: asyncio.to_thread(function, record)`"
+            "function; put a blocking one into it: `await asyncio.to_thread(function, record)`"
         )
 
     return checked

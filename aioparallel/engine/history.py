@@ -26,17 +26,30 @@ class History:
         "origin",
         "strayed",
         "trying_since",
+        "waited",
+        "waiting_since",
     )
 
     def __init__(self) -> None:
         self.attempts_before = 0  # in the topics the record stood in before
-        self.idle_parks = 0  # times it was parked without an attempt: not due yet
+        self.idle_parks = 0  # times it was parked without an attempt: not due yet, or its handler asked for patience
+        self.waiting_since: float | None = None  # the handler asked for patience first, seconds since the epoch
+        self.waited = 0.0  # seconds it asked for since the first failed attempt
         self.trying_since: float | None = None  # first failed attempt in this topic, seconds since the epoch
         self.first_failure: Failure | None = None
         self.last_failure: Failure | None = None
         self.origin: Origin | None = None
         self.deferral: Deferral | None = None
         self.strayed = False  # its last attempt ended by a cancellation that may not have been its own
+
+    def waits(self, delay: float, now: float) -> None:
+        """The handler asks for patience: no attempt, and no failure. ``now``: seconds since the epoch."""
+        self.idle_parks += 1
+        if self.waiting_since is None:
+            self.waiting_since = now
+        if self.trying_since is not None:
+            self.waited += delay
+        self.strayed = False
 
     def failed(self, failure: Failure) -> None:
         """Note one more failed attempt."""

@@ -10,6 +10,7 @@
     fetcher.py          plan, fetch, admit
     offset_commits.py   what is to be committed, in which requests                 pure
     committer.py        the one place that commits
+    run_state.py        how far one consumer's life has come, and what is wanted of it   pure
     run.py              all of it together, from run to closed
     snapshot.py         statistics and health, from all of it
 """

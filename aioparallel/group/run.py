@@ -1,7 +1,7 @@
 """One process's work, put together: fetcher, workers, committer, assignment; from run to closed.
 
-States of a run: running -> *stopping* (nothing new starts) -> settled (drained, committed, dropped). Whatever
-ends the run first decides what :meth:`GroupRun.run` does: return after a stop, or raise.
+How far it has come is in its :class:`~aioparallel.group.run_state.RunState`. Whatever ends the run first decides what
+:meth:`GroupRun.run` does: return after a stop, or raise.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from aioparallel.engine.outlets import Disposal, Outlet
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.stats import BrokerOutputs, Stats
+from aioparallel.engine.waiting import unless
 from aioparallel.group.assignment import CANCEL_GRACE, Assignment
-from aioparallel.group.client import Client
+from aioparallel.group.client import Client, Generation
 from aioparallel.group.committer import Committer
 from aioparallel.group.fetcher import Fetcher
 from aioparallel.group.intake import Intake
+from aioparallel.group.run_state import RunState
+from aioparallel.group.sessions import SessionState
 from aioparallel.group.snapshot import problems_of, stats_of
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
@@ -33,8 +36,11 @@ logger = logging.getLogger(__name__)
 
 
 class GroupRun:
-    """Runs one handler over what one client is assigned. Made within a running event loop, used once.
+    """Runs one handler over what one client is assigned; the client's ``RebalanceListener``.
 
+    Made within a running event loop, used once.
+
+    ``state``: what is wanted of it, and what has become of it; whoever changes the former calls :meth:`follow`.
     ``targets``: with ``until="end"``, the end offset of each partition at the start; else None.
     ``outlet``, ``disposal``: where what handlers return goes, and records whose patience has ended.
     """
@@ -45,12 +51,14 @@ class GroupRun:
         group_id: str,
         options: Options,
         handler: Handler,
+        state: RunState,
         targets: Mapping[TopicPartition, int] | None = None,
         outlet: Outlet | None = None,
         disposal: Disposal | None = None,
     ) -> None:
         self._client = client
         self._options = options
+        self._state = state
         self._targets = targets
         signals = Signals()
         self._processor = Processor(handler, options, signals, outlet=outlet, disposal=disposal)
@@ -76,46 +84,42 @@ class GroupRun:
         signals.taken, signals.succeeded = self._fetcher.replan, self._committer.soon
         signals.idle, signals.fatal = self._look_for_end, self._fail
         self._tasks: list[asyncio.Task[None]] = []
-        self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._drain = True
-        self._settled = False
+        self._fetching: asyncio.Task[None] | None = None
 
     # -- running ----------------------------------------------------------------------------------------
 
     async def run(self, topics: Collection[str] | re.Pattern[str]) -> None:
-        """Join the group and run until :meth:`stop`, the end offsets, or a failure that is raised.
+        """Join the group and run until a stop is wanted, the end offsets are reached, or a failure, which is raised.
 
         After a stop everything is settled when this returns. After a failure, or when cancelled, nothing
         new starts; :meth:`close` settles what is left.
         """
-        self._client.subscribe(topics, self._assignment)
-        self._spawn(self._fetcher.run(), "fetcher")
+        self._client.subscribe(topics, self)
+        self._fetching = self._spawn(self._fetcher.run(), "fetcher")
         self._spawn(self._committer.run(), "committer")
+        self.follow()
         try:
-            await self._end
-        finally:
-            self._quiesce()
+            await self._state.ending.wait()
+        except asyncio.CancelledError as error:
+            self._state.fail(error)
+            self.follow()
+            raise
+        if self._state.failure is not None:
+            raise self._state.failure
         await self.settle()
 
-    def stop(self, drain: bool) -> None:
-        """Let :meth:`run` settle and return; without ``drain`` the handlers in flight are cancelled."""
-        self._drain = self._drain and drain
-        self._quiesce()
-        if not self._end.done():
-            self._end.set_result(None)
-        elif not drain:
-            self._processor.cancel(list(self._assignment.sessions.values()))
-
-    def pause(self) -> None:
-        """Start nothing and fetch nothing until :meth:`resume`; what is in flight ends, commits go on."""
-        self._processor.scheduler.pause()
-        self._fetcher.replan()
-
-    def resume(self) -> None:
-        """Go on after :meth:`pause`."""
-        if not self._end.done():
-            self._processor.scheduler.resume()
+    def follow(self) -> None:
+        """The state has changed: start records, or start no more."""
+        scheduler = self._processor.scheduler
+        if self._state.may_start:
+            scheduler.resume()
             self._changed()
+            return
+        scheduler.pause()
+        if self._state.is_running:
+            self._fetcher.replan()  # paused: its fetch waits for nothing any more
+        elif self._fetching is not None:
+            self._fetching.cancel()  # commits go on until the end
 
     async def commit_now(self) -> bool:
         """Commit what is complete now. True when the broker took it within ``commit_timeout`` seconds."""
@@ -123,13 +127,18 @@ class GroupRun:
         return await self._committer.commit_until(list(self._assignment.sessions.values()), deadline)
 
     async def settle(self) -> None:
-        """Drain (unless stopped without), commit and drop everything this process holds. Once."""
-        if self._settled:
+        """Drain (unless it is hurried), commit and drop everything this process holds. Once."""
+        if self._state.is_settled:
             return
-        self._quiesce()
-        drain_timeout = self._options.drain_timeout if self._drain else 0
-        await self._assignment.settle(list(self._assignment.sessions.values()), drain_timeout)
-        self._settled = True
+        self._state.stop(drain=True)
+        self.follow()
+        # Those that were never opened have nothing in flight. Sessions that open meanwhile start nothing any more.
+        opened = (SessionState.OPEN, SessionState.DRAINING)
+        sessions = [session for session in self._assignment.sessions.values() if session.state in opened]
+        drain = self._processor.drain(sessions, self._options.drain_timeout, CANCEL_GRACE)
+        await unless(self._state.hurried, drain)
+        await self._assignment.settle(list(self._assignment.sessions.values()), 0)
+        self._state.settle()
 
     async def close(self) -> None:
         """Settle, then end every coroutine of the engine."""
@@ -142,29 +151,36 @@ class GroupRun:
             await self._processor.close(CANCEL_GRACE)
             if self._tasks:
                 await asyncio.wait(self._tasks)
-            if self._end.done() and not self._end.cancelled():
-                self._end.exception()  # raised by run(), or nobody runs any more
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=f"aioparallel-{name}")
         task.add_done_callback(self._task_ended)
         self._tasks.append(task)
+        return task
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        self._quiesce()
-        if self._end.done():
+        if not self._state.fail(error):
             logger.error("after the end of the run: %r", error, extra={"action": "late_failure"})
-        else:
-            self._end.set_exception(error)
+        self.follow()
 
-    def _quiesce(self) -> None:
-        self._processor.scheduler.pause()
-        for task in self._tasks[:1]:
-            task.cancel()  # the fetcher; commits go on until the end
+    # -- the listener -----------------------------------------------------------------------------------
+
+    def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
+        """Who is on its way out takes no partitions: nobody would run their records, and nobody would end what opens
+        them. Those it still holds move to the new generation, for their last commit."""
+        self._assignment.assigned(partitions if self._state.is_running else (), generation)
+
+    async def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """See :class:`~aioparallel.group.client.RebalanceListener`."""
+        await self._assignment.revoked(partitions)
+
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        """See :class:`~aioparallel.group.client.RebalanceListener`."""
+        self._assignment.lost(partitions)
 
     # -- reacting ---------------------------------------------------------------------------------------
 
@@ -174,26 +190,22 @@ class GroupRun:
         self._look_for_end()
 
     def _look_for_end(self) -> None:
-        if self._targets is None or self._end.done() or self._processor.scheduler.begun:
+        if self._targets is None or not self._state.is_running or self._processor.scheduler.begun:
             return
         if self._processor.scheduler.unfinished or not self._assignment.settled_down():
             return
         if all(session.ledger.position >= session.target for session in self._assignment.sessions.values()):
-            self.stop(drain=True)
+            self._state.stop(drain=True)
+            self.follow()
 
     # -- showing ----------------------------------------------------------------------------------------
 
     def stats(self, outputs: Sequence[BrokerOutputs]) -> Stats:
         """A snapshot of everything; walks the lanes, so a few times a second at most. ``outputs``: the producer's."""
         self._processor.scheduler.keep_books()  # a handler may ask
-        intake = "stopped" if self._end.done() else self._fetcher.state
+        intake = self._fetcher.state if self._state.is_running else "stopped"
         return stats_of(self._client, self._processor, self._assignment, self._committer, intake, tuple(outputs))
 
     def problems(self, undelivered: Mapping[Record[Any, Any], str]) -> tuple[Problem, ...]:
         """What is wrong. ``undelivered``: records that cannot be put away, and why."""
         return tuple(problems_of(self._processor, tuple(self._assignment.sessions.values()), undelivered))
-
-    @property
-    def running(self) -> bool:
-        """Whether records are read and run."""
-        return not self._end.done()

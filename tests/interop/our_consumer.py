@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Collection
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from aioparallel import ParallelConsumer, Record
 from aioparallel.options import OptionFields
@@ -46,7 +46,7 @@ class OurConsumer:
             "heartbeat_interval": 0.5,
             **options,
         }
-        self.consumer = ParallelConsumer(
+        self.consumer: ParallelConsumer[Any, Any] = ParallelConsumer(
             group.topic, bootstrap_servers=group.bootstrap_servers, group_id=group.name, **settings
         )
         self._running: asyncio.Task[None] | None = None

@@ -10,7 +10,7 @@ import contextlib
 import json
 import sys
 import time
-from typing import Self, cast
+from typing import Any, Self, cast
 from unittest import mock
 
 from aioparallel import ParallelConsumer
@@ -51,7 +51,7 @@ def main() -> None:
     _tell("report", {**probe.report(), "stats": _shown(consumer), "holds": holds.report(), "cpu": time.process_time()})
 
 
-class _Watched(ParallelConsumer):
+class _Watched(ParallelConsumer[Any, Any]):
     """Tells its statistics now and then, and stops when standard input ends."""
 
     def __init__(self, job: Job) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -247,3 +248,84 @@ async def test_wrong_options_are_refused_before_anything_runs(options: dict[str,
     with pytest.raises(ConfigurationError, match=re.escape(says)):
         async with consumer_of(broker_with(), until="end", **options) as consumer:
             await consumer.run(handle)
+
+
+def traced(function: Any) -> Any:
+    """A decorator as there are many."""
+
+    @functools.wraps(function)
+    def wrapper(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    return wrapper
+
+
+class Handlers:
+    """Handlers of all kinds; ``seen`` is what ran."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    async def method(self, record: Record[Any, Any]) -> None:
+        self.seen.append(record.offset)
+
+    async def more(self, more: int, record: Record[Any, Any]) -> None:
+        await self.method(record)
+
+    async def yields(self, record: Record[Any, Any]) -> AsyncIterator[Outgoing]:
+        await self.method(record)
+        yield Outgoing("out")
+
+    async def __call__(self, record: Record[Any, Any]) -> None:
+        await self.method(record)
+
+    def plain(self, record: Record[Any, Any]) -> None:
+        self.seen.append(record.offset)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda h: h,
+        lambda h: h.method,
+        lambda h: h.yields,
+        lambda h: functools.partial(h.more, 1),
+        lambda h: functools.partial(functools.partial(h.more), 1),
+        lambda h: traced(h.method),
+        lambda h: traced(traced(h.yields)),
+        lambda h: {"t": functools.partial(h.more, 1)},
+    ],
+)
+async def test_what_is_declared_async_is_a_handler(make: Callable[[Handlers], Any]) -> None:
+    """Itself, or what a partial, a method, a ``__call__`` or a wrapper goes around."""
+    handlers = Handlers()
+    async with consumer_of(broker_with(b"1"), until="end") as consumer:
+        await consumer.run(make(handlers))
+    assert handlers.seen == [0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda h: h.plain,
+        lambda h: lambda record: h.method(record),
+        lambda h: functools.partial(h.plain),
+        lambda h: traced(h.plain),
+        lambda h: {"t": h.plain},
+        lambda h: print,
+    ],
+)
+async def test_what_is_not_declared_async_is_refused_before_anything_runs(make: Callable[[Handlers], Any]) -> None:
+    """Not at its first record; the group is not joined, and the same consumer may run with another handler."""
+    handlers, broker = Handlers(), broker_with(b"1")
+    async with consumer_of(broker, until="end") as consumer:
+        with pytest.raises(ConfigurationError, match="must be an `async def` function, or a partial"):
+            await consumer.run(make(handlers))
+        assert handlers.seen == []
+        await consumer.run(handlers.method)
+
+
+async def test_middleware_that_is_not_async_is_refused_when_the_consumer_is_made() -> None:
+    """By the same rule."""
+    with pytest.raises(ConfigurationError, match=r"middleware=.*must be an `async def` function"):
+        consumer_of(broker_with(), middleware=[lambda record, call_next: call_next(record)])

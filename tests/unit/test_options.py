@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from dataclasses import FrozenInstanceError, fields
+from typing import get_type_hints
 
 import pytest
 
@@ -21,8 +22,9 @@ def test_the_defaults_fit_together() -> None:
 
 
 def test_the_keywords_are_the_fields() -> None:
-    """What constructors accept by type is exactly what Options has."""
+    """What constructors accept by type is exactly what Options has, with the same types."""
     assert OptionFields.__annotations__.keys() == {field.name for field in fields(Options)}
+    assert get_type_hints(OptionFields) == get_type_hints(Options)
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ def refused(make: type[object], option: str, given: dict[str, Any], value: objec
     [
         *[(name, value, SECONDS) for name in ("first_delay", "max_delay") for value in (-1, NAN, INF, 1e7, "1", True)],
         *[("max_elapsed", value, SECONDS) for value in (-0.1, NAN, 1e7, "1", False)],
+        *[("max_wait", value, SECONDS) for value in (-0.1, NAN, INF, 1e7, "1", False)],
         *[("multiplier", value, "must be from 1 to 1,000") for value in (0.99, 0, -2, 1_001, NAN, "2", True, None)],
         *[("jitter", value, "must be from 0 to 1") for value in (-0.1, 1.1, NAN, "0", True, None)],
         *[("max_attempts", value, "must be None, or 1 or more") for value in (0, -1, 2.0, "3", True)],
@@ -131,7 +132,8 @@ def test_endless(given: dict[str, Any], endless: bool) -> None:
             "retry_topics",
             {"retry_topics": {"r": 5}},
             {"r": 5},
-            "would never be used: retry has no end; give it max_attempts (1: straight to the first) or max_elapsed",
+            "would never be used: retry has no end; give it max_attempts (1: straight to the first), max_elapsed "
+            "or max_wait",
         ),
     ],
 )

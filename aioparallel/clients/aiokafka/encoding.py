@@ -44,7 +44,7 @@ class BatchEncoder:
         """Why this output cannot be sent, or None."""
         try:
             size = self._size(output.key, output.value, list(output.headers))
-        except (AttributeError, TypeError, ValueError) as error:
+        except Exception as error:
             return f"its headers must be pairs of a text and bytes or None: {error}"
         if size <= self._largest:
             return None
@@ -77,7 +77,7 @@ class BatchEncoder:
                 if append(count, entry.timestamp, output.key, output.value, headers) is None:
                     break
                 count += 1
-        except (OverflowError, TypeError, ValueError) as error:
+        except Exception as error:  # whatever an output was changed to after it was handed over
             # The builder is of no use any more. What comes before is sent by itself, and then this is the first.
             if count:
                 return self(list(entries)[:count], identity, sequence, limit)

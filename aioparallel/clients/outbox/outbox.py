@@ -84,7 +84,7 @@ class Outbox:
             return str(error)
         except Exception as error:
             if self._partitioner is None:
-                raise
+                return f"it was changed after it was handed over: {error!r}"
             return f"the partitioner failed: {error!r}"
         queue.waiting.append(entry)
         # With a batch under way it is listed again when that has ended.

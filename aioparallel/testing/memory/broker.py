@@ -107,7 +107,7 @@ class InMemoryBroker(Topics):
         if offset is None:
             offset = log.end_offset
             for record in records:
-                log.append(record.key, record.value, record.headers, record.timestamp or 0)
+                log.append(record.key, record.value, tuple(record.headers), record.timestamp or 0)
             self.producers.add(partition, numbers, len(records), offset)
             self._tell_log(partition)
         return offset

@@ -9,6 +9,7 @@ from aioparallel.clients.outbox import QueueingProducer
 from aioparallel.clients.outbox.deliveries import Entry
 from aioparallel.clients.outbox.numbering import Identity
 from aioparallel.clients.outbox.outbox import Outbox
+from aioparallel.clients.outbox.partition_queue import Unencodable
 from aioparallel.errors import ConfigurationError
 from aioparallel.records import Outgoing
 from aioparallel.testing.memory.broker import InMemoryBroker
@@ -55,7 +56,13 @@ def _encode(entries: Iterable[Entry], identity: Identity, sequence: int, limit: 
     """Nothing is written; the size is what counts."""
     size = count = 0
     for entry in entries:
-        more = _size(entry.output)
+        try:
+            entry.output.check()
+            more = _size(entry.output)
+        except TypeError as error:
+            if not count:
+                raise Unencodable(f"it cannot be written as a record: {error}") from error
+            break  # what comes before is sent by itself, and then this is the first
         if count and size + more > limit:
             break
         size += more

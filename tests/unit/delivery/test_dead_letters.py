@@ -167,18 +167,19 @@ async def test_reject_ends_the_patience_at_once() -> None:
 
 
 async def test_retry_later_waits_as_long_as_it_says_and_is_no_noise(caplog: pytest.LogCaptureFixture) -> None:
-    """Its delay takes the policy's place; nothing above DEBUG is logged; the record shows attempt and failures."""
+    """Its delay takes the policy's place; nothing above DEBUG is logged; it counts no attempt and no failure."""
     broker = broker_with([b"a"])
     seen: list[tuple[int, float, bool]] = []
 
     async def handle(record: Record) -> None:
         seen.append((record.attempt, time.monotonic(), record.last_failure is not None))
-        if record.attempt == 1:
+        if len(seen) == 1:
             raise RetryLater(0.15)
 
-    await run(broker, handle, failures=FailurePolicy(retry=RetryPolicy(first_delay=60)))
+    stats = await run(broker, handle, failures=FailurePolicy(retry=RetryPolicy(first_delay=60)))
     (first, second) = seen
-    assert (first[0], first[2], second[0], second[2]) == (1, False, 2, True)
+    assert (first[0], first[2], second[0], second[2]) == (1, False, 1, False)
+    assert (stats.succeeded, stats.failed_attempts) == (1, 0)
     assert 0.14 < second[1] - first[1] < 30
     assert "asks to be tried again" not in caplog.text
 

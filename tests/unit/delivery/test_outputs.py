@@ -113,7 +113,7 @@ async def test_what_cannot_be_produced_fails_the_record_and_says_what_to_do(
     """A handler that returns something else fails with InvalidOutput; nothing of it is produced."""
     broker = broker_with([b"a"])
 
-    async def handle(record: Record) -> object:
+    async def handle(record: Record) -> Any:
         return wrong
 
     consumer = consumer_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.options import OptionFields
@@ -26,7 +26,7 @@ def consumer_of(
     isolation_level: Isolation = "read_uncommitted",
     cooperative: bool = False,
     **options: Unpack[OptionFields],
-) -> ParallelConsumer:
+) -> ParallelConsumer[Any, Any]:
     """A consumer of group "g" on the broker in memory, with quick heartbeats, commits and retries."""
     client = InMemoryClient(
         broker,

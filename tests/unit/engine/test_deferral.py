@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
 from aioparallel import Deferral, FailurePolicy, Outgoing, Record, RetryPolicy
-from aioparallel.errors import ConfigurationError, ConsumerStateError
+from aioparallel.errors import ConfigurationError, ConsumerStateError, RecordStopped
 from aioparallel.testing.memory import InMemoryBroker
 from tests.unit.engine.memory import QUICK, committed, consumer_of, produce, until
 
@@ -144,3 +145,62 @@ async def test_defer_once_an_attempt() -> None:
     record.defer(1)
     with pytest.raises(ConsumerStateError, match="once an attempt"):
         record.defer(1)
+
+
+async def one_output(record: Record) -> object:
+    record.defer(timeout=10).complete()
+    return Outgoing("out", b"lost?")
+
+
+async def several_outputs(record: Record) -> object:
+    record.defer(timeout=10).complete()
+    return [Outgoing("out", b"lost?")]
+
+
+async def yields_outputs(record: Record) -> AsyncIterator[Outgoing]:
+    record.defer(timeout=10).complete()
+    yield Outgoing("out", b"lost?")
+
+
+async def returns_iterator(record: Record) -> object:
+    return yields_outputs(record)
+
+
+@pytest.mark.parametrize("handler", [one_output, several_outputs, yields_outputs, returns_iterator])
+async def test_what_a_handler_returns_beside_a_deferral_is_not_dropped_in_silence(handler: Any) -> None:
+    """Two places that could say what leaves: the attempt fails at once, and the message tells where outputs belong."""
+    broker = broker_of([b"a"])
+    failures = FailurePolicy(retry=RetryPolicy(max_attempts=1))
+    async with consumer_of(broker, until="end", failures=failures) as consumer:
+        with pytest.raises(RecordStopped, match=r"deferred, so its outputs belong to complete\(outputs\)"):
+            await consumer.run(handler)
+    assert broker.records("out") == []
+
+
+async def test_a_generator_that_yields_nothing_may_defer() -> None:
+    """There is nothing to be dropped; neither is there with results()."""
+    broker = broker_of([b"a"])
+
+    async def handle(record: Record) -> AsyncIterator[Outgoing]:
+        record.defer(timeout=10).complete(Outgoing("out", b"later"))
+        if record.offset:
+            yield Outgoing("out", b"never")
+
+    async with consumer_of(broker, until="end") as consumer:
+        await consumer.run(handle)
+    assert [record.value for record in broker.records("out")] == [b"later"]
+
+
+@pytest.mark.parametrize("returned", [None, "lost?"])
+async def test_results_come_from_the_handler_or_from_its_deferral(returned: str | None) -> None:
+    """With results() too a value beside a deferral is refused, and None is not one."""
+    broker = broker_of([b"a"])
+
+    async def handle(record: Record) -> str | None:
+        record.defer(timeout=10).complete("later")
+        return returned
+
+    failures = FailurePolicy(retry=RetryPolicy(max_attempts=1), give_up="skip")
+    async with consumer_of(broker, until="end", failures=failures) as consumer:
+        found = [result.value async for result in consumer.results(handle)]
+    assert found == (["later"] if returned is None else [])

@@ -133,23 +133,15 @@ def test_retry_later_is_taken_at_its_word() -> None:
     """Its delay is neither jittered nor cut to max_delay, and retry_on does not matter. (Regression: a whole number
     was taken for an end, so the record went to the dead letters.)"""
     failures = Failures(FailurePolicy(retry=RetryPolicy(max_delay=1, retry_on=KeyError)))
-    assert failures.decide(failed(), RetryLater(77), 0.0) == Decision(delay=77)
-    assert failures.decide(failed(), RetryLater(0), 0.0) == Decision(delay=0)
+    assert failures.decide(failed(), RetryLater(77), 0.0) == Decision(delay=77, waits=True)
+    assert failures.decide(failed(), RetryLater(0), 0.0) == Decision(delay=0, waits=True)
 
 
-def test_retry_later_is_an_attempt_like_any_other() -> None:
-    """The limits count it."""
-    attempts = Failures(FailurePolicy(retry=RetryPolicy(max_attempts=2)))
-    assert attempts.decide(failed(1), RetryLater(3), 0.0) == Decision(delay=3)
-    assert attempts.decide(failed(2), RetryLater(3), 0.0) == Decision(end="stop")
-    elapsed = Failures(FailurePolicy(retry=RetryPolicy(max_elapsed=10)))
-    assert elapsed.decide(failed(), RetryLater(11), 0.0) == Decision(end="stop")
-
-
-@pytest.mark.parametrize("delay", [-1, float("nan")])
-def test_retry_later_refuses_what_is_no_delay(delay: float) -> None:
+@pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), 1e7, "5", None, True])
+def test_retry_later_refuses_what_is_no_delay(delay: Any) -> None:
     """A mistake in a handler is named there."""
-    with pytest.raises(ConfigurationError, match=re.escape(f"RetryLater delay={delay!r}: seconds, 0 or more")):
+    says = f"RetryLater delay={delay!r}: must be seconds, from 0 to 10,000,000"
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
         RetryLater(delay)
 
 
@@ -260,7 +252,7 @@ def test_attempts_are_counted_anew_in_each_topic() -> None:
 def test_not_due_is_no_attempt_and_no_failure() -> None:
     """A retry topic's record that comes early waits its time; the attempts go on where they were."""
     failures, record = Failures(FailurePolicy(retry=RetryPolicy(max_attempts=2, jitter=0))), failed()
-    assert failures.decide(record, NotDue(4.5), 0.0) == Decision(delay=4.5)
+    assert failures.decide(record, NotDue(4.5), 0.0) == Decision(delay=4.5, waits=True)
     record._parks += 1
     assert (record.attempt, record.first_failure, record.last_failure) == (1, None, None)
     assert failures.decide(record, ERROR, 5.0) == Decision(delay=1)
@@ -273,10 +265,11 @@ def test_failures_are_noted_on_the_record() -> None:
     """The first and the last, with time, class and text; the exception itself is not kept."""
     failures, record = Failures(FailurePolicy()), failed()
     failures.decide(record, ValueError("one"), 10.0)
-    failures.decide(record, RetryLater(1, "two"), 20.0)
+    failures.decide(record, RetryLater(1, "waiting is not failing"), 15.0)
+    failures.decide(record, KeyError("two"), 20.0)
     first, last = record.first_failure, record.last_failure
     assert first == (10.0, "ValueError", "one")
-    assert last == (20.0, "aioparallel.errors.RetryLater", "two")
+    assert last == (20.0, "KeyError", "'two'")
 
 
 def test_a_failure_s_text_is_cut_and_may_fail() -> None:
@@ -293,3 +286,81 @@ def test_a_failure_s_text_is_cut_and_may_fail() -> None:
     failures.decide(record, MuteError(), 0.0)
     assert record.last_failure.message == "(its text could not be made: KeyError)"
     assert record.last_failure.type.endswith("MuteError")
+
+
+# -- waiting is not failing -----------------------------------------------------------------------------
+
+
+def waits(policy: FailurePolicy, times: list[float], delay: float = 1) -> tuple[Record, list[Decision]]:
+    """What is decided of one record that asks for patience at these times."""
+    failures, record, made = Failures(policy), failed(), []
+    for now in times:
+        made.append(failures.decide(record, RetryLater(delay), now))
+        record._parks += 1
+    return record, made
+
+
+def test_retry_later_counts_no_attempt() -> None:
+    """Waiting is not failing: a throttling service uses up no patience, and the handler sees the same attempt."""
+    policy = FailurePolicy(retry=RetryPolicy(max_attempts=2, jitter=0), dead_letter="dead")
+    record, made = waits(policy, [float(i) for i in range(1_000)])
+    assert made == [Decision(delay=1, waits=True)] * 1_000
+    assert (record.attempt, record.first_failure, record.last_failure) == (1, None, None)
+    failures = Failures(policy)
+    assert failures.decide(record, ERROR, 1_000.0) == Decision(delay=1)
+    record._parks += 1
+    assert record.attempt == 2
+    assert failures.decide(record, ERROR, 1_001.0) == Decision(end="dead_letter")
+
+
+def test_time_spent_waiting_does_not_count_for_max_elapsed() -> None:
+    """Failing at 0 s, waiting for 100 s because a service asked for it, failing again: 5 s have elapsed, not 105."""
+    failures, record = Failures(FailurePolicy(retry=RetryPolicy(first_delay=1, jitter=0, max_elapsed=10))), failed()
+    assert failures.decide(record, ERROR, 0.0) == Decision(delay=1)
+    record._parks += 1
+    assert failures.decide(record, RetryLater(100), 4.0) == Decision(delay=100, waits=True)
+    record._parks += 1
+    assert failures.decide(record, ERROR, 105.0) == Decision(delay=2)
+    record._parks += 1
+    assert failures.decide(record, ERROR, 109.0) == Decision(end="stop")
+
+
+def test_max_wait_ends_the_waiting() -> None:
+    """Seconds from the first RetryLater of the record: no wait ends later. Then it is a failure like others, noted, and
+    the record goes where those go whose patience has ended."""
+    policy = FailurePolicy(retry=RetryPolicy(max_wait=10), dead_letter="dead")
+    record, made = waits(policy, [50, 53, 59, 59.5])
+    assert made == [*[Decision(delay=1, waits=True)] * 3, Decision(end="dead_letter")]
+    assert record.last_failure is not None
+    assert record.last_failure.type == "aioparallel.errors.RetryLater"
+
+
+def test_max_wait_itself_is_allowed_and_failures_between_do_not_begin_it_anew() -> None:
+    """A wait that ends exactly then is made."""
+    failures, record = Failures(FailurePolicy(retry=RetryPolicy(max_wait=10))), failed()
+    assert failures.decide(record, RetryLater(10), 0.0) == Decision(delay=10, waits=True)
+    failures.decide(record, ERROR, 5.0)
+    assert failures.decide(record, RetryLater(5.1), 5.0) == Decision(end="stop")
+
+
+def test_max_wait_leads_to_the_retry_topics() -> None:
+    """As the end of any patience; so it is enough of an end for them."""
+    policy = FailurePolicy(retry=RetryPolicy(max_wait=0.5), retry_topics={"r": 5})
+    assert waits(policy, [0.0])[1] == [Decision(retry_topic="r")]
+
+
+def test_a_retry_function_sees_attempts_that_do_not_count_the_waiting() -> None:
+    """It is asked about RetryLater as well: a delay counts no attempt, an end is an end."""
+    asked: list[tuple[str, int]] = []
+
+    def retry(record: Record[Any, Any], error: Exception, attempts: int) -> float:
+        asked.append((type(error).__name__, attempts))
+        return error.delay if isinstance(error, RetryLater) else 1.0
+
+    failures, record = Failures(FailurePolicy(retry=retry)), failed()
+    for error in (RetryLater(5), RetryLater(5), ERROR, RetryLater(5), ERROR):
+        failures.decide(record, error, 0.0)
+        record._parks += 1
+    assert asked == [("RetryLater", 1), ("RetryLater", 1), ("ValueError", 1), ("RetryLater", 2), ("ValueError", 2)]
+    ends = Failures(FailurePolicy(retry=always("skip")))
+    assert ends.decide(failed(), RetryLater(5), 0.0) == Decision(end="skip")

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections import Counter, defaultdict
-from typing import Unpack
+from typing import Any, Unpack
 
 import pytest
 
@@ -32,7 +32,7 @@ class Member:
         **options: Unpack[OptionFields],
     ) -> None:
         self.seen = handler
-        self.consumer: ParallelConsumer = consumer_of(
+        self.consumer: ParallelConsumer[Any, Any] = consumer_of(
             broker, topic, isolation_level=isolation_level, cooperative=cooperative, **options
         )
         self._task: asyncio.Task[None] | None = None

@@ -1,0 +1,58 @@
+"""Waiting that something else cuts short, and waiting that nothing cuts short."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+__all__ = ["to_the_end", "unless"]
+
+T = TypeVar("T")
+
+
+def _nothing() -> None:
+    pass
+
+
+async def unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """Await ``work`` in a task of its own until ``event`` is set: then it is cancelled, and the result is None.
+
+    Returns when the task has ended, also when this wait is cancelled.
+    """
+    if event.is_set():
+        work.close()
+        return None
+    loop = asyncio.get_running_loop()
+    task, signal = loop.create_task(work, name="aioparallel-step"), loop.create_task(event.wait())
+    try:
+        await asyncio.wait((task, signal), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        signal.cancel()
+        task.cancel()  # nothing, if it has ended
+        await _outlast(task, _nothing)
+    return None if task.cancelled() else task.result()
+
+
+async def to_the_end(work: Coroutine[Any, Any, None], on_cancel: Callable[[], None] = _nothing) -> None:
+    """Await ``work`` in a task of its own until it has ended, whatever cancels meanwhile; then that goes on.
+
+    ``work`` must have deadlines. ``on_cancel`` is called at each cancellation, to make it quicker.
+    """
+    task = asyncio.get_running_loop().create_task(work, name="aioparallel-leaving")
+    cancelled = await _outlast(task, on_cancel)
+    if cancelled is not None:
+        raise cancelled from (None if task.cancelled() else task.exception())
+    task.result()
+
+
+async def _outlast(task: asyncio.Task[Any], on_cancel: Callable[[], None]) -> asyncio.CancelledError | None:
+    """Wait until the task has ended. Returns the last cancellation of this wait."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))  # does not cancel it
+        except asyncio.CancelledError as error:
+            cancelled = error
+            on_cancel()
+    return cancelled

@@ -1,0 +1,140 @@
+"""What type checkers accept of the public interface, and what they refuse: lines marked so.
+
+Read by test_typing.py, run by nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, assert_type
+
+import msgspec
+
+from aioparallel import CallNext, Outgoing, ParallelConsumer, Record, Result
+from aioparallel.deserializers import msgspec_json, text
+
+
+class Order(msgspec.Struct):
+    price: float
+
+
+raw = ParallelConsumer("t", group_id="g")
+orders = ParallelConsumer("t", group_id="g", value_deserializer=msgspec_json(Order))
+both = ParallelConsumer("t", group_id="g", key_deserializer=text(), value_deserializer=msgspec_json(Order))
+
+assert_type(raw, ParallelConsumer[bytes | None, bytes | None])
+assert_type(orders, ParallelConsumer[bytes | None, Order])
+assert_type(both, ParallelConsumer[str, Order])
+
+
+async def of_bytes(record: Record) -> None: ...
+async def of_orders(record: Record[bytes | None, Order]) -> None: ...
+async def of_both(record: Record[str, Order]) -> Outgoing | None: ...
+async def of_any(record: Record[Any, Any]) -> list[Outgoing]:
+    return []
+
+
+async def of_objects(record: Record[object, object]) -> tuple[Outgoing, ...]:
+    return ()
+
+
+async def yields(record: Record[str, Order]) -> AsyncIterator[Outgoing]:
+    yield Outgoing("out")
+
+
+async def returns_iterator(record: Record[str, Order]) -> AsyncIterator[Outgoing]:
+    return yields(record)
+
+
+async def plain_iterator(record: Record) -> Iterator[Outgoing]:
+    return iter(())
+
+
+async def with_more(record: Record[str, Order], more: int) -> None: ...
+
+
+class Handler:
+    async def __call__(self, record: Record[str, Order]) -> None: ...
+
+    async def method(self, record: Record[str, Order]) -> None: ...
+
+
+async def middleware(record: Record[Any, Any], call_next: CallNext) -> object:
+    return await call_next(record)
+
+
+async def good() -> None:
+    await raw.run(of_bytes)
+    await raw.run(of_any)
+    await raw.run(of_objects)
+    await raw.run(plain_iterator)
+    await raw.run({"a": of_bytes, "b": of_any})
+    await orders.run(of_orders)
+    await both.run(of_both)
+    await both.run(of_any)
+    await both.run(yields)
+    await both.run(returns_iterator)
+    await both.run(Handler())
+    await both.run(Handler().method)
+    await both.run(functools.partial(with_more, more=1))
+    await both.run({"a": of_both, "b": Handler().method})
+    async for result in both.results(priced):
+        assert_type(result, Result[float])
+
+
+async def priced(record: Record[str, Order]) -> float:
+    return record.value.price
+
+
+def outputs() -> Iterator[Outgoing]:
+    yield Outgoing("out", headers=[("trace", b"1")])
+    yield Outgoing("out", headers=[("trace", b"1"), ("empty", None)])
+    yield Outgoing("out", headers=(("trace", b"1"),))
+    known: list[tuple[str, bytes]] = [("trace", b"1")]
+    yield Outgoing("out", headers=known)
+
+
+# -- refused ----------------------------------------------------------------------------------------------
+
+
+async def returns_dict(record: Record) -> dict[str, int]:
+    return {}
+
+
+async def returns_text(record: Record) -> str:
+    return ""
+
+
+async def returns_bytes(record: Record) -> bytes:
+    return b""
+
+
+async def yields_text(record: Record) -> AsyncIterator[str]:
+    yield ""
+
+
+def plain(record: Record) -> None: ...
+
+
+async def bad() -> None:
+    await orders.run(of_bytes)  # refused
+    await both.run(of_bytes)  # refused
+    await both.run(of_orders)  # refused
+    await raw.run(of_orders)  # refused
+    await raw.run(of_both)  # refused
+    await raw.run(returns_dict)  # refused
+    await raw.run(returns_text)  # refused
+    await raw.run(returns_bytes)  # refused
+    await raw.run(yields_text)  # refused
+    await raw.run(plain)  # refused
+    await raw.run({"a": returns_dict})  # refused
+    orders.run_sync(of_bytes)  # refused
+    both.results(of_bytes)  # refused
+    ParallelConsumer("t", group_id="g", max_concurrency="many")  # refused
+    ParallelConsumer("t", group_id="g", max_concurency=3)  # refused
+    Outgoing("out", "text")  # refused
+    Outgoing("out", headers=[("trace", "text")])  # refused
+    Outgoing("out", headers={"trace": b"1"})  # refused
+    await asyncio.sleep(0)
