@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import enum
 import re
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -108,8 +109,9 @@ class Client(Protocol):
         """Join the group for these topics; returns at once, the listener hears the rest. A pattern takes in
         topics created later."""
 
-    async def fetch(self, quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
-        """Take at most ``quotas[p]`` records from each partition ``p``, in one walk over what is there.
+    async def fetch(self, quotas: Mapping[TopicPartition, int], most: int = sys.maxsize) -> list[Fetched]:
+        """Take at most ``quotas[p]`` records from each partition ``p``, and ``most`` in all, in one walk over what is
+        there; those that ``most`` leaves out have their turn in the next walks.
 
         Waits until there is something for one of them, or :meth:`wake` was called (then the list may be empty).
         Partitions without a quota are left alone and lose nothing; ones no longer assigned are ignored.
