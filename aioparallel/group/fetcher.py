@@ -53,7 +53,7 @@ class Fetcher:
                 # Without quotas too: the client tells here when the group refuses this member.
                 fetched = await self._client.fetch(plan.quotas, plan.most)
             except OffsetOutOfRange as error:
-                await self._assignment.reset(error)
+                self._assignment.reset(error)
                 continue
             if not fetched:
                 continue

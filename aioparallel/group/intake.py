@@ -95,7 +95,9 @@ class Intake:
         if self._scheduler.paused:
             return Plan({}, 0, 0, "paused")
         # As attributes, not as a state: this is asked of hundreds of sessions, hundreds of times a second.
-        takers = [s for s in sessions if s.opened and not s.stopped and s.ledger.position < s.target]
+        takers = [
+            s for s in sessions if s.opened and not s.stopped and not s.resetting and s.ledger.position < s.target
+        ]
         if not takers:
             return Plan({}, 0, 0, _why_nothing(sessions))
         room = self._room(sessions)
@@ -187,6 +189,6 @@ class Intake:
 
 def _why_nothing(sessions: Sequence[Session]) -> str:
     states = {session.state for session in sessions}
-    if SessionState.OPEN in states:
-        return "at the end"
-    return "opening" if SessionState.OPENING in states else "nothing assigned"
+    if SessionState.OPENING in states or any(session.resetting for session in sessions):
+        return "opening"
+    return "at the end" if SessionState.OPEN in states else "nothing assigned"

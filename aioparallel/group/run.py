@@ -17,12 +17,16 @@ from aioparallel.engine.health import Problem
 from aioparallel.engine.outlets import Disposal, Outlet
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.stats import BrokerOutputs, Stats
+from aioparallel.errors import NotCommitted
 from aioparallel.group.assignment import CANCEL_GRACE, Assignment
 from aioparallel.group.client import Client
-from aioparallel.group.committer import Committer
+from aioparallel.group.committer import Committer, reasons
+from aioparallel.group.ends import Ends
 from aioparallel.group.fetcher import Fetcher
+from aioparallel.group.holdings import Holdings
 from aioparallel.group.intake import Intake
 from aioparallel.group.snapshot import problems_of, stats_of
+from aioparallel.group.stores import BrokerOffsets
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
 
@@ -49,6 +53,7 @@ class GroupRun:
         disposal: Disposal | None = None,
     ) -> None:
         self._client = client
+        self._group_id = group_id
         self._options = options
         self._targets = targets
         self._processor = Processor(
@@ -59,29 +64,30 @@ class GroupRun:
             on_fatal=self._fail,
             on_idle=self._look_for_end,
         )
+        store = BrokerOffsets(client)
+        holdings = Holdings(self._processor.scheduler, store, targets)
+        self._committer = Committer(
+            store, options, self._processor.scheduler, holdings.sessions.values, self._processor.notify
+        )
         self._assignment = Assignment(
             client,
             group_id,
             options,
             self._processor,
-            targets=targets,
+            holdings,
+            store,
+            self._committer,
             on_change=self._changed,
             on_fatal=self._fail,
         )
-        self._committer = Committer(
-            client,
-            options,
-            self._processor.scheduler,
-            self._assignment.sessions.values,
-            self._processor.notify,
-        )
-        self._assignment.committer = self._committer
+        self._ends = Ends(client, holdings, self._changed)
         intake = Intake(options, self._processor.scheduler)
         self._fetcher = Fetcher(client, self._assignment, self._processor, intake, self._look_for_end)
         self._tasks: list[asyncio.Task[None]] = []
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._drain = True
         self._settled = False
+        self._owing: Mapping[TopicPartition, str] = {}  # not committed when it was settled, and why
 
     # -- running ----------------------------------------------------------------------------------------
 
@@ -94,11 +100,15 @@ class GroupRun:
         self._client.subscribe(topics, self._assignment)
         self._spawn(self._fetcher.run(), "fetcher")
         self._spawn(self._committer.run(), "committer")
+        if self._targets is not None:
+            self._spawn(self._ends.run(), "ends")
         try:
             await self._end
         finally:
             self._quiesce()
         await self.settle()
+        if self._targets is not None and self._owing:
+            raise NotCommitted(self._group_id, self._owing)
 
     def stop(self, drain: bool) -> None:
         """Let :meth:`run` settle and return; without ``drain`` the handlers in flight are cancelled."""
@@ -120,10 +130,14 @@ class GroupRun:
             self._processor.scheduler.resume()
             self._changed()
 
-    async def commit_now(self) -> bool:
-        """Commit what is complete now. True when the broker took it within ``commit_timeout`` seconds."""
+    async def commit_now(self) -> None:
+        """Commit what is complete now. Raises NotCommitted when the broker did not take all of it within
+        ``commit_timeout`` seconds."""
+        self._processor.scheduler.keep_books()  # a handler may ask
         deadline = asyncio.get_running_loop().time() + self._options.commit_timeout
-        return await self._committer.commit_until(list(self._assignment.sessions.values()), deadline)
+        owing = await self._committer.commit_until(list(self._assignment.sessions.values()), deadline)
+        if owing:
+            raise NotCommitted(self._group_id, reasons(owing))
 
     async def settle(self) -> None:
         """Drain (unless stopped without), commit and drop everything this process holds. Once."""
@@ -131,7 +145,8 @@ class GroupRun:
             return
         self._quiesce()
         drain_timeout = self._options.drain_timeout if self._drain else 0
-        await self._assignment.settle(list(self._assignment.sessions.values()), drain_timeout)
+        owing = await self._assignment.settle(list(self._assignment.sessions.values()), drain_timeout)
+        self._owing = reasons(owing)
         self._settled = True
 
     async def close(self) -> None:

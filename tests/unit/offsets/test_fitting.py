@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from random import Random
 
 import pytest
@@ -187,3 +188,26 @@ def test_cutting_takes_milliseconds(formats: Formats) -> None:
         fit_offset_map(0, 99_999, incompletes, formats=formats)
         fastest = min(fastest, time.process_time() - begun)
     assert fastest < 0.2
+
+
+@pytest.mark.parametrize("formats", FORMATS)
+@pytest.mark.parametrize("gap", [2**27, 2**31 - 1, 2**31, 2**33])
+def test_a_gap_of_billions_cuts_the_map_and_nothing_worse(formats: Formats, gap: int) -> None:
+    """Behind a dense part offsets jump by billions: the map reads back up to where it was cut, whatever the limit, and
+    its making takes no memory for the gap."""
+    random = Random(gap)
+    near = sorted(random.sample(range(12_000), 6_000))
+    incompletes = [*near, near[-1] + gap]
+    for limit in (4096, 2000, 40):
+        tracemalloc.start()
+        try:
+            text, highest = fit_offset_map(0, incompletes[-1] + 5, incompletes, limit=limit, formats=formats)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert len(text) <= limit
+        assert peak < 150_000_000
+        if text:
+            found = decode_offset_map(0, text)
+            assert found.highest_succeeded == highest
+            assert list(found.incompletes) == [offset for offset in incompletes if offset <= highest]
