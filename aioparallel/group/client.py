@@ -128,7 +128,12 @@ class Client(Protocol):
         self, offsets: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, CommitFault | None]:
         """One OffsetCommit request, one attempt, fenced with ``generation``. A result for each partition asked
-        for: None means acknowledged. A request that got no answer is RETRIABLE for each of them."""
+        for: None means acknowledged. A request that got no answer is RETRIABLE for each of them.
+
+        FENCED under the generation that the member believes in is news for the client itself: unless it is giving
+        partitions away already, the listener hears ``lost`` at once, and the client joins again. Nobody stays a member
+        whose commits are refused.
+        """
 
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float

@@ -234,9 +234,12 @@ class InMemoryClient:
                 timeout,
             )
         except Refused as refused:
-            return dict.fromkeys(sent, fault_of(refused.code))
+            codes = dict.fromkeys(sent, refused.code)
         except TimeoutError:
             return dict.fromkeys(sent, CommitFault.RETRIABLE)
+        fencing = [code for code in codes.values() if code in FENCING]
+        if fencing and fencing[0] is not None and self._membership is not None:
+            self._membership.fenced(generation, fencing[0])
         return {partition: None if code is None else fault_of(code) for partition, code in codes.items()}
 
     async def committed(
