@@ -13,6 +13,10 @@ The buffer is shared out evenly: with one limit for all it would fill with one p
   one that comes late finds room beside those that have read on as far as they may.
 * Bytes: the records that still fit are estimated from the mean size seen. While fewer than ``max_buffered_bytes`` are
   buffered at least one record may come. So the bound is passed by at most what one fetch brings beyond the estimate.
+
+What the scheduler puts back (a start that did not count) is buffered once more, and the room may be taken: then
+``max_buffered`` is passed by those records, at most ``max_concurrency`` of them, and nothing is fetched until it is not.
+The last of the room takes up most of them.
 """
 
 from __future__ import annotations
@@ -67,6 +71,19 @@ class _Room(NamedTuple):
     """How many are buffered."""
     full: str
     """The bound that is the nearest."""
+
+
+class _Wishes(NamedTuple):
+    """Who wants what of the common room."""
+
+    below: list[tuple[TopicPartition, int]]
+    """Below their share, and by how much."""
+    borrowers: list[Session]
+    """Full of hot keys."""
+    without: list[Session]
+    """Those with enough."""
+    reserved: int
+    """Records that nobody borrows."""
 
 
 class Intake:
@@ -130,34 +147,14 @@ class Intake:
 
     def _share_out(self, takers: Sequence[Session], room: _Room) -> Plan:
         """Share the common room out. Every partition below its share first keeps its reserve."""
-        few = max(1, self._ready_wanted // len(takers))
-        all_want = self._scheduler.ready < self._ready_wanted
         share = max(1, room.whole // len(takers))
-        worth, keeps = max(1, share // _WORTH_PART), max(1, share // _RESERVE_PART)
-        below: list[tuple[TopicPartition, int]] = []
-        borrowers: list[Session] = []
-        without: list[Session] = []
-        reserved = wanted = 0
-        for session in takers:
-            missing = share - session.buffered
-            ready = len(session.ready)
-            if missing > 0:
-                reserved += min(keeps, missing)
-            if missing >= worth or (missing > 0 and not ready):
-                if all_want or ready < few:
-                    below.append((session.partition, missing))
-                    wanted += missing
-                else:
-                    without.append(session)
-            elif ready < few and self._lanes_may_grow and not session.held:
-                borrowers.append(session)
-            else:
-                without.append(session)
+        worth = max(1, share // _WORTH_PART)
+        wishes = self._wishes(takers, share, worth)
+        below, borrowers, without = wishes.below, wishes.borrowers, wishes.without
         quotas: dict[TopicPartition, int] = {}
         # Half of the room is lent out also where it is too small for everybody's reserve.
-        reserved = min(reserved, room.whole // 2)
         left = room.common
-        lent = max(0, left - reserved) // len(borrowers) if borrowers else 0
+        lent = max(0, left - min(wishes.reserved, room.whole // 2)) // len(borrowers) if borrowers else 0
         # A partition full of hot keys may not read on. The others have quotas still, but that is being full.
         withheld = bool(borrowers) and lent < worth
         if withheld:
@@ -165,12 +162,35 @@ class Intake:
         elif borrowers:
             quotas = dict.fromkeys([session.partition for session in borrowers], lent)
             left -= lent * len(borrowers)
+        wanted = sum([missing for _, missing in below])
         fair = left if wanted <= left else max(1, left // len(below))
         for partition, missing in below:
             quotas[partition] = min(missing, fair)
         step = self._until_dry(without, room) if without or wanted > left else self._step
         state = room.full if withheld else "fetching" if quotas else "enough ready"
         return Plan(quotas, room.common if quotas else 0, step, state)
+
+    def _wishes(self, takers: Sequence[Session], share: int, worth: int) -> _Wishes:
+        few = max(1, self._ready_wanted // len(takers))
+        all_want = self._scheduler.ready < self._ready_wanted
+        keeps = max(1, share // _RESERVE_PART)
+        wishes = _Wishes([], [], [], 0)
+        reserved = 0
+        for session in takers:
+            missing = share - session.buffered
+            ready = len(session.ready)
+            if missing > 0:
+                reserved += min(keeps, missing)
+            if missing >= worth or (missing > 0 and not ready):
+                if all_want or ready < few:
+                    wishes.below.append((session.partition, missing))
+                else:
+                    wishes.without.append(session)
+            elif ready < few and self._lanes_may_grow and not session.held:
+                wishes.borrowers.append(session)
+            else:
+                wishes.without.append(session)
+        return wishes._replace(reserved=reserved)
 
     def _until_dry(self, without: Sequence[Session], room: _Room) -> int:
         """So many starts later to plan anew. Nobody waits for one ``without`` a quota: before it runs dry.
