@@ -15,8 +15,8 @@ The buffer is shared out evenly: with one limit for all it would fill with one p
   buffered at least one record may come. So the bound is passed by at most what one fetch brings beyond the estimate.
 
 What the scheduler puts back (a start that did not count) is buffered once more, and the room may be taken: then
-``max_buffered`` is passed by those records, at most ``max_concurrency`` of them, and nothing is fetched until it is not.
-The last of the room takes up most of them.
+``max_buffered`` is passed by those records, at most ``max_concurrency`` of them, and nothing is fetched until it is
+not. Mostly the last of the room takes them up.
 """
 
 from __future__ import annotations

@@ -237,8 +237,8 @@ class InMemoryClient:
             codes = dict.fromkeys(sent, refused.code)
         except TimeoutError:
             return dict.fromkeys(sent, CommitFault.RETRIABLE)
-        fencing = [code for code in codes.values() if code in FENCING]
-        if fencing and fencing[0] is not None and self._membership is not None:
+        fencing = [code for code in codes.values() if code is not None and code in FENCING]
+        if fencing and self._membership is not None:
             self._membership.fenced(generation, fencing[0])
         return {partition: None if code is None else fault_of(code) for partition, code in codes.items()}
 

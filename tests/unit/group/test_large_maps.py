@@ -16,7 +16,7 @@ from aioparallel.group.committer import Committer
 from aioparallel.group.opening import Opener
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
-from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map, encode_offset_map
+from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map, encode_offset_map, fit_offset_map
 from aioparallel.options import Options
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
@@ -67,7 +67,7 @@ async def written_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     session.ledger.register(list(far_behind(1).incompletes), 10_000_001)
     before = session.ledger.snapshot()
     threads: list[int] = []
-    fit = offset_commits.fit_offset_map
+    fit = fit_offset_map
 
     def noted(*args: object, **options: object) -> tuple[str, int]:
         threads.append(threading.get_ident())
