@@ -211,3 +211,18 @@ def test_a_gap_of_billions_cuts_the_map_and_nothing_worse(formats: Formats, gap:
             found = decode_offset_map(0, text)
             assert found.highest_succeeded == highest
             assert list(found.incompletes) == [offset for offset in incompletes if offset <= highest]
+
+
+def test_a_bitset_reaches_no_farther_than_it_can_be_written() -> None:
+    """In a Java format a few hundred incomplete offsets before a gap of billions are cut where the largest bitset ends,
+    rather than refused."""
+    random = Random(24)
+    limit = random.choice((4096, 2000))
+    random.choice((1, 2))
+    incompletes, at = list[int](), 5
+    for _ in range(random.choice((400, 3000, 6000))):
+        incompletes.append(at)
+        at += random.choice((1, 1, 2, 5, 50))
+    text, highest = fit_offset_map(0, incompletes[-1] + 2**33, incompletes, limit=limit, formats="java")
+    assert 0 < len(text) <= limit
+    assert decode_offset_map(0, text) == OffsetMap(0, highest, tuple(incompletes))
