@@ -187,7 +187,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
         ``await asyncio.to_thread(function, record)``.
 
         Returns after :meth:`stop`, or at the end offsets with ``until="end"``, when everything is drained and
-        committed. Raises what ended it otherwise. Cancelling it starts nothing more; leaving ``async with``
+        committed (with ``until="end"`` it raises NotCommitted where the last commit was not acknowledged). Raises what
+        ended it otherwise. Cancelling it starts nothing more; leaving ``async with``
         then drains and commits.
         """
         self._state.expect_open()
@@ -311,16 +312,12 @@ class ParallelConsumer(Generic[K_co, V_co]):
     async def commit_now(self) -> None:
         """Commit everything that is complete at this moment; returns when the broker has acknowledged it.
 
-        Raises ConsumerStateError when it is not running, ClientError when it was not acknowledged within
-        ``commit_timeout`` seconds (it is tried again by itself then).
+        Raises ConsumerStateError when it is not running, NotCommitted (a ClientError) when the broker has not
+        acknowledged all of it within ``commit_timeout`` seconds: it says which partitions, and why.
         """
         if self._engine is None:
             raise ConsumerStateError("this consumer does not run, so it has nothing to commit")
-        if not await self._engine.commit_now():
-            raise ClientError(
-                f"group {self._group_id!r}: no acknowledged commit within {self.options.commit_timeout:g} s; "
-                "nothing is lost, the next commit tries again"
-            )
+        await self._engine.commit_now()
 
     def stats(self) -> Stats:
         """A snapshot of counts, lag and partitions. Takes milliseconds with 100,000 records buffered."""

@@ -13,6 +13,7 @@
     │   ├── NotAuthorized                      the cluster refuses this user the topic or the group
     │   ├── OffsetOutOfRange                   the log does not hold the position any more (or yet)
     │   ├── NoCommittedOffset                  nothing committed, and auto_offset_reset="error"
+    │   ├── NotCommitted                       the broker did not acknowledge a commit that was waited for
     │   ├── FetchFailed                        a partition's data cannot be read
     │   └── ProduceFailed                      an output could not be written; fails the record it belongs to
     ├── RecordFailure                          why an attempt failed, or the run because of one record
@@ -31,7 +32,7 @@ Each message says what happened, with which topic, partition and offset, and wha
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from aioparallel.records import TopicPartition
 
@@ -51,6 +52,7 @@ __all__ = [
     "NoCommittedOffset",
     "NoHandler",
     "NotAuthorized",
+    "NotCommitted",
     "OffsetMapError",
     "OffsetOutOfRange",
     "ProduceFailed",
@@ -146,6 +148,17 @@ class NoCommittedOffset(ClientError):
             'commit one, use start_at, or set auto_offset_reset to "earliest" or "latest"'
         )
         self.partition = partition
+
+
+class NotCommitted(ClientError):
+    """A commit that was waited for was not acknowledged: what it would have said runs again at the next owner, unless a
+    later commit says it. ``partitions``: whose, and why."""
+
+    def __init__(self, group_id: str, partitions: Mapping[TopicPartition, str]) -> None:
+        named = [f"{partition} ({why})" for partition, why in list(partitions.items())[:5]]
+        more = f", and {len(partitions) - len(named)} more partitions" if len(partitions) > len(named) else ""
+        super().__init__(f"group {group_id!r}: no acknowledged commit of {', '.join(named)}{more}")
+        self.partitions = dict(partitions)
 
 
 class FetchFailed(ClientError):

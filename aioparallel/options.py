@@ -110,10 +110,13 @@ class Options:
     """Handlers running at once, at most. 1 is one record after the other; thousands are fine."""
     max_buffered: int = 10_000
     """Records read ahead and not yet started, over all partitions. It is the look-ahead past a slow or hot key.
-    Small: lanes run dry; large: memory, and more to fetch again after a crash."""
+    Small: lanes run dry; large: memory, and more to fetch again after a crash. The last sixteenth (1 to 1,000 records)
+    is for partitions that have nothing read ahead; those take turns where they are more than there is room for.
+    Records whose start did not count are read ahead once more and may pass it, at most ``max_concurrency`` of them."""
     max_buffered_bytes: int = 64 * 1024 * 1024
-    """Bytes of keys, values and headers of the buffered records. Intake stops when it is reached; it may be
-    passed by what one fetch brings."""
+    """Bytes of keys, values and headers of the buffered records. Intake stops when it is reached. One fetch asks for as
+    many records as still fit by the mean size of those before, and for at least one: the bound is passed by what these
+    are larger, at most by what the client has read already (``max_partition_fetch_bytes`` for each partition)."""
     commit_interval: float = 1.0
     """Seconds from one commit to the next when records complete. Small: more requests; large: more records
     run again after a crash."""

@@ -13,7 +13,7 @@ class Problem:
 
     kind: str
     """"failed", "producer_unreachable", "broker_silent", "handler_stuck", "max_parked", "dead_letter_failed",
-    "map_cut" or "fenced"."""
+    "map_cut", "commit_refused" or "fenced"."""
     message: str
     """What it is, with topic, partition and offset."""
 

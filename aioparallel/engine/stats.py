@@ -97,8 +97,8 @@ class Stats:
     """Sum over partitions; None while one of them is unknown, or nothing is assigned yet."""
     intake: str
     """What the fetcher does: "fetching", "enough ready", "full: max_buffered reached", "full:
-    max_buffered_bytes reached", "paused", "stopped" or "nothing assigned". Full while few lanes are ready
-    means that ``longest_lane`` sets the pace."""
+    max_buffered_bytes reached", "at the end" (everything read that ``until="end"`` asks for), "paused", "stopped",
+    "opening" or "nothing assigned". Full while few lanes are ready means that ``longest_lane`` sets the pace."""
     longest_lane: LongestLane | None
     """None while no lane has more than one record."""
     commits: int

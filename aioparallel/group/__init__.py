@@ -4,10 +4,15 @@
 
     client.py           the interface that a Kafka client must have; this room owns it
     sessions.py         a session: a source with a ledger, a generation, and what was acknowledged
-    assignment.py       sessions from assigned to given away: opening, settling, losing, resetting
+    holdings.py         the sessions of this member, by partition
+    assignment.py       sessions from assigned to given away
+    opening.py          sessions from assigned to open: positions read, starts found
+    resets.py           positions that the log does not hold, moved into it
     starts.py           where a partition starts that has no commit
+    ends.py             until="end" with a log that has lost its tail
     intake.py           how many records each partition may bring                  pure
     fetcher.py          plan, fetch, admit
+    stores.py           where positions are read from and written to
     offset_commits.py   what is to be committed, in which requests                 pure
     committer.py        the one place that commits
     run_state.py        how far one consumer's life has come, and what is wanted of it   pure

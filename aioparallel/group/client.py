@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import enum
 import re
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -108,8 +109,9 @@ class Client(Protocol):
         """Join the group for these topics; returns at once, the listener hears the rest. A pattern takes in
         topics created later."""
 
-    async def fetch(self, quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
-        """Take at most ``quotas[p]`` records from each partition ``p``, in one walk over what is there.
+    async def fetch(self, quotas: Mapping[TopicPartition, int], most: int = sys.maxsize) -> list[Fetched]:
+        """Take at most ``quotas[p]`` records from each partition ``p``, and ``most`` in all, in one walk over what is
+        there; those that ``most`` leaves out have their turn in the next walks.
 
         Waits until there is something for one of them, or :meth:`wake` was called (then the list may be empty).
         Partitions without a quota are left alone and lose nothing; ones no longer assigned are ignored.
@@ -126,7 +128,12 @@ class Client(Protocol):
         self, offsets: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, CommitFault | None]:
         """One OffsetCommit request, one attempt, fenced with ``generation``. A result for each partition asked
-        for: None means acknowledged. A request that got no answer is RETRIABLE for each of them."""
+        for: None means acknowledged. A request that got no answer is RETRIABLE for each of them.
+
+        FENCED under the generation that the member believes in is news for the client itself: unless it is giving
+        partitions away already, the listener hears ``lost`` at once, and the client joins again. Nobody stays a member
+        whose commits are refused.
+        """
 
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float

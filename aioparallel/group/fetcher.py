@@ -50,9 +50,9 @@ class Fetcher:
             self._processor.scheduler.tally.taken_left = plan.starts_until_next
             try:
                 # Without quotas too: the client tells here when the group refuses this member.
-                fetched = await self._client.fetch(plan.quotas)
+                fetched = await self._client.fetch(plan.quotas, plan.most)
             except OffsetOutOfRange as error:
-                await self._assignment.reset(error)
+                self._assignment.reset(error)
                 continue
             if not fetched:
                 continue
@@ -71,8 +71,9 @@ class Fetcher:
         if next_offset > session.target:
             records, next_offset = _below(records, session.target), session.target
         before = session.buffered_bytes
-        self._processor.admit(session, session.register(records, next_offset))
-        self._intake.saw(len(records), session.buffered_bytes - before)
+        wanted = session.register(records, next_offset)
+        self._processor.admit(session, wanted)
+        self._intake.saw(len(wanted), session.buffered_bytes - before)
 
 
 def _below(records: Sequence[Record], target: int) -> Sequence[Record]:

@@ -1,19 +1,20 @@
 """What to commit: plain functions from sessions to requests. No I/O.
 
-A sample is taken in one step without an ``await``: base and map always belong together. (The Java library
-sampled the offset twice around the encoding, and filed maps under the wrong base.)
+What a session says is taken in one step without an ``await``: base and map always belong together. (The Java library
+sampled the offset twice around the encoding, and filed maps under the wrong base.) It is written from that alone, so a
+large map may be written elsewhere while the session goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Final, Literal, NamedTuple
 
 from aioparallel.group.client import Committed, Generation
 from aioparallel.group.sessions import Session
-from aioparallel.offsets import fit_offset_map
+from aioparallel.offsets import OffsetMap, fit_offset_map
 
-__all__ = ["Sample", "requests", "sample"]
+__all__ = ["Said", "Sample", "requests", "said", "sample"]
 
 # Bytes of metadata in one request. The broker writes a request as one batch of the offsets topic and fails a
 # larger one as a whole (measured on Apache Kafka 4.3.1: about 1 MB).
@@ -22,24 +23,49 @@ _REQUEST_BYTES = 512 * 1024
 _PARTITION_BYTES = 64
 
 
+# Incompletes from which a map may take more than a few milliseconds to write (measured: 10 to 60 ms where it must be
+# cut); fewer of them where offsets reach far, behind a stuck record.
+_MANY: Final = 16_000
+_MANY_FAR: Final = 1_000
+_FAR: Final = 1_000_000
+
+
+class Said(NamedTuple):
+    """What one session says at one moment."""
+
+    session: Session
+    map: OffsetMap
+    version: tuple[int, int]
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the map may take more than a few milliseconds to write."""
+        many = len(self.map.incompletes)
+        return many > _MANY or (many > _MANY_FAR and self.map.highest_succeeded - self.map.base_offset > _FAR)
+
+
 class Sample(NamedTuple):
     """What one session would commit, and the ledger's version it speaks of."""
 
     session: Session
     committed: Committed
-    version: Hashable
+    version: tuple[int, int]
     highest: int
     """The highest offset the map speaks of; base - 1 without a map."""
     cut: bool
     """Whether completed offsets above ``highest`` had to be left out."""
 
 
-def sample(session: Session, limit: int, formats: Literal["all", "java"]) -> Sample:
-    """Take offset and map of a session. ``limit``: characters of metadata the broker takes."""
-    now = session.ledger.snapshot()
-    base, highest = now.base_offset, now.highest_succeeded
-    text, reached = fit_offset_map(base, highest, now.incompletes, limit=limit, formats=formats)
-    return Sample(session, Committed(base, text), session.ledger.version, reached, cut=reached < highest)
+def said(session: Session) -> Said:
+    """Take offset and map of a session."""
+    return Said(session, session.ledger.snapshot(), session.ledger.version)
+
+
+def sample(what: Said, limit: int, formats: Literal["all", "java"]) -> Sample:
+    """Write it. ``limit``: characters of metadata the broker takes. Reads nothing but ``what.map``: any thread may."""
+    base, highest = what.map.base_offset, what.map.highest_succeeded
+    text, reached = fit_offset_map(base, highest, what.map.incompletes, limit=limit, formats=formats)
+    return Sample(what.session, Committed(base, text), what.version, reached, cut=reached < highest)
 
 
 def requests(samples: Iterable[Sample]) -> Iterator[tuple[Generation, list[Sample]]]:

@@ -19,14 +19,18 @@ from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.stats import BrokerOutputs, Stats
 from aioparallel.engine.waiting import unless
+from aioparallel.errors import NotCommitted
 from aioparallel.group.assignment import CANCEL_GRACE, Assignment
 from aioparallel.group.client import Client, Generation
-from aioparallel.group.committer import Committer
+from aioparallel.group.committer import Committer, reasons
+from aioparallel.group.ends import Ends
 from aioparallel.group.fetcher import Fetcher
+from aioparallel.group.holdings import Holdings
 from aioparallel.group.intake import Intake
 from aioparallel.group.run_state import RunState
 from aioparallel.group.sessions import SessionState
 from aioparallel.group.snapshot import problems_of, stats_of
+from aioparallel.group.stores import BrokerOffsets
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
 
@@ -57,34 +61,36 @@ class GroupRun:
         disposal: Disposal | None = None,
     ) -> None:
         self._client = client
+        self._group_id = group_id
         self._options = options
         self._state = state
         self._targets = targets
         signals = Signals()
         self._processor = Processor(handler, options, signals, outlet=outlet, disposal=disposal)
+        store = BrokerOffsets(client)
+        holdings = Holdings(self._processor.scheduler, store, targets)
+        self._committer = Committer(
+            store, options, self._processor.scheduler, holdings.sessions.values, self._processor.notify
+        )
         self._assignment = Assignment(
             client,
             group_id,
             options,
             self._processor,
-            targets=targets,
+            holdings,
+            store,
+            self._committer,
             on_change=self._changed,
             on_fatal=self._fail,
         )
-        self._committer = Committer(
-            client,
-            options,
-            self._processor.scheduler,
-            self._assignment.sessions.values,
-            self._processor.notify,
-        )
-        self._assignment.committer = self._committer
+        self._ends = Ends(client, holdings, self._changed)
         intake = Intake(options, self._processor.scheduler)
         self._fetcher = Fetcher(client, self._assignment, self._processor, intake, self._look_for_end)
         signals.taken, signals.succeeded = self._fetcher.replan, self._committer.soon
         signals.idle, signals.fatal = self._look_for_end, self._fail
         self._tasks: list[asyncio.Task[None]] = []
         self._fetching: asyncio.Task[None] | None = None
+        self._owing: Mapping[TopicPartition, str] = {}  # not committed when it was settled, and why
 
     # -- running ----------------------------------------------------------------------------------------
 
@@ -97,6 +103,8 @@ class GroupRun:
         self._client.subscribe(topics, self)
         self._fetching = self._spawn(self._fetcher.run(), "fetcher")
         self._spawn(self._committer.run(), "committer")
+        if self._targets is not None:
+            self._spawn(self._ends.run(), "ends")
         self.follow()
         try:
             await self._state.ending.wait()
@@ -107,6 +115,8 @@ class GroupRun:
         if self._state.failure is not None:
             raise self._state.failure
         await self.settle()
+        if self._targets is not None and self._owing:
+            raise NotCommitted(self._group_id, self._owing)
 
     def follow(self) -> None:
         """The state has changed: start records, or start no more."""
@@ -121,10 +131,14 @@ class GroupRun:
         elif self._fetching is not None:
             self._fetching.cancel()  # commits go on until the end
 
-    async def commit_now(self) -> bool:
-        """Commit what is complete now. True when the broker took it within ``commit_timeout`` seconds."""
+    async def commit_now(self) -> None:
+        """Commit what is complete now. Raises NotCommitted when the broker did not take all of it within
+        ``commit_timeout`` seconds."""
+        self._processor.scheduler.keep_books()  # a handler may ask
         deadline = asyncio.get_running_loop().time() + self._options.commit_timeout
-        return await self._committer.commit_until(list(self._assignment.sessions.values()), deadline)
+        owing = await self._committer.commit_until(list(self._assignment.sessions.values()), deadline)
+        if owing:
+            raise NotCommitted(self._group_id, reasons(owing))
 
     async def settle(self) -> None:
         """Drain (unless it is hurried), commit and drop everything this process holds. Once."""
@@ -137,7 +151,7 @@ class GroupRun:
         sessions = [session for session in self._assignment.sessions.values() if session.state in opened]
         drain = self._processor.drain(sessions, self._options.drain_timeout, CANCEL_GRACE)
         await unless(self._state.hurried, drain)
-        await self._assignment.settle(list(self._assignment.sessions.values()), 0)
+        self._owing = reasons(await self._assignment.settle(list(self._assignment.sessions.values()), 0))
         self._state.settle()
 
     async def close(self) -> None:

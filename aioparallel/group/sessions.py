@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 from aioparallel.engine.sources import Source
-from aioparallel.group.client import Committed, Generation
+from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.offsets import Ledger
 from aioparallel.records import Record, TopicPartition
 
@@ -30,8 +30,8 @@ class SessionState(enum.Enum):
 class Session(Source):
     """One partition under one epoch: a source whose completions go into a ledger.
 
-    Written by: the assignment (``opened``, generation, ledger, target), the scheduler (what a source has), the
-    committer (``acknowledged`` and what follows). Everything on one event loop.
+    Written by: the assignment with opener and resets (``opened``, ``resetting``, generation, ledger, target), the
+    scheduler (what a source has), the committer (``acknowledged`` and what follows). Everything on one event loop.
     """
 
     __slots__ = (
@@ -40,10 +40,12 @@ class Session(Source):
         "acknowledged_version",
         "cut",
         "epoch",
+        "fault",
         "fenced",
         "generation",
         "opened",
         "partition",
+        "resetting",
         "target",
         "wrote_dense",
     )
@@ -57,12 +59,15 @@ class Session(Source):
         self.generation = generation or Generation(-1, "")
         self.ledger = Ledger(base)
         self.opened = False
+        # The log does not hold the position: a reset looks for the next one, nothing is fetched.
+        self.resetting = False
         # Offsets from here on are not admitted: the end offset of the start under until="end".
         self.target = sys.maxsize
 
         # The committer's.
         self.acknowledged: Committed | None = None
-        self.acknowledged_version: Hashable = None
+        self.acknowledged_version: tuple[int, int] | None = None
+        self.fault: CommitFault | None = None  # what became of the last commit
         self.fenced = False
         self.cut: int | None = None  # highest offset the last map could say, when it could not say all
         self.wrote_dense = False
@@ -99,6 +104,10 @@ class Session(Source):
     def dirty(self) -> bool:
         """Whether the broker has not acknowledged what the ledger says now."""
         return self.acknowledged_version != self.ledger.version
+
+    def owes(self, version: tuple[int, int]) -> bool:
+        """Whether the broker has not acknowledged what the ledger said at this version, or more."""
+        return self.acknowledged_version is None or self.acknowledged_version < version
 
     def __repr__(self) -> str:
         return f"<Session {self.partition} epoch {self.epoch} {self.state.value}>"

@@ -10,7 +10,7 @@ from aioparallel.engine.lanes import length_from
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
 from aioparallel.group.assignment import Assignment
-from aioparallel.group.client import Client
+from aioparallel.group.client import Client, CommitFault
 from aioparallel.group.committer import Committer
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.records import Record
@@ -99,6 +99,8 @@ def problems_of(
     for session in sessions:
         if session.fenced:
             yield Problem("fenced", f"{session.partition}: the group refuses this member's commits; it should rejoin")
+        elif session.fault is CommitFault.REFUSED:
+            yield Problem("commit_refused", f"{session.partition}: the broker refuses its commits")
     for stuck in processor.stuck[:_AT_MOST]:
         record = stuck.record
         yield Problem(

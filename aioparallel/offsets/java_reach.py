@@ -35,13 +35,16 @@ def java_reach(pattern: Pattern, form: JavaFormat, payload_bytes: int) -> int:
     """The highest offset ``form`` reaches in a payload of so many bytes; the one to cut at is the last complete
     at or below it.
     """
-    room = max(0, min(payload_bytes - 1, MAX_BODY_BYTES))
+    room = max(0, min(payload_bytes - 1, MAX_BODY_BYTES - 1))
     if form.runs:
         return _runs_reach(pattern, form, room)
     if not form.compressed:
         return pattern.base + min(pattern.size, form.largest, max(0, 8 * (room - form.width - 1))) - 1
-    top = min(pattern.size, form.largest, 8 * (MAX_BODY_BYTES - form.width - 1)) // 8
-    octets = _furthest(lambda octets: len(compress_frame(_bitset_prefix(pattern, form, 8 * octets))), room, top)
+    top = min(pattern.size, form.largest, 8 * (MAX_BODY_BYTES - form.width - 2)) // 8
+    # Of the whole, after a gap of billions, the bits alone would take gigabytes.
+    last = pattern.base + 8 * top + 7
+    holds = pattern if pattern.highest <= last else Pattern(pattern.base, last, pattern.until(last))
+    octets = _furthest(lambda octets: len(compress_frame(_bitset_prefix(holds, form, 8 * octets))), room, top)
     return pattern.base + 8 * octets - 1
 
 

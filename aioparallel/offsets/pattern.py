@@ -174,10 +174,14 @@ class Pattern:
     def cut(self, highest: int) -> Pattern:
         """The same up to ``highest``; the last one is kept, because it is asked for again and again."""
         if self._cut is None or self._cut.highest != highest:
-            self._cut = Pattern(self.base, highest, self.offsets[: bisect_right(self.offsets, highest)])
+            self._cut = Pattern(self.base, highest, self.until(highest))
             if "digits" in self.__dict__:
                 self._cut.digits = self.digits[: self._cut.size]
         return self._cut
+
+    def until(self, highest: int) -> array[int]:
+        """The incomplete offsets up to ``highest``."""
+        return self.offsets[: bisect_right(self.offsets, highest)]
 
     def last_complete(self, highest: int) -> int:
         """The last complete offset at or below ``highest``, or ``base - 1``."""

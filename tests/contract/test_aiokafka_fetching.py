@@ -137,10 +137,10 @@ async def test_nothing_runs_while_nothing_comes(embedded: AiokafkaCluster) -> No
     walk, looks = member.client._running.walk, 0  # type: ignore[union-attr]
     take = walk.take
 
-    def counted(quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
+    def counted(quotas: Mapping[TopicPartition, int], most: int) -> list[Fetched]:
         nonlocal looks
         looks += 1
-        return take(quotas)
+        return take(quotas, most)
 
     walk.take = counted  # type: ignore[method-assign]
     member.read_from(0)

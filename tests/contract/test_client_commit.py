@@ -10,7 +10,7 @@ from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.records import TopicPartition
 
 from .cluster import Cluster
-from .member import Member
+from .member import Member, until
 
 DENSE_TEXT = "".join(chr(0x0800 + number * 7919 % 0x8000) for number in range(4096))
 """4,096 characters all over U+0800..U+87FF, as dense offset maps use them."""
@@ -99,3 +99,27 @@ async def test_commits_do_not_disturb_fetching(cluster: Cluster, topic: str, mem
     assert not waiting.done()
     member.client.wake()
     assert await waiting == 0
+
+
+@pytest.mark.needs("eviction")
+async def test_a_fenced_member_learns_of_it_at_once_and_joins_again(
+    cluster: Cluster, topic: str, group_id: str
+) -> None:
+    """A commit refused under the member's own generation is as good as a heartbeat that says so: everything held is
+    lost, long before its next heartbeat is due, and the member joins anew."""
+    await cluster.create_topic(topic)
+    partition, deadline = TopicPartition(topic, 0), cluster.timing.deadline
+    client = cluster.client(group_id, session_timeout=12, heartbeat_interval=4)
+    member = Member(client, deadline)
+    await member.join([topic])
+    before = member.generation
+    await cluster.evict(group_id, before.member_id)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    commit = {partition: Committed(1, "")}
+    assert await client.commit(commit, before, deadline) == {partition: CommitFault.FENCED}
+    await until(lambda: member.heard("lost"), deadline, "the loss")
+    assert loop.time() - began < 3
+    await until(lambda: len(member.heard("assigned")) == 2, deadline, "the second assignment")
+    assert [event.kind for event in member.events] == ["assigned", "lost", "assigned"]
+    assert await client.commit(commit, member.generation, deadline) == {partition: None}

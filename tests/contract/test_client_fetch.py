@@ -58,6 +58,26 @@ async def test_quotas_bound_each_fetch(cluster: Cluster, topic: str, member: Mem
     assert values(member.records[right]) == numbers(30)
 
 
+async def test_a_fetch_takes_no_more_than_most_in_all(cluster: Cluster, topic: str, member: Member) -> None:
+    """With a bound for all partitions together each of them has its turn within a few fetches, and nothing is lost."""
+    await cluster.create_topic(topic, 4)
+    for number in range(4):
+        await cluster.produce(topic, [Produced(b"%d" % i) for i in range(6)], number)
+    await member.join([topic])
+    member.seek_all()
+    quotas = dict.fromkeys(member.held, 2)
+    async with asyncio.timeout(cluster.timing.deadline):
+        while sum(map(len, member.records.values())) < 24:
+            taken = await member.client.fetch(quotas, 3)
+            assert sum(len(records) for _, records, _ in taken) <= 3
+            for partition, records, _ in taken:
+                assert len(records) <= 2
+                member.records.setdefault(partition, []).extend(records)
+    assert {p: values(records) for p, records in member.records.items()} == {
+        TopicPartition(topic, number): [b"%d" % i for i in range(6)] for number in range(4)
+    }
+
+
 async def test_nothing_is_fetched_before_seek(cluster: Cluster, topic: str, member: Member) -> None:
     """A partition that was assigned and not sought brings nothing, while another one does."""
     await cluster.create_topic(topic, 2)

@@ -8,6 +8,7 @@ Its job: ``bootstrap_servers``, ``topic``, ``group``, ``partitions``, ``records`
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from array import array
 from collections.abc import Mapping
@@ -46,9 +47,9 @@ class ArrivalClient(AiokafkaClient):
         self._ends = [array("q") for _ in range(partitions)]
         self._times = [array("q") for _ in range(partitions)]
 
-    async def fetch(self, quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
+    async def fetch(self, quotas: Mapping[TopicPartition, int], most: int = sys.maxsize) -> list[Fetched]:
         """As the client itself."""
-        fetched = await super().fetch(quotas)
+        fetched = await super().fetch(quotas, most)
         now = time.monotonic_ns()
         for one in fetched:
             self._ends[one.partition.partition].append(one.next_offset)

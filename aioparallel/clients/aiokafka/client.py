@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import sys
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
@@ -206,8 +207,8 @@ class AiokafkaClient:
             subscriptions.subscribe(set(topics), listener=membership)
             connections.set_topics(set(topics))
 
-    async def fetch(self, quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
-        """Take at most ``quotas[p]`` records from each partition ``p``, in one walk over what is there.
+    async def fetch(self, quotas: Mapping[TopicPartition, int], most: int = sys.maxsize) -> list[Fetched]:
+        """Take at most ``quotas[p]`` records from each partition ``p``, and ``most`` in all, in one walk.
 
         Waits for data or for :meth:`wake`. Gives the loop a turn first: where there is always data, nothing else
         here would. Raises OffsetOutOfRange, NotAuthorized, FetchFailed, ClientError, and what the listener raised.
@@ -217,7 +218,7 @@ class AiokafkaClient:
         while self._running is running:
             self._raise_failures(running)
             # No await between here and the return: what is taken is returned.
-            taken = running.walk.take(quotas)
+            taken = running.walk.take(quotas, most)
             if taken or self._woken:
                 self._woken = False
                 return taken

@@ -8,6 +8,7 @@ never awaits, so nothing can come between taking records and returning them.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Mapping
 from typing import Final, cast
@@ -50,8 +51,8 @@ class FetchWalk:
         # The partition whose error stood aside for records in the last walk: its turn comes first in the next.
         self._due: TopicPartition | None = None
 
-    def take(self, quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
-        """What is there for the partitions with a quota; empty when there is nothing.
+    def take(self, quotas: Mapping[TopicPartition, int], most: int = sys.maxsize) -> list[Fetched]:
+        """What is there for the partitions with a quota, at most ``most`` records; empty when there is nothing.
 
         Raises the error of a partition with a quota once there is nothing else, or at the next walk.
         """
@@ -69,10 +70,11 @@ class FetchWalk:
             if quota <= 0:
                 continue
             if (entry := _data(buffers[tp])) is not None:
-                fetched = self._take_from(tp, entry, min(quota, _MOST_AT_ONCE))
+                fetched = self._take_from(tp, entry, min(quota, most, _MOST_AT_ONCE))
                 if fetched is not None:
                     taken.append(fetched)
-                    if time.perf_counter() > until:
+                    most -= len(fetched.records)
+                    if most <= 0 or time.perf_counter() > until:
                         break
                     continue
             if self._is_wrong(tp):

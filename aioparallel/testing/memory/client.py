@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import sys
 from collections.abc import Collection, Mapping
 from typing import Literal
 
@@ -173,23 +174,23 @@ class InMemoryClient:
 
     # -- reading
 
-    async def fetch(self, quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
+    async def fetch(self, quotas: Mapping[TopicPartition, int], most: int = sys.maxsize) -> list[Fetched]:
         """See :meth:`Client.fetch <aioparallel.group.client.Client.fetch>`."""
         while True:
             is_answered = await self._send_fetch()
             if self._failure is not None:
                 raise self._failure
-            fetched = self._take(quotas) if is_answered else []
+            fetched = self._take(quotas, most) if is_answered else []
             if self._reading.consume_wake() or fetched:
                 return fetched
             # No await stands between looking and waiting, so nothing is missed; nor between taking and
             # returning, so a cancelled fetch loses nothing.
             await self._reading.wait(quotas, None if is_answered else RETRY_BACKOFF)
 
-    def _take(self, quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
+    def _take(self, quotas: Mapping[TopicPartition, int], most: int) -> list[Fetched]:
         if self._membership is None or not self._broker.is_reachable:
             return []
-        return self._reading.take(quotas, self._membership.held)
+        return self._reading.take(quotas, most, self._membership.held)
 
     async def _send_fetch(self) -> bool:
         """Go through what the faults have in store; whether an answer came."""
@@ -233,9 +234,12 @@ class InMemoryClient:
                 timeout,
             )
         except Refused as refused:
-            return dict.fromkeys(sent, fault_of(refused.code))
+            codes = dict.fromkeys(sent, refused.code)
         except TimeoutError:
             return dict.fromkeys(sent, CommitFault.RETRIABLE)
+        fencing = [code for code in codes.values() if code is not None and code in FENCING]
+        if fencing and self._membership is not None:
+            self._membership.fenced(generation, fencing[0])
         return {partition: None if code is None else fault_of(code) for partition, code in codes.items()}
 
     async def committed(

@@ -74,6 +74,8 @@ class Membership:
         self._dropped = dropped
         self._joined_for: frozenset[TopicPartition] = frozenset()
         self._waiter: asyncio.Future[None] | None = None
+        # While it sends heartbeats: the code with which a commit of its own generation was refused.
+        self._fenced: asyncio.Future[ErrorCode] | None = None
 
     async def run(self) -> None:
         """Be a member until cancelled. Raises NotAuthorized, and Refused for what has no remedy."""
@@ -90,6 +92,12 @@ class Membership:
         """The group went from one state to another: look again, if waiting for that."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def fenced(self, generation: Generation, code: ErrorCode) -> None:
+        """A commit under ``generation`` was refused so. Of an older one that says nothing; and who is giving partitions
+        away, or joins, finds out by itself."""
+        if generation == self.generation and self._fenced is not None and not self._fenced.done():
+            self._fenced.set_result(code)
 
     # -- entering a generation
 
@@ -134,11 +142,21 @@ class Membership:
     async def _stay(self) -> None:
         """Send heartbeats until the group rebalances or what is wanted changes."""
         while self._wanted() == self._joined_for:
-            await asyncio.sleep(self._options.heartbeat_interval)
+            await self._until_heartbeat()
             if await self._heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS:
                 break
         if not self._options.cooperative:
             await self._revoke(set(self.held))
+
+    async def _until_heartbeat(self) -> None:
+        """Wait for the time of the next one. Raises Refused when a commit has told already what it would say."""
+        self._fenced = fenced = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.wait([fenced], timeout=self._options.heartbeat_interval)
+        finally:
+            self._fenced = None
+        if fenced.done():
+            raise Refused(fenced.result())
 
     async def _heartbeat(self) -> ErrorCode | None:
         """One heartbeat. What passes by itself is returned, what ends the membership is raised."""

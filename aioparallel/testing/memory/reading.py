@@ -44,8 +44,9 @@ class Reading:
 
     # -- taking
 
-    def take(self, quotas: Mapping[TopicPartition, int], held: AbstractSet[TopicPartition]) -> list[Fetched]:
-        """One walk over what is there: at most ``quotas[p]`` records of each partition ``p`` that is held.
+    def take(self, quotas: Mapping[TopicPartition, int], most: int, held: AbstractSet[TopicPartition]) -> list[Fetched]:
+        """One walk over what is there: at most ``quotas[p]`` records of each partition ``p`` that is held, and ``most``
+        in all.
 
         Raises what stands in the way of a partition, once the records of the others are out of the way.
         """
@@ -58,8 +59,9 @@ class Reading:
         for partition in asked:
             if obstacle := self._obstacle(partition):
                 self._blocked, first_obstacle = partition, first_obstacle or obstacle
-            elif fetched := self._take_from(partition, quotas[partition]):
+            elif most > 0 and (fetched := self._take_from(partition, min(quotas[partition], most))):
                 taken.append(fetched)
+                most -= len(fetched.records)
         if first_obstacle is not None and not taken:
             raise first_obstacle
         return taken

@@ -8,9 +8,10 @@ from collections.abc import Generator, Mapping
 from typing import cast
 
 from aioparallel.engine.scheduler import Scheduler
-from aioparallel.group.client import Client, CommitFault, Committed, Generation
+from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.group.committer import Committer
 from aioparallel.group.sessions import Session
+from aioparallel.group.stores import OffsetStore
 from aioparallel.offsets import decode_offset_map, encode_offset_map
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
@@ -116,9 +117,9 @@ class Commits:
 
     def __init__(self, group: Group, options: Options, scheduler: Scheduler) -> None:
         self._group = group
-        self.committer = Committer(cast("Client", self), options, scheduler, lambda: (), lambda: None)
+        self.committer = Committer(cast("OffsetStore", self), options, scheduler, lambda: (), lambda: None)
         self._fate = Fate.TAKEN
-        self._running: Generator[None, object, bool] | None = None
+        self._running: Generator[None, object, object] | None = None
         self._asked: dict[int, Committed] = {}
         self._generation = 0
         self._results: dict[int, CommitFault | None] | None = None

@@ -29,10 +29,11 @@ def feed(scheduler: Scheduler, session: Session, count: int, *, keys: int, size:
 
 
 def test_everybody_gets_the_same_share() -> None:
-    """With nothing buffered each partition may bring its part of max_buffered."""
+    """With nothing buffered each partition may bring its part of max_buffered, all but the last of the room."""
     sessions = sessions_of(8)
     plan = Intake(Options(max_buffered=8_000), Scheduler()).plan(sessions)
-    assert plan.quotas == {session.partition: 1_000 for session in sessions}
+    assert plan.quotas == {session.partition: 7_500 // 8 for session in sessions}
+    assert plan.most == 7_500
     assert plan.state == "fetching"
 
 
@@ -65,10 +66,10 @@ def test_a_trickle_may_fetch_while_a_hot_partition_has_enough() -> None:
 def test_a_hot_partition_that_may_not_read_on_is_full() -> None:
     """The others still have their reserve to fetch into, but the state says what holds the hot partition back."""
     scheduler, sessions = Scheduler(), sessions_of(8)
-    feed(scheduler, sessions[0], 9_500, keys=1)
+    feed(scheduler, sessions[0], 9_000, keys=1)
     plan = Intake(Options(max_buffered=10_000), scheduler).plan(sessions)
     assert sessions[0].partition not in plan.quotas
-    assert set(plan.quotas.values()) == {500 // 7}
+    assert set(plan.quotas.values()) == {(1_000 - 625) // 7}
     assert plan.state == "full: max_buffered reached"
 
 
@@ -104,7 +105,29 @@ def test_finished_partitions_still_count_against_the_bound() -> None:
     feed(scheduler, sessions[0], 90, keys=1)
     sessions[0].target = 90
     plan = Intake(Options(max_buffered=100), scheduler).plan(sessions)
-    assert plan.quotas == {sessions[1].partition: 10}
+    assert plan.quotas == {sessions[1].partition: 4}
+
+
+def test_the_last_of_the_room_is_for_those_with_nothing() -> None:
+    """One partition has read on as far as it may: those that come later bring a record each, it brings none."""
+    scheduler, sessions = Scheduler(), sessions_of(4)
+    intake = Intake(Options(max_buffered=100), scheduler)
+    feed(scheduler, sessions[0], intake.plan(sessions[:1]).most, keys=1)
+    feed(scheduler, sessions[1], 1, keys=1)
+    plan = intake.plan(sessions)
+    assert plan.quotas == {sessions[2].partition: 1, sessions[3].partition: 1}
+    assert (plan.most, plan.starts_until_next, plan.state) == (5, 1, "full: max_buffered reached")
+
+
+def test_intake_says_why_nobody_reads() -> None:
+    """Nothing assigned, or still opening, or everything read that was to be read."""
+    intake, sessions = Intake(Options(), Scheduler()), sessions_of(2)
+    assert intake.plan([]).state == "nothing assigned"
+    for session in sessions:
+        session.target = 0
+    assert intake.plan(sessions).state == "at the end"
+    sessions[0].opened = False
+    assert intake.plan(sessions).state == "opening"
 
 
 @given(
@@ -113,7 +136,8 @@ def test_finished_partitions_still_count_against_the_bound() -> None:
     held=st.lists(st.tuples(st.integers(0, 120), st.integers(1, 40)), min_size=1, max_size=12),
 )
 def test_quotas_never_pass_what_is_free(max_buffered: int, concurrency: int, held: list[tuple[int, int]]) -> None:
-    """Whatever is buffered where: quotas are positive and together fit (I4); someone may fetch if nothing is ready."""
+    """Whatever is buffered where: quotas are positive, the fetch as a whole fits (I4), and nobody runs dry unseen: who
+    may bring nothing is looked at again before it has started all it has, or after starts that are sure to come."""
     scheduler, sessions = Scheduler(), sessions_of(len(held))
     for session, (count, keys) in zip(sessions, held, strict=True):
         if count:
@@ -121,5 +145,10 @@ def test_quotas_never_pass_what_is_free(max_buffered: int, concurrency: int, hel
     free = max_buffered - scheduler.buffered
     plan = Intake(Options(max_buffered=max_buffered, max_concurrency=concurrency), scheduler).plan(sessions)
     assert all(quota > 0 for quota in plan.quotas.values())
-    assert sum(plan.quotas.values()) <= max(0, free)
-    assert bool(plan.quotas) or free <= 0 or scheduler.ready
+    assert 0 <= plan.most <= max(0, free)
+    without = [session for session in sessions if session.partition not in plan.quotas]
+    if free > 0:
+        assert all(session.buffered for session in without)
+    if without:
+        dry = min(session.buffered for session in without)
+        assert plan.starts_until_next <= max(1, dry, sum(1 for session in without if session.ready))

@@ -253,6 +253,27 @@ async def test_block_when_the_map_is_full() -> None:
         await until(lambda: committed(small) == 2_000, 20)
 
 
+async def test_a_full_map_never_holds_back_the_base() -> None:
+    """when_map_is_full="block" with a limit that no map fits: what is at the base starts, so the base moves on."""
+    tiny = InMemoryBroker(metadata_limit=4)
+    tiny.create_topic("t", 1)
+    produce(tiny, [str(i).encode() for i in range(50)])
+    failed: set[int] = set()
+    log: list[int] = []
+
+    async def fail_once(record: Record) -> None:
+        if record.offset % 5 == 0 and record.offset not in failed:
+            failed.add(record.offset)
+            raise ValueError(record.offset)
+        log.append(record.offset)
+
+    consumer = consumer_of(tiny, until="end", when_map_is_full="block", commit_interval=0.005)
+    async with asyncio.timeout(100), consumer:
+        await consumer.run(fail_once)
+    assert committed(tiny) == 50
+    assert sorted(log) == list(range(50))
+
+
 async def test_unreadable_metadata_means_no_map(broker: InMemoryBroker, caplog: pytest.LogCaptureFixture) -> None:
     """Foreign text beside the committed offset is counted and logged; reading starts at the offset."""
     produce(broker, [b"a"] * 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from random import Random
 
 import pytest
@@ -187,3 +188,41 @@ def test_cutting_takes_milliseconds(formats: Formats) -> None:
         fit_offset_map(0, 99_999, incompletes, formats=formats)
         fastest = min(fastest, time.process_time() - begun)
     assert fastest < 0.2
+
+
+@pytest.mark.parametrize("formats", FORMATS)
+@pytest.mark.parametrize("gap", [2**27, 2**31 - 1, 2**31, 2**33])
+def test_a_gap_of_billions_cuts_the_map_and_nothing_worse(formats: Formats, gap: int) -> None:
+    """Behind a dense part offsets jump by billions: the map reads back up to where it was cut, whatever the limit, and
+    its making takes no memory for the gap."""
+    random = Random(gap)
+    near = sorted(random.sample(range(12_000), 6_000))
+    incompletes = [*near, near[-1] + gap]
+    for limit in (4096, 2000, 40):
+        tracemalloc.start()
+        try:
+            text, highest = fit_offset_map(0, incompletes[-1] + 5, incompletes, limit=limit, formats=formats)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert len(text) <= limit
+        assert peak < 150_000_000
+        if text:
+            found = decode_offset_map(0, text)
+            assert found.highest_succeeded == highest
+            assert list(found.incompletes) == [offset for offset in incompletes if offset <= highest]
+
+
+def test_a_bitset_reaches_no_farther_than_it_can_be_written() -> None:
+    """In a Java format a few hundred incomplete offsets before a gap of billions are cut where the largest bitset ends,
+    rather than refused."""
+    random = Random(24)
+    limit = random.choice((4096, 2000))
+    random.choice((1, 2))
+    incompletes, at = list[int](), 5
+    for _ in range(random.choice((400, 3000, 6000))):
+        incompletes.append(at)
+        at += random.choice((1, 1, 2, 5, 50))
+    text, highest = fit_offset_map(0, incompletes[-1] + 2**33, incompletes, limit=limit, formats="java")
+    assert 0 < len(text) <= limit
+    assert decode_offset_map(0, text) == OffsetMap(0, highest, tuple(incompletes))

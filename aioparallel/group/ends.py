@@ -1,0 +1,66 @@
+"""Up to where a run with ``until="end"`` reads, when logs lose their ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from aioparallel.group.client import Client
+from aioparallel.group.holdings import Holdings
+from aioparallel.group.sessions import Session, SessionState
+
+__all__ = ["Ends"]
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL = 1.0  # seconds between two looks
+_TIMEOUT = 10.0  # seconds for one request
+
+
+class Ends:
+    """Lowers the targets that logs do not hold any more (an unclean election lost their tails): nobody would ever get
+    there. ``on_change()`` hears of it.
+
+    What the last fetch response told is only a hint, because a new leader may tell too little for a moment; so the
+    cluster is asked before a target is lowered.
+    """
+
+    def __init__(self, client: Client, holdings: Holdings, on_change: Callable[[], None]) -> None:
+        self._client = client
+        self._holdings = holdings
+        self._on_change = on_change
+
+    async def run(self) -> None:
+        """Look for ever; ends by cancellation."""
+        while True:
+            await asyncio.sleep(_INTERVAL)
+            if doubtful := [session for session in self._holdings.sessions.values() if self._seems_cut(session)]:
+                await self._ask(doubtful)
+
+    def _seems_cut(self, session: Session) -> bool:
+        if session.state is not SessionState.OPEN or session.resetting:
+            return False
+        end = self._client.end_offset_seen(session.partition)
+        return end is not None and session.ledger.position >= end and end < session.target
+
+    async def _ask(self, doubtful: list[Session]) -> None:
+        try:
+            ends = await self._client.end_offsets([session.partition for session in doubtful], _TIMEOUT)
+        except TimeoutError:
+            return  # the next look asks again
+        for session in doubtful:
+            end = ends.get(session.partition)
+            # Gone while we waited; or the log has grown beyond its target meanwhile; or it ends below the position,
+            # which the next fetch tells, and a reset mends.
+            if end is None or not session.current or not session.ledger.position <= end < session.target:
+                continue
+            logger.warning(
+                "%s: the log ends at offset %d, before offset %d at which it ended at the start: its tail was lost",
+                session.partition,
+                end,
+                session.target,
+                extra={"action": "target_lowered", "end": end, "target": session.target},
+            )
+            self._holdings.lower_target(session, end)
+        self._on_change()

@@ -1,0 +1,72 @@
+"""What this member holds: its sessions, by partition. Plain methods: no ``await``, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from aioparallel.engine.scheduler import Scheduler
+from aioparallel.group.client import Generation
+from aioparallel.group.sessions import Session
+from aioparallel.group.stores import OffsetStore
+from aioparallel.records import TopicPartition
+
+__all__ = ["Holdings"]
+
+
+class Holdings:
+    """The sessions of this process, at most one for each partition. Written by the assignment, the opener and resets.
+
+    ``targets``: with ``until="end"``, the offset of each partition at which its sessions end; else None.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, store: OffsetStore, targets: Mapping[TopicPartition, int] | None = None
+    ) -> None:
+        self._scheduler = scheduler
+        self._store = store
+        self._targets = None if targets is None else dict(targets)
+        self._epochs: dict[TopicPartition, int] = {}
+        self.sessions: dict[TopicPartition, Session] = {}
+
+    def begin(self, partition: TopicPartition, generation: Generation) -> Session:
+        """A new session; the one before it, if any, is over."""
+        previous = self.sessions.get(partition)
+        if previous is not None:
+            self.end(previous)
+        return self._next(partition, generation)
+
+    def replace(self, session: Session) -> Session:
+        """A new session under the same generation: the log has changed, the owner has not."""
+        self._scheduler.drop(session)
+        return self._next(session.partition, session.generation)
+
+    def end(self, session: Session) -> None:
+        """It is over. Ending twice is ending once."""
+        self._scheduler.drop(session)
+        if self.sessions.get(session.partition) is session:
+            del self.sessions[session.partition]
+            self._store.release(session.partition)
+
+    def of(self, partitions: Collection[TopicPartition]) -> list[Session]:
+        """The sessions of those partitions that are held."""
+        return [self.sessions[partition] for partition in partitions if partition in self.sessions]
+
+    def move_to(self, generation: Generation) -> None:
+        """What is held belongs to the member's new generation now."""
+        for session in self.sessions.values():
+            session.generation = generation
+            session.fenced = False
+
+    def lower_target(self, session: Session, end: int) -> None:
+        """The log ends before its target, and will not hold it again."""
+        session.target = end
+        if self._targets is not None:
+            self._targets[session.partition] = end
+
+    def _next(self, partition: TopicPartition, generation: Generation) -> Session:
+        epoch = self._epochs[partition] = self._epochs.get(partition, 0) + 1
+        session = self.sessions[partition] = Session(partition, epoch, generation)
+        if self._targets is not None:
+            # A partition that came up after the start holds nothing that was to be read.
+            session.target = self._targets.get(partition, 0)
+        return session

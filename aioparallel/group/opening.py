@@ -1,0 +1,122 @@
+"""How a session opens: take the partition over, restore its map or find its start, and let the client fetch it.
+
+After each ``await`` the session may be gone, or the member may be in another generation: what is written follows from
+what is looked at after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+
+from aioparallel.errors import NoCommittedOffset, OffsetMapError
+from aioparallel.group.client import Client, Committed
+from aioparallel.group.sessions import Session, SessionState
+from aioparallel.group.starts import Starts
+from aioparallel.group.stores import OffsetStore
+from aioparallel.offsets import Ledger, decode_offset_map
+
+__all__ = ["Opener"]
+
+logger = logging.getLogger(__name__)
+
+_TIMEOUT = 10.0  # seconds for one request
+_PAUSE = 0.5  # seconds between two tries
+# Characters of metadata restored (a millisecond or two) after which the event loop gets a turn; one map is one step.
+_TURN = 1_000
+
+
+class Opener:
+    """Opens sessions.
+
+    ``on_fresh()`` hears that starts were chosen, which are to be committed; ``on_change()`` that more is to be fetched.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        group_id: str,
+        store: OffsetStore,
+        starts: Starts,
+        *,
+        on_fresh: Callable[[], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._group_id = group_id
+        self._store = store
+        self._starts = starts
+        self._on_fresh = on_fresh
+        self._on_change = on_change
+        self.unreadable_maps = 0
+
+    async def open(self, sessions: Sequence[Session]) -> None:
+        """Open these sessions, trying again while there is no answer and they are still ours."""
+        for attempt in itertools.count(1):
+            opening = [session for session in sessions if session.state is SessionState.OPENING]
+            if not opening:
+                return
+            try:
+                await self._open_once(opening)
+            except TimeoutError:
+                logger.warning(
+                    "%d partitions wait for their committed offsets: no answer (try %d)",
+                    len(opening),
+                    attempt,
+                    extra={"action": "open_retry"},
+                )
+                await asyncio.sleep(_PAUSE)
+
+    async def _open_once(self, sessions: Sequence[Session]) -> None:
+        # All that one member holds has the same generation.
+        generation = sessions[0].generation
+        found = await self._store.take_over([session.partition for session in sessions], generation, _TIMEOUT)
+        fresh = [session.partition for session in sessions if session.partition not in found]
+        starts = await self._starts.of(fresh, _TIMEOUT) if fresh else {}
+        turn = 0
+        for session in sessions:
+            if session.state is not SessionState.OPENING:
+                continue  # went while we waited
+            if session.partition in found:
+                committed = found[session.partition]
+                self._restore(session, committed)
+                turn += len(committed.metadata)
+            elif session.partition in starts:
+                # Dirty until committed: without that, "latest" would skip what comes before the first commit.
+                session.ledger = Ledger(starts[session.partition])
+            else:
+                raise NoCommittedOffset(session.partition, self._group_id)
+            self.go(session)
+            if turn > _TURN:
+                turn = 0
+                self._on_change()
+                await asyncio.sleep(0)
+        if starts:
+            self._on_fresh()
+        self._on_change()
+
+    def _restore(self, session: Session, committed: Committed) -> None:
+        try:
+            restored = decode_offset_map(committed.offset, committed.metadata)
+        except OffsetMapError as error:
+            self.unreadable_maps += 1
+            logger.warning(
+                "%s: the metadata committed at offset %d is no offset map (%s): "
+                "completed records above that offset run again",
+                session.partition,
+                committed.offset,
+                error,
+                extra={"action": "unreadable_map"},
+            )
+            restored = None
+        session.ledger = Ledger(committed.offset, restored)
+        session.acknowledged = committed
+        session.acknowledged_version = session.ledger.version
+
+    def go(self, session: Session) -> None:
+        """Read it from its ledger's position on."""
+        session.opened = True
+        session.resetting = False
+        self._client.seek(session.partition, session.ledger.position)

@@ -1,0 +1,59 @@
+"""What a member holds, and what its store is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from aioparallel.engine.scheduler import Scheduler
+from aioparallel.group.client import CommitFault, Committed, Generation
+from aioparallel.group.holdings import Holdings
+from aioparallel.group.sessions import SessionState
+from aioparallel.records import TopicPartition
+
+P = TopicPartition("t", 0)
+
+
+class Told:
+    """A store that notes what it is told to release."""
+
+    def __init__(self) -> None:
+        self.released: list[TopicPartition] = []
+
+    async def take_over(
+        self, partitions: Collection[TopicPartition], generation: Generation, timeout: float
+    ) -> Mapping[TopicPartition, Committed]:
+        return {}
+
+    async def commit(
+        self, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
+    ) -> Mapping[TopicPartition, CommitFault | None]:
+        return {}
+
+    def release(self, partition: TopicPartition) -> None:
+        self.released.append(partition)
+
+
+def test_a_store_is_told_once_when_a_partition_goes() -> None:
+    """A session that another one replaces after a reset has not given its partition away; one that ends has, once."""
+    store = Told()
+    holdings = Holdings(Scheduler(), store)
+    first = holdings.begin(P, Generation(1, "m"))
+    second = holdings.replace(first)
+    assert (first.state, second.epoch, second.generation) == (SessionState.DROPPED, 2, first.generation)
+    assert store.released == []
+    holdings.end(first)
+    assert holdings.sessions == {P: second}
+    holdings.end(second)
+    holdings.end(second)
+    assert (holdings.sessions, store.released) == ({}, [P])
+
+
+def test_a_partition_that_is_assigned_twice_begins_anew() -> None:
+    """Without a revoke between, the session before is over, and its partition released before it begins again."""
+    store = Told()
+    holdings = Holdings(Scheduler(), store, {P: 10})
+    first = holdings.begin(P, Generation(1, "m"))
+    holdings.lower_target(first, 5)
+    second = holdings.begin(P, Generation(2, "m"))
+    assert first.state is SessionState.DROPPED
+    assert (second.epoch, second.target, store.released) == (2, 5, [P])

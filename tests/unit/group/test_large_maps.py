@@ -1,0 +1,111 @@
+"""Large maps: written and restored without holding the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from aioparallel.engine.scheduler import Scheduler
+from aioparallel.group import offset_commits
+from aioparallel.group.client import CommitFault, Committed, Generation
+from aioparallel.group.committer import Committer
+from aioparallel.group.opening import Opener
+from aioparallel.group.sessions import Session, SessionState
+from aioparallel.group.starts import Starts
+from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map, encode_offset_map, fit_offset_map
+from aioparallel.options import Options
+from aioparallel.records import TopicPartition
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
+
+WHO = Generation(1, "m")
+
+
+class Kept:
+    """Positions in memory: an :class:`~aioparallel.group.stores.OffsetStore` that takes everything."""
+
+    def __init__(self, positions: Mapping[TopicPartition, Committed]) -> None:
+        self.positions = dict(positions)
+        self.released: list[TopicPartition] = []
+
+    async def take_over(
+        self, partitions: Collection[TopicPartition], generation: Generation, timeout: float
+    ) -> Mapping[TopicPartition, Committed]:
+        await asyncio.sleep(0)
+        return {partition: self.positions[partition] for partition in partitions if partition in self.positions}
+
+    async def commit(
+        self, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
+    ) -> Mapping[TopicPartition, CommitFault | None]:
+        await asyncio.sleep(0)
+        self.positions.update(positions)
+        return dict.fromkeys(positions)
+
+    def release(self, partition: TopicPartition) -> None:
+        self.released.append(partition)
+
+
+def far_behind(seed: int) -> OffsetMap:
+    """A stuck record, and ten million offsets on others that are not complete."""
+    far = sorted(random.Random(seed).sample(range(9_900_000, 10_000_000), 10_000))
+    return OffsetMap(0, 10_000_000, (0, *far))
+
+
+def test_a_map_that_takes_long_is_written_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written in a thread from what was said in one step: what completes meanwhile leaves the session dirty, and
+    what is committed decodes to the ledger as it was (I9)."""
+    asyncio.run(written_beside_the_loop(monkeypatch))  # no virtual time: that would not wait for a thread
+
+
+async def written_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(TopicPartition("t", 0), 1, WHO)
+    session.opened = True
+    session.ledger = Ledger(0, far_behind(1))
+    session.ledger.register(list(far_behind(1).incompletes), 10_000_001)
+    before = session.ledger.snapshot()
+    threads: list[int] = []
+    fit = fit_offset_map
+
+    def noted(*args: object, **options: object) -> tuple[str, int]:
+        threads.append(threading.get_ident())
+        loop.call_soon_threadsafe(session.ledger.register, [], 10_000_005)
+        return fit(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(offset_commits, "fit_offset_map", noted)
+    loop, store = asyncio.get_running_loop(), Kept({})
+    committer = Committer(store, Options(), Scheduler(), lambda: [session], lambda: None)
+    assert await committer.commit([session]) == {}
+    assert threads
+    assert threads[0] != threading.get_ident()
+    assert session.dirty
+    said = decode_offset_map(*store.positions[session.partition])
+    assert said.base_offset == before.base_offset
+    assert list(said.incompletes) == [offset for offset in before.incompletes if offset <= said.highest_succeeded]
+
+
+async def test_maps_are_restored_with_turns_of_the_loop_between(broker: InMemoryBroker) -> None:
+    """Of many full maps each is a step of its own; a session that goes meanwhile stays as it is."""
+    text = encode_offset_map(0, 60_000, sorted(random.Random(1).sample(range(60_000), 6_000)), limit=None)
+    partitions = [TopicPartition("t", number) for number in range(20)]
+    sessions = [Session(partition, 1, WHO) for partition in partitions]
+    store = Kept(dict.fromkeys(partitions, Committed(0, text)))
+    client = InMemoryClient(broker, "g")
+    opened: list[int] = []
+
+    def count() -> None:
+        opened.append(sum(session.opened for session in sessions))
+
+    def drop() -> None:
+        sessions[-1].stopped = sessions[-1].dropped = True
+
+    starts = Starts(client, "g", Options())
+    opener = Opener(client, "g", store, starts, on_fresh=lambda: None, on_change=count)
+    asyncio.get_running_loop().call_soon(lambda: asyncio.get_running_loop().call_soon(drop))
+    await opener.open(sessions)
+    assert opened[:19] == list(range(1, 20))
+    assert [session.state for session in sessions] == [SessionState.OPEN] * 19 + [SessionState.DROPPED]
+    assert len(sessions[0].ledger.incompletes) == 6_000
+    assert not sessions[-1].ledger.incompletes

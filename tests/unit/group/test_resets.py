@@ -1,0 +1,86 @@
+"""Positions outside the log, found again beside everything else."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aioparallel.records import TopicPartition
+from aioparallel.testing.memory import Fault, InMemoryBroker, Request
+from tests.unit.engine.memory import T0, Seen, committed, consumer_of, produce, until
+
+
+async def test_a_reset_that_gets_no_answer_holds_up_nobody_else(broker: InMemoryBroker) -> None:
+    """The broker does not tell where one log begins: the other partitions go on meanwhile, and this one as soon as the
+    answer comes. What it had read before is committed all the while."""
+    broker.create_topic("m", 2)
+    produce(broker, [b"k"] * 10, 0, "m")
+    seen = Seen()
+    hit, well = TopicPartition("m", 0), TopicPartition("m", 1)
+    async with asyncio.timeout(120), consumer_of(broker, "m") as consumer:
+        running = asyncio.create_task(consumer.run(seen))
+        await until(lambda: committed(broker, hit) == 10)
+        broker.faults.always(Request.LIST_OFFSETS, Fault(is_request_lost=True))
+        produce(broker, [b"k"] * 5, 0, "m")
+        consumer.pause()
+        produce(broker, [b"k"] * 5, 0, "m")
+        await asyncio.sleep(0.1)
+        produce(broker, [b"k"] * 5, 0, "m")
+        end = broker.log(hit)
+        assert end is not None
+        broker.delete_before(hit, end.readable_end(read_committed=False))
+        consumer.resume()
+        await asyncio.sleep(0.1)
+        loop = asyncio.get_running_loop()
+        began, before = loop.time(), len(seen.ended)
+        for count in range(1, 6):
+            produce(broker, [b"k"], 1, "m")
+            await until(lambda count=count: len(seen.ended) == before + count)  # type: ignore[misc]
+        await until(lambda: committed(broker, well) == 5)
+        assert loop.time() - began < 1
+        assert consumer.stats().intake == "fetching"
+        broker.faults.heal()
+        produce(broker, [b"k"] * 5, 0, "m")
+        await until(lambda: committed(broker, hit) == 30)
+        assert consumer.stats().offset_resets == 1
+        consumer.stop()
+        await running
+
+
+async def test_a_partition_that_goes_during_its_reset_is_given_away(broker: InMemoryBroker) -> None:
+    """Stopping does not wait for a reset that gets no answer."""
+    produce(broker, [b"k"] * 10)
+    async with asyncio.timeout(120), consumer_of(broker, drain_timeout=5) as consumer:
+        running = asyncio.create_task(consumer.run(seen := Seen()))
+        await until(lambda: len(seen.ended) == 10)
+        broker.faults.always(Request.LIST_OFFSETS, Fault(is_request_lost=True))
+        broker.truncate_tail(T0, 4)
+        await asyncio.sleep(0.1)
+        began = asyncio.get_running_loop().time()
+        consumer.stop()
+        await running
+        assert asyncio.get_running_loop().time() - began < 1
+    assert committed(broker) == 10
+
+
+@pytest.mark.parametrize("handled", [0, 60])
+async def test_until_end_ends_where_a_truncated_log_ends(broker: InMemoryBroker, handled: int) -> None:
+    """The log lost its tail after the start (an unclean election), behind what was read or before it: the run ends at
+    the end the log has now."""
+    produce(broker, [b"k"] * 100)
+    may_go, seen = asyncio.Event(), Seen()
+
+    async def handle(record: object) -> None:
+        if len(seen.ended) == handled:
+            await may_go.wait()
+        await seen(record)  # type: ignore[arg-type]
+
+    async with asyncio.timeout(120), consumer_of(broker, until="end", max_buffered=4) as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        await until(lambda: len(seen.ended) == handled)
+        await asyncio.sleep(0.1)
+        broker.truncate_tail(T0, 30)
+        may_go.set()
+        await running
+    assert committed(broker) == 30
