@@ -53,7 +53,7 @@ class Behaviours:
         """Given to the consumer."""
         place = Place(record.topic_partition, record.offset)
         attempt = self._play.attempts[place] = self._play.attempts.get(place, 0) + 1
-        run = self._truth.started(self._member.name, place, attempt, self._loop.time())
+        run = self._truth.started(self._member.name, place, attempt)
         if _mine.get() is not None:
             self._truth.violated(f"the context of {_mine.get()} has leaked into {place}")
         _mine.set(place)
@@ -72,7 +72,7 @@ class Behaviours:
             self._failed(run, error, record)
             raise
         if not run.has_returned:
-            self._returned(run, value)
+            self._returned(run, value, record)
         return value
 
     def _choose(self, rng: random.Random, attempt: int) -> str:
@@ -81,24 +81,29 @@ class Behaviours:
             return rng.choice(("at_once", "suspend", "produce"))
         return name
 
-    def _returned(self, run: Run, value: object) -> None:
+    def _returned(self, run: Run, value: object, record: Record) -> None:
         if value is None:
             self._truth.ended(run, "returned", is_over=True, is_done=True)
         elif isinstance(value, list | Outgoing):
-            outputs = value if isinstance(value, list) else [value]
-            self._truth.ended(run, f"returned {len(outputs)} outputs")
-            self._truth.produces(run, len(outputs))
+            self._gave(run, len(value) if isinstance(value, list) else 1, record)
         else:
-            self._failed(run, TypeError(), None)
+            self._failed(run, TypeError(), record)
 
-    def _failed(self, run: Run, error: BaseException, record: Record | None) -> None:
+    def _gave(self, run: Run, outputs: int, record: Record | None) -> None:
+        self._truth.ended(run, f"gave {outputs} outputs", is_over=outputs > 0 and self._may_be_skipped(record))
+        self._truth.produces(run, outputs)
+
+    def _failed(self, run: Run, error: BaseException, record: Record) -> None:
         if isinstance(error, asyncio.CancelledError):
             run.was_cancelled = True
-        # Where the policy passes over what fails for good, it may be over now; nobody hears of it.
-        most = self._plan.retry.max_attempts
-        final = isinstance(error, Reject) or (most is not None and (record is None or record.attempt >= most))
-        is_over = final and self._plan.give_up == "skip"
+        is_over = self._may_be_skipped(None if isinstance(error, Reject) else record)
         self._truth.ended(run, f"raised {type(error).__name__}", is_over=is_over)
+
+    def _may_be_skipped(self, record: Record | None) -> bool:
+        """Whether the policy passes over the record, if this attempt has failed: nobody hears of that."""
+        most = self._plan.retry.max_attempts
+        is_last = record is None or (most is not None and record.attempt >= most)
+        return is_last and self._plan.give_up == "skip"
 
     # -- quick ones
 
@@ -138,6 +143,7 @@ class Behaviours:
 
     async def _generator_exit(self, record: Record, run: Run, rng: random.Random) -> None:
         await self._suspend(record, run, rng)
+        self._member.may_end_with.add("GeneratorExit")
         raise GeneratorExit
 
     async def _interrupt(self, record: Record, run: Run, rng: random.Random) -> None:
@@ -225,7 +231,7 @@ class Behaviours:
                 self._truth.ended(run, "completed", is_over=True)
 
         self._play.later(rng.uniform(0, 0.3), complete)
-        self._end_at_the_latest(run, 5.0)
+        self._end_at_the_latest(record, run, 5.0)
         return None
 
     async def _defer_and_fail(self, record: Record, run: Run, rng: random.Random) -> None:
@@ -242,13 +248,13 @@ class Behaviours:
                 self._failed(run, error, record)
 
         self._play.later(rng.uniform(0, 0.3), fail)
-        self._end_at_the_latest(run, 5.0)
+        self._end_at_the_latest(record, run, 5.0)
 
     async def _defer_too_long(self, record: Record, run: Run, rng: random.Random) -> None:
         timeout = rng.uniform(0.01, 0.3)
         handle = record.defer(timeout=timeout)
         self._went_on(run)
-        self._end_at_the_latest(run, timeout)
+        self._end_at_the_latest(record, run, timeout)
 
         def too_late() -> None:
             if handle.complete():
@@ -263,19 +269,18 @@ class Behaviours:
         def complete() -> None:
             outputs = self._outputs(record, run, rng.randint(0, 3))
             if handle.complete(outputs):
-                self._truth.ended(run, f"completed with {len(outputs)} outputs")
-                self._truth.produces(run, len(outputs))
+                self._gave(run, len(outputs), record)
 
         self._play.later(rng.uniform(0, 0.2), complete)
-        self._end_at_the_latest(run, 5.0)
+        self._end_at_the_latest(record, run, 5.0)
 
     def _went_on(self, run: Run) -> None:
         run.has_returned = True
 
-    def _end_at_the_latest(self, run: Run, seconds: float) -> None:
+    def _end_at_the_latest(self, record: Record, run: Run, seconds: float) -> None:
         def end() -> None:
             if run in self._truth.running[self._member.name]:
-                self._failed(run, TimeoutError(), None)
+                self._failed(run, TimeoutError(), record)
 
         # A moment before its time: what follows may start within the same turn of the loop.
         self._play.later(max(0.0, seconds - 0.001), end)
@@ -317,8 +322,7 @@ class Behaviours:
         except BaseException as error:
             self._failed(run, error, record)
             raise
-        self._truth.ended(run, f"gave {len(outputs)} outputs")
-        self._truth.produces(run, len(outputs))
+        self._gave(run, len(outputs), record)
 
     async def _wrong_output(self, record: Record, run: Run, rng: random.Random) -> object:
         if rng.random() < 0.5:

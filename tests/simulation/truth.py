@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Hashable
 from typing import NamedTuple
 
@@ -26,13 +27,21 @@ class Hold:
     def __init__(self, member: str, partition: TopicPartition) -> None:
         self.member = member
         self.partition = partition
-        self.is_leaving = False
+        self.left_at = math.inf
+        """When the member was told to give it away, or lost it."""
         self.is_over = False
+        """Given away, or lost."""
         self.is_void = False
         """The group has given the partition to somebody else, and this member does not know yet."""
         self.done: set[int] = set()
         """Offsets whose handler has returned None here, so they are complete."""
         self.latest: dict[Hashable, int] = {}
+
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether what the member completes and commits still counts."""
+        return not self.is_void and self.left_at == math.inf
 
 
 class Run:
@@ -70,8 +79,18 @@ class Lane:
 class Truth:
     """Keeps it, and collects violations. ``tell`` writes to the story."""
 
-    def __init__(self, lane_of: Callable[[bytes | None, bytes | None], Hashable], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        lane_of: Callable[[bytes | None, bytes | None], Hashable],
+        tell: Callable[[str], None],
+        now: Callable[[], float],
+        *,
+        begins_late: bool,
+    ) -> None:
         self.violations: list[str] = []
+        # A handler in a task of its own begins a turn of the loop after its record was started.
+        self._late = 1e-4 if begins_late else -1.0
+        self._now = now
         self.events = 0
         self._lane_of = lane_of
         self._tell = tell
@@ -79,13 +98,13 @@ class Truth:
         self._lane_at: dict[Place, tuple[Hashable, Lane | None]] = {}
         self.expected: dict[TopicPartition, set[int]] = {}
         self.over: dict[TopicPartition, set[int]] = {}
-        self.succeeded: set[Place] = set()
+        self.over_by_outputs: set[Place] = set()
         self.holds: dict[tuple[str, TopicPartition], Hold] = {}
         self.runs: list[Run] = []
         self.running: dict[str, dict[Run, None]] = {}
         self.crashed: set[str] = set()
-        self.quiet: set[str] = set()
-        """Members that were told to start nothing: paused or stopped."""
+        self.quiet: dict[str, float] = {}
+        """Members that were told to start nothing, paused or stopped, and when."""
 
     def violated(self, what: str) -> None:
         """A promise is broken."""
@@ -137,18 +156,20 @@ class Truth:
 
     def leaving(self, member: str, partitions: Collection[TopicPartition]) -> None:
         for partition in partitions:
-            self.holds[member, partition].is_leaving = True
+            self.holds[member, partition].left_at = self._now()
         self._told(f"{member} gives away {named(partitions)}")
 
     def left(self, member: str, partitions: Collection[TopicPartition], how: str) -> None:
         for partition in partitions:
-            self.holds[member, partition].is_over = True
+            hold = self.holds[member, partition]
+            hold.is_over, hold.left_at = True, min(hold.left_at, self._now())
         self._told(f"{member} {how} {named(partitions)}")
 
     # -- handlers
 
-    def started(self, member: str, place: Place, attempt: int, now: float) -> Run:
+    def started(self, member: str, place: Place, attempt: int) -> Run:
         """A handler was called."""
+        now = self._now()
         name, lane = self._lane_at.get(place, (None, None))
         hold = self.holds.get((member, place.partition))
         if place.offset not in self.expected.get(place.partition, ()):
@@ -156,9 +177,9 @@ class Truth:
         if hold is None:
             hold = Hold(member, place.partition)
             self.violated(f"{member} runs {place} of a partition that it never had")
-        elif hold.is_over or hold.is_leaving:
-            self.violated(f"{member} starts {place} of a partition that it {'has' if hold.is_over else 'is'} given away")
-        if member in self.quiet:
+        elif now - hold.left_at > self._late:
+            self.violated(f"{member} starts {place} of a partition that it has given away or is giving away")
+        if now - self.quiet.get(member, math.inf) > self._late:
             self.violated(f"{member} starts {place} though it is paused or stopped")
         run = Run(len(self.runs), place, lane, hold, attempt, now)
         if place.offset in hold.done:
@@ -179,10 +200,10 @@ class Truth:
         if place.offset < hold.latest.get(name, -1):
             self.violated(f"{hold.member} runs {place} of lane {name!r} after {hold.latest[name]}: backwards")
         hold.latest[name] = place.offset
+        for other in [o for o in lane.running if o.has_returned and (o.hold.is_over or o.place == place)]:
+            del lane.running[other]  # nobody tells it that what it has waited for was given up
         for other in lane.running:
             is_ours = other.hold.member == hold.member
-            if other.has_returned and (other.hold.is_over or other.place == place):
-                continue  # nobody tells it that what it has waited for is given up
             if not is_ours and (other.was_cancelled or other.hold.is_void or hold.is_void):
                 continue
             if not is_ours and other.hold.member in self.crashed:
@@ -197,7 +218,6 @@ class Truth:
         self.events += 1
         if is_done:
             run.hold.done.add(run.place.offset)
-            self.succeeded.add(run.place)
         if is_over:
             self.over[run.place.partition].add(run.place.offset)
         self._tell(f"{run.hold.member} ended {run.place} #{run.number}: {how}{'; over' if is_over else ''}")
@@ -216,8 +236,9 @@ class Truth:
 
     def _look_at_outputs(self, run: Run) -> None:
         if run.outputs is not None and len(run.acknowledged) == run.outputs:
+            if run.place.offset not in self.over[run.place.partition]:
+                self.over_by_outputs.add(run.place)
             self.over[run.place.partition].add(run.place.offset)
-            self.succeeded.add(run.place)
             self._tell(f"{run.hold.member} produced all of {run.place} #{run.number}; over")
 
     def put_away(self, place: Place) -> None:
