@@ -308,9 +308,7 @@ class Behaviours:
         self._went_on(run)
         return self._streamed(record, run, rng, fails=True)
 
-    async def _streamed(
-        self, record: Record, run: Run, rng: random.Random, *, fails: bool
-    ) -> AsyncIterator[Outgoing]:
+    async def _streamed(self, record: Record, run: Run, rng: random.Random, *, fails: bool) -> AsyncIterator[Outgoing]:
         outputs = self._outputs(record, run, rng.randint(0, 3))
         try:
             for output in outputs:
@@ -344,7 +342,8 @@ class Behaviours:
             run.was_cancelled = True
             raise
         except (ClientError, ConsumerStateError) as error:
-            self._play.tell(lambda: f"{self._member.name} commit_now: {error}")
+            said = str(error)
+            self._play.tell(lambda: f"{self._member.name} commit_now: {said}")
 
     async def _pause(self, record: Record, run: Run, rng: random.Random) -> None:
         if rng.random() < 0.5:

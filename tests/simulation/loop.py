@@ -7,13 +7,9 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any
 
-from typing_extensions import TypeVarTuple, Unpack
-
 from tests.unit.virtual_time import VirtualLoop
 
 __all__ = ["RecordingLoop"]
-
-Ts = TypeVarTuple("Ts")
 
 # What is on its way between a client and the broker in memory outlives the client, as on a wire.
 _WIRE = "aioparallel.testing."
@@ -29,20 +25,16 @@ class RecordingLoop(VirtualLoop):
         self.uncaught: list[str] = []
         self.set_exception_handler(self._note_uncaught)
 
-    def call_at(
-        self,
-        when: float,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
-        context: Context | None = None,
+    def call_at(  # type: ignore[override] - what is passed on to a callback is its own business
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         self._numbers = number = self._numbers + 1
 
-        def run(*args: Any) -> None:
+        def run() -> None:
             del self._noted[number]
             callback(*args)
 
-        handle = super().call_at(when, run, *args, context=context)
+        handle = super().call_at(when, run, context=context)
         self._noted[number] = handle, name_of(callback)
         if number % 1_000 == 0:
             self._noted = {number: noted for number, noted in self._noted.items() if not noted[0].cancelled()}

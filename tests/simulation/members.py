@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.engine.stats import Stats
-from aioparallel.errors import ClientError, ConsumerStateError, RecordStopped
-from aioparallel.group.client import Committed, CommitFault, Fetched, Generation, RebalanceListener
-from aioparallel.options import OptionFields
+from aioparallel.errors import ClientError, ConsumerStateError
+from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener
 from aioparallel.policies import FailurePolicy, Producing
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
-from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
+from aioparallel.testing.memory import InMemoryClient, InMemoryProducer
 
 from .behaviours import Behaviours, run_of
 from .truth import Place, Truth
-
-from .plan import NOT_YET
 
 if TYPE_CHECKING:
     from .play import Play
@@ -46,7 +43,7 @@ class Member:
         self._resumes = 0
         self._largest_fetch = 0
         self.client = WatchedClient(self)
-        fields = OptionFields(**play.plan.options)
+        fields = play.plan.options.copy()
         fields["failures"] = self._failures()
         fields["producing"] = Producing(
             max_unacknowledged_bytes=play.plan.max_unacknowledged_bytes,
@@ -142,16 +139,14 @@ class Member:
         """A commit that says that it was acknowledged holds all that had ended before."""
         truth = self.play.truth
         before = {
-            hold: set(hold.done)
-            for (name, _), hold in truth.holds.items()
-            if name == self.name and hold.is_sound
+            hold: set(hold.done) for (name, _), hold in truth.holds.items() if name == self.name and hold.is_sound
         }
         await self.consumer.commit_now()
         for hold, done in before.items():
             if not hold.is_sound:
                 continue
             missing = done - self.play.committed_offsets(hold.partition)
-            if missing and "commit_now is all" not in NOT_YET:
+            if missing and not self.play.plan.leaves_out("commit_now is all"):
                 truth.violated(f"{self.name} commit_now() left out {hold.partition} {sorted(missing)[:5]}")
 
     # -- what it tells
@@ -229,7 +224,7 @@ class Member:
         # A commit counts at most once over its bound: the outputs of one record may be larger than what is left.
         outputs = plan.max_unacknowledged_bytes // _OVERHEAD + 1
         putting_away = 100 + options.max_concurrency
-        back = options.max_concurrency if "put back counts" in NOT_YET else 0
+        back = options.max_concurrency if plan.leaves_out("put back counts") else 0
         bounds = [
             ("in_flight", stats.in_flight, options.max_concurrency),
             ("buffered", stats.buffered, options.max_buffered + back),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Hashable
 from typing import NamedTuple
 
-from aioparallel.records import TopicPartition
+from aioparallel.records import Produced, TopicPartition
 
 __all__ = ["Hold", "Lane", "Place", "Run", "Truth"]
 
@@ -37,7 +37,6 @@ class Hold:
         """Offsets whose handler has returned None here, so they are complete."""
         self.latest: dict[Hashable, int] = {}
 
-
     @property
     def is_sound(self) -> bool:
         """Whether what the member completes and commits still counts."""
@@ -58,7 +57,7 @@ class Run:
         self.has_returned = False
         """The handler has, and something else goes on for it: a deferral, an async iterator."""
         self.outputs: int | None = None
-        self.acknowledged: dict[int, object] = {}
+        self.acknowledged: dict[int, Produced] = {}
 
 
 class Lane:
@@ -148,9 +147,8 @@ class Truth:
             for hold in self.holds.values():
                 if hold.partition == partition and hold.member != member and not hold.is_over:
                     hold.is_void = True
-            if (before := self.holds.get((member, partition))) is not None:
-                if not before.is_over:
-                    self.violated(f"{member} is assigned {partition}, which it holds")
+            if (before := self.holds.get((member, partition))) is not None and not before.is_over:
+                self.violated(f"{member} is assigned {partition}, which it holds")
             self.holds[member, partition] = Hold(member, partition)
         self._told(f"{member} is assigned {named(partitions)}")
 
@@ -222,7 +220,7 @@ class Truth:
             self.over[run.place.partition].add(run.place.offset)
         self._tell(f"{run.hold.member} ended {run.place} #{run.number}: {how}{'; over' if is_over else ''}")
 
-    def acknowledged(self, run: Run, index: int, where: object) -> None:
+    def acknowledged(self, run: Run, index: int, where: Produced) -> None:
         """The broker has this output."""
         if index in run.acknowledged:
             self.violated(f"output {index} of {run.place} #{run.number} was acknowledged twice")
@@ -236,7 +234,7 @@ class Truth:
 
     def _look_at_outputs(self, run: Run) -> None:
         if run.outputs is not None and len(run.acknowledged) == run.outputs:
-            if run.place.offset not in self.over[run.place.partition]:
+            if run.outputs and run.place.offset not in self.over[run.place.partition]:
                 self.over_by_outputs.add(run.place)
             self.over[run.place.partition].add(run.place.offset)
             self._tell(f"{run.hold.member} produced all of {run.place} #{run.number}; over")
