@@ -25,7 +25,7 @@ class RecordingLoop(VirtualLoop):
         self.uncaught: list[str] = []
         self.set_exception_handler(self._note_uncaught)
 
-    def call_at(  # type: ignore[override] - what is passed on to a callback is its own business
+    def call_at(  # type: ignore[override]  # what is passed on is the callback's business
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         self._numbers = number = self._numbers + 1
