@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo bench test lint format unit explore load-memory load-hot load-partitions load-brokers load-failures clean
+.PHONY: help demo bench test lint format unit explore chaos load-memory load-hot load-partitions load-brokers load-failures clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -45,6 +45,10 @@ explore: SEED := $(SEED)
 explore: $(VENV)/.dev  ## property tests, 15 times the examples, new ones each time (SEED=n: those of seed n; 30 minutes)
 	@echo "the same once more: make explore SEED=$(SEED)"
 	$(BIN)/python -m pytest tests/unit -m hypothesis --hypothesis-profile=explore --hypothesis-seed=$(SEED) $(ARGS)
+
+SEEDS ?= 10000
+chaos: $(VENV)/.dev  ## whole groups under seeded faults, in virtual time (SEEDS=10000: 12 minutes on 2 cores)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
 lint: $(VENV)/.dev  ## ruff, strict types, import direction
 	$(BIN)/ruff check .

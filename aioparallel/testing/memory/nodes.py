@@ -95,6 +95,10 @@ class Nodes:
         """It is not any more."""
         self._peers[node].pop(peer, None)
 
+    def connections(self, node: int) -> int:
+        """How many are open."""
+        return len(self._peers[node])
+
     def arrive(self, node: int, carry_out: Callable[[], None]) -> None:
         """A request has arrived at this node: it is carried out now, or when the node goes on."""
         if (waiting := self._hung.get(node)) is not None:

@@ -1,0 +1,85 @@
+"""Plays seeds: one with its whole story, or many on several cores."""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import itertools
+import os
+import sys
+import time
+from collections.abc import Iterator
+
+from .plan import NOT_YET
+from .play import Played, play
+
+_CHUNK = 10  # seeds that a worker plays before it reports
+
+
+def main() -> int:
+    """0 when nothing was found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="play this one and tell its story")
+    parser.add_argument("--seeds", type=int, default=300, help="how many to play (default: 300)")
+    parser.add_argument("--first", type=int, default=0, help="the first of them (default: 0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one for each core)")
+    parser.add_argument("--all", action="store_true", help="with the ingredients that are known to be broken")
+    asked = parser.parse_args()
+    without = () if asked.all else tuple(NOT_YET)
+    if asked.seed is not None:
+        return _tell(play(asked.seed, tell=True, without=without))
+    return _play_many(range(asked.first, asked.first + asked.seeds), asked.jobs, without)
+
+
+def _tell(played: Played) -> int:
+    print(*played.story, sep="\n")
+    print(
+        f"\nseed {played.seed}: {played.handled} calls of handlers in {played.seconds:.1f} virtual seconds, "
+        f"story {played.digest:016x}; {len(played.violations)} violations"
+    )
+    print(*(f"  {violation}" for violation in played.violations), sep="\n")
+    return bool(played.violations)
+
+
+def _play_chunk(seeds: range, without: tuple[str, ...]) -> tuple[list[Played], float]:
+    began = time.process_time()
+    return [play(seed, without=without) for seed in seeds], time.process_time() - began
+
+
+def _play_many(seeds: range, jobs: int, without: tuple[str, ...]) -> int:
+    found, handled, cpu, virtual = 0, 0, 0.0, 0.0
+    began = time.monotonic()
+    for count, (chunk, seconds) in zip(itertools.count(_CHUNK, _CHUNK), _chunks(seeds, jobs, without), strict=False):
+        cpu += seconds
+        for played in chunk:
+            handled += played.handled
+            virtual += played.seconds
+            if played.violations:
+                found += 1
+                print(f"\rseed {played.seed}: {len(played.violations)} violations", " " * 60)
+                print(*(f"  {violation[:400]}" for violation in played.violations[:5]), sep="\n", flush=True)
+        if sys.stderr.isatty() or count % 500 == 0:
+            left = (time.monotonic() - began) / count * max(0, len(seeds) - count)
+            print(
+                f"\r{min(count, len(seeds))} of {len(seeds)} seeds, {found} with violations, {left:.0f} s to go   ",
+                end="" if sys.stderr.isatty() else "\n",
+                file=sys.stderr,
+                flush=True,
+            )
+    print(
+        f"\r{len(seeds)} seeds, {handled} calls of handlers, {virtual:.0f} virtual seconds, {cpu:.0f} s of CPU: "
+        f"{found} with violations" + (" (tell one: python -m tests.simulation --seed N)" if found else "")
+    )
+    return bool(found)
+
+
+def _chunks(seeds: range, jobs: int, without: tuple[str, ...]) -> Iterator[tuple[list[Played], float]]:
+    chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
+    with concurrent.futures.ProcessPoolExecutor(jobs) as pool:
+        futures = [pool.submit(_play_chunk, chunk, without) for chunk in chunks]
+        for future in concurrent.futures.as_completed(futures):
+            yield future.result()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

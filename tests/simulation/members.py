@@ -1,0 +1,322 @@
+"""One member: a consumer on a client that tells what its listener hears, from its coming to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from aioparallel.consumer import ParallelConsumer
+from aioparallel.engine.stats import Stats
+from aioparallel.errors import ClientError, ConsumerStateError
+from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener
+from aioparallel.policies import FailurePolicy, Producing
+from aioparallel.records import Outgoing, Produced, Record, TopicPartition
+from aioparallel.testing.memory import InMemoryClient, InMemoryProducer
+
+from .behaviours import Behaviours, run_of
+from .truth import Place, Truth
+
+if TYPE_CHECKING:
+    from .play import Play
+
+__all__ = ["GROUP", "TOPIC", "Member", "order_by_value"]
+
+GROUP = "g"
+TOPIC = "t"
+_GRACE = 0.5  # seconds that cancelled handlers have to end when a partition is given away
+_OVERHEAD = 256  # bytes that an unacknowledged output counts beside its own
+
+
+class Member:
+    """Comes with :meth:`come`, and is gone when its task has ended."""
+
+    def __init__(self, play: Play, name: str, *, until_end: bool) -> None:
+        self.play = play
+        self.name = name
+        self.may_end_with = {"NoneType"}
+        self.is_open = False
+        self.is_leaving = False
+        self.ended_with: BaseException | None = None
+        self._resumes = 0
+        self._largest_fetch = 0
+        self.client = WatchedClient(self)
+        fields = play.plan.options.copy()
+        fields["failures"] = self._failures()
+        fields["producing"] = Producing(
+            max_unacknowledged_bytes=play.plan.max_unacknowledged_bytes,
+            delivery_timeout=play.plan.delivery_timeout,
+            on_produced=self._produced,
+        )
+        if play.plan.order_by:
+            fields["order_by"] = order_by
+        if play.plan.resources:
+            fields["resources"] = {"first": self._resource, "second": self._resource}
+        if until_end:
+            fields["until"] = "end"
+            self.may_end_with.add("ClientError")  # the end offsets were not told
+        producer = InMemoryProducer(play.broker, delivery_timeout=play.plan.delivery_timeout)
+        self.consumer = ParallelConsumer(TOPIC, group_id=GROUP, client=self.client, producer=producer, **fields)
+        self.options = self.consumer.options
+        self.task: asyncio.Task[None]
+
+    def _failures(self) -> FailurePolicy:
+        plan = self.play.plan
+        match plan.dead_letter:
+            case "topic":
+                return FailurePolicy(retry=plan.retry, dead_letter="dlq")
+            case "function":
+                return FailurePolicy(retry=plan.retry, dead_letter=self._put_away)
+            case _:
+                if plan.give_up == "skip":
+                    return FailurePolicy(retry=plan.retry, give_up="skip")
+                self.may_end_with.add("RecordStopped")
+                return FailurePolicy(retry=plan.retry)
+
+    # -- its life
+
+    def come(self) -> None:
+        self.task = asyncio.get_running_loop().create_task(self._live(), name=f"member {self.name}")
+
+    async def _live(self) -> None:
+        try:
+            async with self.consumer:
+                self.is_open = True
+                await self.consumer.run(Behaviours(self).handle)
+        except BaseException as error:
+            self.ended_with = error
+        finally:
+            self.is_open = False
+            self.is_leaving = True
+            self.play.member_ended(self)
+
+    def check_end(self) -> None:
+        """Whether it has ended as it may."""
+        kind = type(self.ended_with).__name__
+        known = self.may_end_with
+        if kind in known or (isinstance(self.ended_with, ClientError) and "ClientError" in known):
+            return
+        self.play.truth.violated(f"{self.name} ended with {self.ended_with!r}")
+
+    def stop(self, *, drain: bool = True) -> None:
+        self.is_leaving = True
+        self.play.truth.quiet.setdefault(self.name, asyncio.get_running_loop().time())
+        self.play.tell(lambda: f"{self.name} is told to stop{'' if drain else ' without drain'}")
+        self.consumer.stop(drain)
+
+    def cancel(self) -> None:
+        self.is_leaving = True
+        self.may_end_with.add("CancelledError")
+        self.play.tell(lambda: f"{self.name} is cancelled")
+        self.task.cancel()
+
+    def crash(self) -> None:
+        """Its connection is gone for good: the group must find out by itself."""
+        self.is_leaving = True
+        self.may_end_with.add("ClientError")
+        self.play.truth.crashed.add(self.name)
+        self.play.tell(lambda: f"{self.name} crashes")
+        self.client.crash()
+
+    def pause(self, seconds: float) -> None:
+        """Pause, and resume after a while."""
+        self._resumes += 1
+        number = self._resumes
+        self.play.truth.quiet.setdefault(self.name, asyncio.get_running_loop().time())
+        self.play.tell(lambda: f"{self.name} pauses for {seconds:.3f} s")
+        self.consumer.pause()
+        self.play.later(seconds, lambda: self._resume(number))
+
+    def _resume(self, number: int) -> None:
+        if number == self._resumes and not self.is_leaving:
+            self.play.truth.quiet.pop(self.name, None)
+            self.play.tell(lambda: f"{self.name} resumes")
+            self.consumer.resume()
+
+    async def commit_now(self) -> None:
+        """A commit that says that it was acknowledged holds all that had ended before."""
+        truth = self.play.truth
+        before = {
+            hold: set(hold.done) for (name, _), hold in truth.holds.items() if name == self.name and hold.is_sound
+        }
+        await self.consumer.commit_now()
+        for hold, done in before.items():
+            if not hold.is_sound:
+                continue
+            missing = done - self.play.committed_offsets(hold.partition)
+            if missing and not self.play.plan.leaves_out("commit_now is all"):
+                truth.violated(f"{self.name} commit_now() left out {hold.partition} {sorted(missing)[:5]}")
+
+    # -- what it tells
+
+    def _produced(self, record: Record[Any, Any], output: Outgoing, place: Produced) -> None:
+        truth = self.play.truth
+        named = run_of(output)
+        if named is None:
+            truth.put_away(Place(record.topic_partition, record.offset))
+            return
+        number, index = named
+        truth.acknowledged(truth.runs[number], index, place)
+
+    async def _put_away(self, record: Record[Any, Any], error: Exception) -> None:
+        rng = self.play.rng_of(record.partition, record.offset, self.play.count("put away"))
+        await asyncio.sleep(rng.uniform(0, 0.1))
+        if rng.random() < 0.3 and not self.play.is_healed:
+            raise RuntimeError("not now")
+        self.play.truth.put_away(Place(record.topic_partition, record.offset))
+
+    @asynccontextmanager
+    async def _resource(self) -> AsyncIterator[object]:
+        await asyncio.sleep(0.01)
+        self.play.open_resources += 1
+        try:
+            yield object()
+        finally:
+            # Closed, whoever cancels it.
+            self.play.open_resources -= 1
+            await asyncio.sleep(0.01)
+
+    def describe(self) -> str:
+        """For the story."""
+        try:
+            stats = self.consumer.stats()
+        except ConsumerStateError as error:
+            return f"{self.name}: {error}"
+        counts = {
+            name: getattr(stats, name) for name in ("buffered", "parked", "in_flight", "producing", "ready_lanes")
+        }
+        parts = [
+            f"{p.topic}-{p.partition} {p.state} from {p.committed} to {p.position} incomplete {p.incompletes} "
+            f"buffered {p.buffered} parked {p.parked} cut {p.map_cut_at}{' retries only' if p.retries_only else ''}"
+            for p in stats.partitions
+            if p.incompletes or p.lag
+        ]
+        return f"{self.name}: {stats.intake}, {counts}, {parts}, {self.consumer.health().problems}"
+
+    # -- what must hold at any moment
+
+    def look(self) -> None:
+        """I4 and I5, as the consumer itself tells, and as its handlers do."""
+        try:
+            stats = self.consumer.stats()
+        except ConsumerStateError:
+            return  # it does not run yet
+        violated, options = self.play.truth.violated, self.options
+        running = self.play.truth.running.get(self.name, {})
+        begun = sum(1 for run in running if not run.has_returned)
+        if begun > options.max_concurrency:
+            violated(f"{self.name} runs {begun} handlers, max_concurrency={options.max_concurrency}")
+        for name, found, bound in self._bounds(stats):
+            if not 0 <= found <= bound:
+                violated(f"{self.name} {name} = {found}, not within 0..{bound}")
+        parts = stats.buffered + stats.parked + stats.in_flight + stats.producing + stats.ended + stats.dropped
+        if stats.admitted != parts:
+            violated(f"{self.name} admitted {stats.admitted} is not {parts}: {stats}")
+        stuck = [p for p in self.consumer.health().problems if p.kind == "handler_stuck"]
+        cancelled = sum(run.was_cancelled for run in running)
+        if len(stuck) > cancelled:
+            violated(f"{self.name} calls handlers stuck that are not: {[p.message for p in stuck]}")
+
+    def _bounds(self, stats: Stats) -> list[tuple[str, int, int]]:
+        options, plan = self.options, self.play.plan
+        # A commit counts at most once over its bound: the outputs of one record may be larger than what is left.
+        outputs = plan.max_unacknowledged_bytes // _OVERHEAD + 1
+        putting_away = 100 + options.max_concurrency
+        back = options.max_concurrency if plan.leaves_out("put back counts") else 0
+        bounds = [
+            ("in_flight", stats.in_flight, options.max_concurrency),
+            ("buffered", stats.buffered, options.max_buffered + back),
+            ("producing", stats.producing, outputs + putting_away),
+            ("buffered_bytes", stats.buffered_bytes, options.max_buffered_bytes + self._largest_fetch + 20 * back),
+        ]
+        if not {"produce", "produce_many", "stream", "defer_outputs"} & set(plan.behaviours) and not plan.dead_letter:
+            # Outputs that fail together may pass it.
+            bounds.append(("parked", stats.parked, options.parked_bound))
+        return bounds
+
+    def fetched(self, taken: list[Fetched]) -> None:
+        """What one fetch has brought."""
+        size = sum(len(r.key or b"") + len(r.value or b"") for one in taken for r in one.records)
+        self._largest_fetch = max(self._largest_fetch, size)
+
+
+def order_by(record: Record[Any, Any]) -> object:
+    """See :func:`order_by_value`."""
+    return order_by_value(record.raw_value)
+
+
+def order_by_value(value: bytes | None) -> object:
+    """A lane by the value's last digit; none for nines."""
+    digit = (value or b"0")[-1:]
+    return None if digit == b"9" else digit
+
+
+class WatchedClient(InMemoryClient):
+    """The client in memory, whose listener is heard by the truth as well."""
+
+    def __init__(self, member: Member) -> None:
+        plan, options = member.play.plan, member.play.plan.options
+        super().__init__(
+            member.play.broker,
+            GROUP,
+            cooperative=plan.cooperative,
+            isolation_level="read_committed" if plan.read_committed else "read_uncommitted",
+            session_timeout=options["session_timeout"],
+            heartbeat_interval=options["heartbeat_interval"],
+            rebalance_timeout=options["rebalance_timeout"],
+        )
+        self._member = member
+
+    def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
+        super().subscribe(topics, Overheard(self._member, listener))
+
+    async def fetch(self, quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
+        taken = await super().fetch(quotas)
+        if taken:
+            self._member.fetched(taken)
+        return taken
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
+    ) -> Mapping[TopicPartition, CommitFault | None]:
+        tell, name = self._member.play.tell, self._member.name
+        said = ", ".join(f"{p}@{c.offset}+{len(c.metadata)}" for p, c in offsets.items())
+        tell(lambda: f"{name} commits {said} under {generation.id}")
+        results = await super().commit(offsets, generation, timeout)
+        faults = {str(p): fault.value for p, fault in results.items() if fault is not None}
+        tell(lambda: f"{name} commit of {said}: {faults or 'taken'}")
+        return results
+
+
+class Overheard:
+    """A listener between client and consumer."""
+
+    def __init__(self, member: Member, listener: RebalanceListener) -> None:
+        self._member = member
+        self._truth: Truth = member.play.truth
+        self._listener = listener
+
+    def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
+        self._truth.assigned(self._member.name, partitions)
+        self._listener.assigned(partitions, generation)
+
+    async def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self._truth.leaving(self._member.name, partitions)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        how = "has been cut short giving away"
+        try:
+            await self._listener.revoked(partitions)
+            how = "has given away"
+        finally:
+            self._truth.left(self._member.name, partitions, how)
+            options = self._member.options
+            took, bound = loop.time() - began, options.drain_timeout + _GRACE + options.commit_timeout
+            if took > bound + 0.1:
+                self._truth.violated(f"{self._member.name} took {took:.3f} s to give away, not {bound:g}")
+
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        self._truth.left(self._member.name, partitions, "has lost")
+        self._listener.lost(partitions)

@@ -1,0 +1,50 @@
+"""Chaos: what must hold whatever goes wrong, for some hundreds of seeds. See ``make chaos`` for many more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from .play import play
+
+SEEDS = 250
+TIMES = 10  # seeds in one test: what pytest itself does for a test costs as much as a short play
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, TIMES))
+def test_nothing_is_lost_and_nothing_stands_still(first: int) -> None:
+    """No record is lost, no key is overlapped or inverted, bounds and counts hold at each look, outputs stand once and
+    in order, all is done soon after everything heals, and nothing is left on the loop."""
+    for seed in range(first, first + TIMES):
+        if play(seed).violations:
+            played = play(seed, tell=True)
+            story = "\n".join(played.story[-400:])
+            found = "\n".join(played.violations)
+            pytest.fail(
+                f"{story}\n\nseed {seed} broke a promise:\n{found}\n\n"
+                f"its whole story: python -m tests.simulation --seed {seed}",
+                pytrace=False,
+            )
+
+
+def test_a_seed_tells_the_same_story_in_every_process() -> None:
+    """Whatever the addresses of objects and the hashes of texts are there."""
+    seeds = range(40, 48)
+    script = f"from tests.simulation.play import play; print([play(seed).digest for seed in {seeds!r}])"
+    stories = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        ).stdout.strip()
+        for hash_seed in ("1", "2")
+    ]
+    assert stories[0] == stories[1] == str([play(seed).digest for seed in seeds])
+    assert play(seeds[0], tell=True).digest == play(seeds[0]).digest
+    assert len(set(stories[0].split(","))) == len(seeds)
