@@ -137,6 +137,7 @@ class Endings:
         history = record._history
         if history is not None and history.deferral is not None:
             history.deferral.forget()
+            history.deferral = None  # or the next attempt, perhaps at once, would find it
         if isinstance(error, asyncio.CancelledError):
             failure = self._cancelled(worker, record, error)
             if failure is None:

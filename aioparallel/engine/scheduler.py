@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aioparallel.engine.fairness import FairRing
+from aioparallel.engine.history import history_of
 from aioparallel.engine.isolation import ENDED
 from aioparallel.engine.lanes import lane_keys, size_of_headers
 from aioparallel.engine.orphans import Orphans
@@ -281,16 +282,19 @@ class Scheduler:
         self._ready_again(record)
 
     def put_back(self, record: AnyRecord) -> None:
-        """The start did not count: the record is ready again at once, with the same attempt."""
+        """The start did not count: the record is ready again at once, with the same attempt.
+
+        It counts as parked, and is due. Not as buffered: that room may be taken by what was read meanwhile, while
+        among the parked there is room for all that is in flight.
+        """
         source = record._source
         self.tally.leave(record)
         if source.stopped:
             self._end_stopped(record, source, None)
             return
-        if record._parks:
-            self.tally.park(record)
-        else:
-            self.tally.buffer(record)
+        if not record._parks:
+            record._parks = history_of(record).idle_parks = 1
+        self.tally.park(record)
         self._ready_again(record)
 
     def _ready_again(self, record: AnyRecord) -> None:

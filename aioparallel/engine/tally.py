@@ -145,11 +145,6 @@ class Tally:
         """It waits for its next attempt."""
         self.parking.enter(record)
 
-    def buffer(self, record: AnyRecord) -> None:
-        """It waits to be started, as if it never had been."""
-        record._source.buffered += 1
-        record._source.buffered_bytes += record._size
-
     def drop(self, source: Source) -> None:
         """What of this source has not begun will not any more."""
         self.dropped += source.buffered + len(source.parked)

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from aioparallel.options import OptionFields, Ordering
 from aioparallel.policies import RetryPolicy
 from aioparallel.testing.memory import ErrorCode, Fault, Request
 
-__all__ = ["BEHAVIOURS", "FAULTS", "NOT_YET", "Plan"]
-
-NOT_YET: dict[str, str] = {
-    "cancelled while leaving": "resources stay open, and the member in the group, when leaving is cancelled",
-    "commit_now is all": "commit_now() inside a handler leaves out what has ended in the same turn",
-    "fenced without a cause": "a client whose commit is fenced does not join again",
-    "less room than partitions": "a fetch for a part of the partitions waits though others have records",
-    "no opener after closing": "a rebalance while the resources close opens sessions that nobody ends",
-    "no timer after closing": "the timer that names stuck handlers outlives the consumer by a second",
-    "put back counts": "records that are put back pass max_buffered and max_buffered_bytes",
-    "swallow_and_uncancel": "a handler that takes its time-out back leaves the hit on its worker",
-}
-"""Ingredients that show a defect which is not mended yet. Plays leave them out; ``test_known.py`` shows each. Whoever
-mends one takes it out of here."""
+__all__ = ["BEHAVIOURS", "FAULTS", "Plan"]
 
 # How a handler may behave, and how often beside the others.
 BEHAVIOURS: dict[str, float] = {
@@ -100,8 +86,6 @@ class Plan:
     """Everything about a play but the moments, which the director draws as it goes. Seconds are virtual."""
 
     seed: int
-    without: Collection[str] = ()
-    """Ingredients of :data:`NOT_YET` that are left out."""
     partitions: int = 0
     records: int = 0
     keys: tuple[bytes | None, ...] = ()
@@ -161,30 +145,25 @@ class Plan:
 
     def faults_of(self, request: Request) -> tuple[Fault, ...]:
         """What may go wrong with it."""
-        fenced = ErrorCode.ILLEGAL_GENERATION if "fenced without a cause" in self.without else None
-        is_commit = request is Request.COMMIT
-        return tuple(f for f in FAULTS[request] if not (is_commit and fenced is not None and f.error is fenced))
+        return FAULTS[request]
 
     def _draw_behaviours(self, rng: random.Random) -> None:
         trouble = rng.choice((0.0, 0.3, 1.0, 3.0))
         calm = {"at_once", "suspend", "turns", "produce", "produce_many", "stream", "look", "commit"}
         for name, weight in BEHAVIOURS.items():
             drawn = weight * rng.random() * (1.0 if name in calm else trouble)
-            if name not in self.without and rng.random() < 0.8:
+            if rng.random() < 0.8:
                 self.behaviours[name] = drawn
         self.behaviours["suspend"] = max(self.behaviours.get("suspend", 0.0), 0.5)
 
     def _draw_options(self, rng: random.Random) -> None:
-        least = 10_000 if "less room than partitions" in self.without else 1
         slots = rng.choice((1, 1, 2, 3, 5, 8, 20))
         drain, commit = rng.choice((0.0, 0.2, 1.0, 3.0)), rng.choice((0.5, 1.0, 2.0))
         self.options = OptionFields(
             ordering=rng.choice((Ordering.KEY, Ordering.KEY, Ordering.PARTITION, Ordering.UNORDERED)),
             max_concurrency=slots,
-            max_buffered=max(least, rng.choice((1, 2, 3, 10, 40, 10_000))),
-            max_buffered_bytes=max(
-                least * 100 if least > 1 else 1, rng.choice((1, 60, 500, 64 * 1024 * 1024, 64 * 1024 * 1024))
-            ),
+            max_buffered=rng.choice((1, 2, 3, 10, 40, 10_000)),
+            max_buffered_bytes=rng.choice((1, 60, 500, 64 * 1024 * 1024, 64 * 1024 * 1024)),
             max_parked=rng.choice((None, 2 * slots, 2 * slots + 3, 4 * slots)),
             handler_timeout=rng.choice((None, 0.3, 1.0)),
             commit_interval=rng.choice((0.02, 0.1, 0.5)),
@@ -210,10 +189,6 @@ class Plan:
         )
         self.delivery_timeout = rng.choice((1.0, 3.0))
         self.max_unacknowledged_bytes = rng.choice((1, 600, 3_000, 32 * 1024 * 1024))
-
-    def leaves_out(self, ingredient: str) -> bool:
-        """Whether it is known to be broken. Raises KeyError for a name that is none."""
-        return ingredient in self.without
 
     def describe(self) -> str:
         """For the story."""

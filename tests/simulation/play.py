@@ -7,7 +7,7 @@ import gc
 import logging
 import random
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from zlib import crc32
@@ -20,7 +20,7 @@ from .behaviours import run_of
 from .clocks import one_source_of_chance
 from .loop import RecordingLoop
 from .members import GROUP, TOPIC, Member, order_by_value
-from .plan import NOT_YET, Plan
+from .plan import Plan
 from .truth import Place, Truth
 
 __all__ = ["Played", "play"]
@@ -47,9 +47,9 @@ class Played:
     """Of all that was told: the same for the same play."""
 
 
-def play(seed: int, *, tell: bool = False, without: Collection[str] = tuple(NOT_YET)) -> Played:
+def play(seed: int, *, tell: bool = False) -> Played:
     """Play the seed, in a loop of its own. Raises nothing for what it finds."""
-    plan = Plan(seed, without)
+    plan = Plan(seed)
     loop = RecordingLoop()
     gc.collect()
     gc.freeze()
@@ -379,9 +379,7 @@ class Play:
 
     def _cancel_again(self, member: Member) -> None:
         """Cancel it while it is on its way out, perhaps."""
-        seconds = self.rng.uniform(0, 0.5)
-        if not self.plan.leaves_out("cancelled while leaving"):
-            self.later(seconds, member.cancel)
+        self.later(self.rng.uniform(0, 0.5), member.cancel)
 
     def _crash_one(self) -> None:
         member = self._one()
@@ -466,10 +464,6 @@ class Play:
             violated(f"handlers still run: {list(map(str, running))}")
         for what, names in (("task", self._loop.tasks()), ("timer", self._loop.timers())):
             for name in names:
-                if self.plan.leaves_out("no opener after closing") and ("_open" in name or "timeouts" in name):
-                    continue
-                if "_name_if_stuck" in name and self.plan.leaves_out("no timer after closing"):
-                    continue
                 violated(f"a {what} is left: {name}")
         if self.open_resources:
             violated(f"{self.open_resources} resources are not closed")

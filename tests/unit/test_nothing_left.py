@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import psutil
 import pytest
@@ -82,7 +82,7 @@ class Stage:
         self.isolation = isolation
         self.timers: list[asyncio.TimerHandle] = []
 
-    def consumer(self, **more: Unpack[OptionFields]) -> ParallelConsumer:
+    def consumer(self, **more: Unpack[OptionFields]) -> ParallelConsumer[Any, Any]:
         """With short deadlines, and a resource."""
         options = OptionFields(
             max_concurrency=8,
@@ -159,11 +159,11 @@ async def _ignore_cancellation(seconds: float) -> None:
             await asyncio.sleep(left)
 
 
-async def live(consumer: ParallelConsumer, stage: Stage) -> BaseException | None:
+async def live(consumer: ParallelConsumer[Any, Any], stage: Stage) -> BaseException | None:
     """Open, run, close; what it ended with, for a task must not let KeyboardInterrupt through."""
     try:
         async with consumer:
-            await consumer.run(stage.handle)
+            await consumer.run(stage.handle)  # type: ignore[arg-type]  # of many kinds
     except BaseException as error:
         return error
     return None

@@ -46,8 +46,10 @@ class Entry:
     """Which lane within the partition; None without order."""
     state: State = State.BUFFERED
     tried: bool = False
-    """Whether it was parked once: then it is never buffered again."""
+    """Whether it was parked once, or put back: it is never buffered again."""
     woken: bool = False
+    failed: int = 0
+    """Attempts."""
 
     @property
     def offset(self) -> int:
@@ -224,12 +226,13 @@ class Model:
             self._forget(entry)
             return
         entry.state, entry.tried, entry.woken = State.PARKED, True, False
+        entry.failed += 1
 
     def put_back(self, entry: Entry) -> None:
         if entry.owner.stopped:
             self._forget(entry)
             return
-        entry.state = State.PARKED if entry.tried else State.BUFFERED
+        entry.state, entry.tried, entry.woken = State.PARKED, True, True
 
     def wake(self, entry: Entry) -> None:
         entry.woken = True

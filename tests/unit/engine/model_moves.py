@@ -55,7 +55,7 @@ class Moves(Sessions):
         entry = next((one for one in could if one.record is record), None)
         assert entry is not None, f"I3: {record!r} was started: out of turn, held back, or twice"
         assert entry.tried or parked < self.max_parked, "I4: a new record was started at the bound of parked ones"
-        assert record.attempt == 1 + record._parks
+        assert record.attempt == 1 + entry.failed
         return entry
 
     @precondition(lambda self: self.scheduler.ready and len(self.model.entries(State.IN_FLIGHT)) < self.workers)

@@ -114,6 +114,28 @@ async def test_a_handler_that_raises_after_defer_has_failed() -> None:
     assert not handles[0].complete()
 
 
+async def test_a_stray_cancellation_of_a_deferral_leaves_nothing_to_the_next_start() -> None:
+    """A cancellation that hits a worker while it waits for a deferral starts the record once more: what that start
+    returns is its outcome, and the deferral of before has no say."""
+    broker = broker_of([b"a"])
+    starts = 0
+
+    async def handle(record: Record) -> None:
+        nonlocal starts
+        starts += 1
+        if starts == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            record.defer(timeout=60)
+            asyncio.get_running_loop().call_later(0.01, task.cancel)
+
+    consumer = consumer_of(broker, until="end")
+    async with consumer:
+        await consumer.run(handle)
+    stats = consumer.stats()
+    assert (starts, stats.succeeded, stats.failed_attempts) == (2, 1, 0)
+
+
 async def test_a_drain_cancels_what_is_deferred_too_long() -> None:
     """At the drain deadline the wait ends; the record is not committed."""
     broker = broker_of([b"a"])

@@ -139,7 +139,7 @@ def test_generator_exit_of_a_handler_leaves_nothing_in_flight(suspends: bool) ->
             while not ended:
                 await asyncio.sleep(0)
         assert isinstance(ended[0], GeneratorExit)
-        assert (processor.scheduler.begun, processor.scheduler.buffered) == (0, 1)
+        assert (processor.scheduler.begun, processor.scheduler.unfinished) == (0, 1)
         processor.scheduler.pause()
         await processor.close(1.0)
 
