@@ -133,7 +133,10 @@ class DeadLetters:
             return
         if self._is_over(call.record, f"the function {call.name}", call.done, call.tries, failure):
             self._called.discard(call.record)
-            self._waiters.wake(1)
+            if self._called:
+                self._waiters.wake(1)
+            else:
+                self._waiters.wake_all()  # who was woken before may be gone without having come
             return
         self._timers[call.record] = asyncio.get_running_loop().call_later(_pause(call.tries), self._call, call)
 

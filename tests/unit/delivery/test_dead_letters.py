@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from aioparallel import FailurePolicy, Outgoing, Producing, Record, Reject, RetryLater, RetryPolicy
+from aioparallel.delivery.dead_letters import DeadLetters
 from aioparallel.delivery.letters import Letter, original_headers, read_letter, write_letter
+from aioparallel.engine.sources import Source
 from aioparallel.errors import ConfigurationError, RecordStopped, TopicNotFound
 from aioparallel.records import Failure, Origin
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
@@ -364,3 +366,28 @@ async def test_a_function_that_cancels_its_task_and_returns_has_put_the_record_a
         consumer.stop()
         await running
     assert tries == [0]
+
+
+async def test_who_waits_for_room_comes_though_those_before_it_are_gone() -> None:
+    """A hundred calls end at once and wake a hundred that wait; those are cancelled in that moment, for their partition
+    goes. The next in the line has nobody else to wake it."""
+    gate = asyncio.Event()
+
+    async def put_away(record: Record, error: Exception) -> None:
+        await gate.wait()
+
+    put: list[Record] = []
+    dead_letters = DeadLetters(FailurePolicy(dead_letter=put_away), "g", None, 10)
+    source = Source("t-0")
+    for offset in range(100):
+        record: Record = Record("t", 0, offset)
+        record._source = source
+        assert dead_letters.room() is None
+        dead_letters.dispose(record, ValueError(), None, lambda record, _: put.append(record))
+    waiting = [dead_letters.room() for _ in range(101)]
+    gate.set()
+    await until(lambda: len(put) == 100, 5)
+    last = waiting[-1]
+    assert isinstance(last, asyncio.Future)
+    await until(last.done, 5)
+    await dead_letters.close()
