@@ -185,7 +185,7 @@ def test_nothing_starts_after_a_close_between_two_slices() -> None:
     async def handle(record: Record) -> None:
         started.append(record.offset)
         if record.offset < 30:
-            time.sleep(0.0001)  # the slice is used up
+            time.sleep(0.0001)  # noqa: ASYNC251 - the slice is used up
         else:
             await asyncio.sleep(60)
 
