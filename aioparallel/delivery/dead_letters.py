@@ -19,7 +19,7 @@ from aioparallel.delivery.outbox import Outbox
 from aioparallel.delivery.room import Waiters
 from aioparallel.engine.history import failure_of
 from aioparallel.engine.outlets import Done
-from aioparallel.errors import ProduceFailed
+from aioparallel.errors import HandlerCancelled, ProduceFailed
 from aioparallel.policies import DeadLetterFunction, FailurePolicy
 from aioparallel.records import Outgoing, Record
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 # Seconds between tries to put a record away: doubled each time.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _CANCEL_GRACE = 0.5  # seconds a cancelled dead-letter function has to end
-_CALLS = 100  # dead-letter functions that run at once
+_CALLS = 100  # records that dead-letter functions have, or wait to have again, at once
 _TRACEBACK_LENGTH = 4_000  # characters, the end of it
 
 
@@ -45,6 +45,8 @@ class DeadLetters:
         self._outbox = outbox
         self._timeout = timeout  # seconds one call of a dead-letter function may take
         self._tasks: set[asyncio.Task[None]] = set()
+        self._called: set[Record[Any, Any]] = set()  # what a function is to put away
+        self._closed = False
         self._timers: dict[Record[Any, Any], asyncio.TimerHandle] = {}
         self.undelivered: dict[Record[Any, Any], str] = {}
         """Records that could not be put away so far, and why."""
@@ -54,7 +56,7 @@ class DeadLetters:
         if isinstance(self._policy.dead_letter, str | None):
             return self._outbox.room() if self._outbox is not None else None
         # Retry topics share the bound of the calls then: both are few compared with outputs.
-        return None if len(self._tasks) < _CALLS else self._waiters.enter()
+        return None if len(self._called) < _CALLS else self._waiters.enter()
 
     def dispose(self, record: Record[Any, Any], error: Exception, retry_topic: str | None, done: Done) -> None:
         """See :class:`~aioparallel.engine.outlets.Disposal`."""
@@ -64,15 +66,12 @@ class DeadLetters:
             due = None if retry_topic is None else time.time() + self._policy.retry_topics[retry_topic]
             self._send(record, self._letter(record, where, error, due), done, 1)
         else:
-            call = self._call(where, record, error, done)
-            task = asyncio.get_running_loop().create_task(
-                call, name="aioparallel-dead-letter", context=self._context.copy()
-            )
-            self._tasks.add(task)
-            task.add_done_callback(self._called)
+            self._called.add(record)
+            self._call(_Call(where, record, error, done))
 
     async def close(self) -> None:
         """Try no more: what is not put away stays uncommitted. Functions that run are cancelled, and get a moment."""
+        self._closed = True
         for timer in self._timers.values():
             timer.cancel()
         tasks = list(self._tasks)
@@ -117,24 +116,29 @@ class DeadLetters:
 
     # -- a function -------------------------------------------------------------------------------------
 
-    async def _call(self, function: DeadLetterFunction, record: Record[Any, Any], error: Exception, done: Done) -> None:
-        name = getattr(function, "__qualname__", type(function).__name__)
-        tries = 0
-        while True:
-            tries += 1
-            failure: Exception | None = None
-            try:
-                async with asyncio.timeout(self._timeout):
-                    await function(record, error)
-            except Exception as broken:
-                failure = broken
-            if self._is_over(record, f"the function {name}", done, tries, failure):
-                return
-            await asyncio.sleep(_pause(tries))
+    # Each try is a task, and what comes next is up to nobody within it: the function may cancel its own task, or raise
+    # the CancelledError of something else, and its record would have nobody any more.
+    def _call(self, call: _Call) -> None:
+        self._timers.pop(call.record, None)
+        task = asyncio.get_running_loop().create_task(
+            call.run(self._timeout), name="aioparallel-dead-letter", context=self._context.copy()
+        )
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._tried, call))
 
-    def _called(self, task: asyncio.Task[None]) -> None:
+    def _tried(self, call: _Call, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._waiters.wake(1)
+        failure = call.failure_in(task)
+        if failure is not None and self._closed:
+            return
+        if self._is_over(call.record, f"the function {call.name}", call.done, call.tries, failure):
+            self._called.discard(call.record)
+            if self._called:
+                self._waiters.wake(1)
+            else:
+                self._waiters.wake_all()  # who was woken before may be gone without having come
+            return
+        self._timers[call.record] = asyncio.get_running_loop().call_later(_pause(call.tries), self._call, call)
 
     # -- both -------------------------------------------------------------------------------------------
 
@@ -144,7 +148,7 @@ class DeadLetters:
             self.undelivered.pop(record, None)
             done(record, error)
             return True
-        self.undelivered[record] = f"{where}: {error}"
+        self.undelivered[record] = f"{where}: {failure_of(error, 0).message}"
         logger.log(
             logging.ERROR if tries in (1, 10) or tries % 100 == 0 else logging.DEBUG,
             "%s offset %d cannot be put away (try %d): %s: %r; it stays uncommitted, its key waits, and it is tried "
@@ -157,6 +161,39 @@ class DeadLetters:
             extra={"action": "dead_letter_failed", "offset": record.offset},
         )
         return False
+
+
+class _Call:
+    """A record that a function is to put away, try by try."""
+
+    __slots__ = ("_error", "_function", "_has_returned", "done", "name", "record", "tries")
+
+    def __init__(self, function: DeadLetterFunction, record: Record[Any, Any], error: Exception, done: Done) -> None:
+        self._function = function
+        self._error = error
+        self._has_returned = False
+        self.name = getattr(function, "__qualname__", type(function).__name__)
+        self.record = record
+        self.done = done
+        self.tries = 0
+
+    async def run(self, timeout: float) -> None:
+        """One try."""
+        self.tries += 1
+        async with asyncio.timeout(timeout):
+            await self._function(self.record, self._error)
+            self._has_returned = True  # whatever it did to its task
+
+    def failure_in(self, task: asyncio.Task[None]) -> Exception | None:
+        """What the try has failed with that this task was; None when the record is put away."""
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if self._has_returned or error is None:
+            return None
+        if isinstance(error, Exception):
+            return error
+        if isinstance(error, asyncio.CancelledError):
+            return HandlerCancelled()
+        return RuntimeError(f"it raised {type(error).__name__}")
 
 
 class _Try:

@@ -191,7 +191,9 @@ class Endings:
         """None when the decision itself failed, which ends the run."""
         try:
             decision = self._failures.decide(record, error, time.time())
-        except Exception as broken:
+        except (Exception, asyncio.CancelledError) as error_in_it:
+            # Nothing is awaited there, so a cancellation is its own; raised by run() it would look like somebody's.
+            broken = error_in_it if isinstance(error_in_it, Exception) else RuntimeError("it raised CancelledError")
             broken.add_note(f"while deciding what becomes of {record!r}, which failed with {error!r}")
             self._signals.fatal(broken)
             return None

@@ -30,7 +30,9 @@ async def unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None
     finally:
         signal.cancel()
         task.cancel()  # nothing, if it has ended
-        await _outlast(task, _nothing)
+        cancelled = await _outlast(task, _nothing)
+    if cancelled is not None:
+        raise cancelled
     return None if task.cancelled() else task.result()
 
 

@@ -169,6 +169,8 @@ class WorkerPool:
         while not self._closing:
             if self._slice <= 0:
                 yield from self._end_slice().__await__()
+                if self._closing:
+                    return  # meanwhile: what starts now would be cancelled by nobody
             began = perf_counter()
             taken = run_ready(step, hand_over, _TURN)
             if taken is None:

@@ -37,7 +37,8 @@ CANCEL_GRACE = 0.5
 class Assignment:
     """What comes and goes. Implements the client's ``RebalanceListener``; its sessions are in ``holdings``.
 
-    ``on_change()`` hears that fetching should be planned anew; ``on_fatal(error)`` what must end the run.
+    ``on_change()`` hears that fetching should be planned anew; ``on_ended(task)`` of each opener or reset
+    that has ended, however.
     """
 
     def __init__(
@@ -51,14 +52,14 @@ class Assignment:
         committer: Committer,
         *,
         on_change: Callable[[], None],
-        on_fatal: Callable[[BaseException], None],
+        on_ended: Callable[[asyncio.Task[None]], None],
     ) -> None:
         self._options = options
         self._processor = processor
         self._holdings = holdings
         self._committer = committer
         self._on_change = on_change
-        self._on_fatal = on_fatal
+        self._on_ended = on_ended
         starts = Starts(client, group_id, options)
         self._opener = Opener(client, group_id, store, starts, on_fresh=committer.soon, on_change=on_change)
         self._resets = Resets(client, starts, holdings, processor, self._opener, on_change)
@@ -173,9 +174,5 @@ class Assignment:
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=f"aioparallel-{name}")
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._on_fatal(error)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._on_ended)

@@ -19,7 +19,7 @@ from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.stats import BrokerOutputs, Stats
 from aioparallel.engine.waiting import unless
-from aioparallel.errors import NotCommitted
+from aioparallel.errors import ConsumerStateError, NotCommitted
 from aioparallel.group.assignment import CANCEL_GRACE, Assignment
 from aioparallel.group.client import Client, Generation
 from aioparallel.group.committer import Committer, reasons
@@ -81,7 +81,7 @@ class GroupRun:
             store,
             self._committer,
             on_change=self._changed,
-            on_fatal=self._fail,
+            on_ended=self._task_ended,
         )
         self._ends = Ends(client, holdings, self._changed)
         intake = Intake(options, self._processor.scheduler)
@@ -173,8 +173,12 @@ class GroupRun:
         return task
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
+        if not task.cancelled():
+            if (error := task.exception()) is not None:
+                self._fail(error)
+        elif self._state.is_running:
+            # Not by us. Without it nothing would be read, or committed, and nobody would be told.
+            self._fail(ConsumerStateError(f"its task {task.get_name()} was cancelled; cancel run() in its place"))
 
     def _fail(self, error: BaseException) -> None:
         if not self._state.fail(error):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from aioparallel import FailurePolicy, Outgoing, Producing, Record, Reject, RetryLater, RetryPolicy
+from aioparallel.delivery.dead_letters import DeadLetters
 from aioparallel.delivery.letters import Letter, original_headers, read_letter, write_letter
+from aioparallel.engine.sources import Source
 from aioparallel.errors import ConfigurationError, RecordStopped, TopicNotFound
 from aioparallel.records import Failure, Origin
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
@@ -288,3 +291,103 @@ async def test_a_failed_output_follows_the_policy_to_the_dead_letter() -> None:
     )
     ((record, letter),) = letters(broker)
     assert (record.key, letter.last.type) == (b"a", "aioparallel.errors.ProduceFailed")
+
+
+class _Untold(Exception):
+    """It cannot even be told."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+async def _raise_cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+async def _cancel_itself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+async def _raise_untold() -> None:
+    raise _Untold
+
+
+async def _raise_generator_exit() -> None:
+    raise GeneratorExit
+
+
+@pytest.mark.parametrize("fail", [_raise_cancelled, _cancel_itself, _raise_untold, _raise_generator_exit])
+async def test_a_function_is_called_again_however_it_has_failed(fail: Callable[[], Awaitable[None]]) -> None:
+    """Also when it awaits what somebody has cancelled, or cancels its own task: the record, and all behind it of its
+    key, would wait for ever."""
+    broker = broker_with([b"a", b"a"])
+    tries: list[int] = []
+
+    async def put_away(record: Record, error: Exception) -> None:
+        tries.append(record.offset)
+        if len(tries) == 1:
+            await fail()
+
+    async def handle(record: Record) -> None:
+        if record.offset == 0:
+            raise ValueError
+
+    failures = FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter=put_away)
+    async with consumer_of(broker, failures=failures) as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        await until(lambda: tries and consumer.health().problems, 20)
+        await until(lambda: committed(broker) == 2, 20)
+        consumer.stop()
+        await running
+    assert tries == [0, 0]
+
+
+async def test_a_function_that_cancels_its_task_and_returns_has_put_the_record_away() -> None:
+    """It is not called a second time."""
+    broker = broker_with([b"a"])
+    tries: list[int] = []
+
+    async def put_away(record: Record, error: Exception) -> None:
+        tries.append(record.offset)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    async def handle(record: Record) -> None:
+        raise ValueError
+
+    failures = FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter=put_away)
+    async with consumer_of(broker, failures=failures) as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        await until(lambda: committed(broker) == 1, 20)
+        consumer.stop()
+        await running
+    assert tries == [0]
+
+
+async def test_who_waits_for_room_comes_though_those_before_it_are_gone() -> None:
+    """A hundred calls end at once and wake a hundred that wait; those are cancelled in that moment, for their partition
+    goes. The next in the line has nobody else to wake it."""
+    gate = asyncio.Event()
+
+    async def put_away(record: Record, error: Exception) -> None:
+        await gate.wait()
+
+    put: list[Record] = []
+    dead_letters = DeadLetters(FailurePolicy(dead_letter=put_away), "g", None, 10)
+    source = Source("t-0")
+    for offset in range(100):
+        record: Record = Record("t", 0, offset)
+        record._source = source
+        assert dead_letters.room() is None
+        dead_letters.dispose(record, ValueError(), None, lambda record, _: put.append(record))
+    waiting = [dead_letters.room() for _ in range(101)]
+    gate.set()
+    await until(lambda: len(put) == 100, 5)
+    last = waiting[-1]
+    assert isinstance(last, asyncio.Future)
+    await until(last.done, 5)
+    await dead_letters.close()

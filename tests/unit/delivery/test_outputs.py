@@ -238,3 +238,20 @@ def test_a_wrong_outgoing_is_refused_where_it_is_made(arguments: dict[str, Any],
     """The message names what is wrong, and where."""
     with pytest.raises(TypeError, match=says):
         Outgoing(**arguments)
+
+
+async def test_a_retry_function_that_raises_cancelled_error_ends_the_run() -> None:
+    """Also when an output has failed: there nobody would hear of it, and the record would stay producing for ever."""
+    broker = broker_with([b"a", b"a"])
+
+    def retry(record: Record, error: Exception, attempts: int) -> float:
+        raise asyncio.CancelledError
+
+    async def handle(record: Record) -> Outgoing:
+        return Outgoing("no such topic", b"")
+
+    options: dict[str, Any] = {"failures": FailurePolicy(retry=retry), "producing": Producing(delivery_timeout=0.2)}
+    async with consumer_of(broker, **options) as consumer:
+        with pytest.raises(RuntimeError, match="it raised CancelledError"):
+            async with asyncio.timeout(5):
+                await consumer.run(handle)

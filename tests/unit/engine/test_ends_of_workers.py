@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -171,3 +171,27 @@ def test_dropping_takes_time_by_what_the_source_has(begun: str) -> None:
     print(f"{begun}: {took * 1e3:.1f} ms")
     assert scheduler.unfinished == (0 if begun == "parked" else 95_000)
     assert took < 0.5
+
+
+def test_nothing_starts_after_a_close_between_two_slices() -> None:
+    """A worker that lets the event loop turn while it is closed starts nothing more: nobody would cancel that, and the
+    close would wait its whole time-out for it."""
+    started: list[int] = []
+
+    def source() -> Iterator[Record]:
+        yield from records(100)
+        raise ValueError("the end")
+
+    async def handle(record: Record) -> None:
+        started.append(record.offset)
+        if record.offset < 30:
+            time.sleep(0.0001)  # noqa: ASYNC251 - the slice is used up
+        else:
+            await asyncio.sleep(60)
+
+    async def work() -> None:
+        with pytest.raises(ValueError, match="the end"):
+            await process(source(), handle, Options(drain_timeout=20))
+
+    assert run_virtually(work) < 1
+    assert started[-1] < 30

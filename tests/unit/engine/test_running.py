@@ -384,3 +384,22 @@ async def test_stop_before_run_returns_at_once(broker: InMemoryBroker) -> None:
         consumer.stop()
         await consumer.run(seen)
     assert seen.started == []
+
+
+@pytest.mark.parametrize("name", ["fetcher", "committer", "opener"])
+async def test_a_task_that_is_cancelled_from_outside_ends_the_run(broker: InMemoryBroker, name: str) -> None:
+    """Otherwise it would be a consumer that reads, or commits, nothing more, and says that all is well."""
+    if name == "opener":
+        broker.faults.always(Request.OFFSET_FETCH, Fault(is_request_lost=True))
+    produce(broker, [b"a"] * 10)
+    async with consumer_of(broker) as consumer:
+        running = asyncio.create_task(consumer.run(Seen()))
+        await until(lambda: found(name))
+        found(name)[0].cancel()
+        with pytest.raises(ConsumerStateError, match=f"aioparallel-{name} was cancelled"):
+            async with asyncio.timeout(5):
+                await running
+
+
+def found(name: str) -> list[asyncio.Task[object]]:
+    return [task for task in asyncio.all_tasks() if task.get_name() == f"aioparallel-{name}"]
