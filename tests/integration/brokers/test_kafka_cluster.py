@@ -55,11 +55,17 @@ async def until_led_without(number: int, kafka: LocalKafka, topic: str) -> float
 
 
 def produce(kafka: LocalKafka, topic: str, partitions: int, value: bytes) -> None:
-    """One record to each partition, acknowledged by all replicas in sync."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "acks": "all", "log_level": 0})
+    """One record to each partition, acknowledged by all replicas in sync; once, whatever is sent anew meanwhile."""
+    failed: list[object] = []
+
+    def told(error: object, _: object) -> None:
+        if error is not None:
+            failed.append(error)
+
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True, "log_level": 0})
     for partition in range(partitions):
-        producer.produce(topic, value, partition=partition)
-    assert producer.flush(DEADLINE) == 0, kafka.log_tail(10)
+        producer.produce(topic, value, partition=partition, on_delivery=told)
+    assert (producer.flush(DEADLINE), failed) == (0, []), kafka.log_tail(10)
 
 
 def read(kafka: LocalKafka, topic: str, partitions: int, count: int) -> list[bytes]:
