@@ -83,16 +83,21 @@ class _Lifetime:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self, timeout: float) -> object:
-        """The opened resource. Raises what opening it raises, or TimeoutError."""
+        """The opened resource. Raises what opening it raises, or TimeoutError, also where it ignores its deadline."""
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
         self._task = loop.create_task(self._live(timeout, opened), name=f"aioparallel-resource-{self._name}")
         try:
-            # Not the future itself: a cancellation of this wait is none of it.
-            await asyncio.wait((opened,))
+            # Not the future itself: a cancellation of this wait is none of it. In time it is cancelled within its task;
+            # one that ignores that is left to close().
+            done, _ = await asyncio.wait((opened,), timeout=timeout + _CANCEL_GRACE)
         except asyncio.CancelledError:
             self._task.cancel()  # close() waits for it
             raise
+        if not done:
+            raise TimeoutError(
+                f"resource {self._name!r} did not open within {timeout:g} s, and ignores its cancellation"
+            )
         value, error = opened.result()
         if error is not None:
             error.add_note(f"while opening resource {self._name!r}")

@@ -63,12 +63,13 @@ class Worker:
         return Stuck(self.record, now - self.hit_at)
 
     async def take_back_cancels(self) -> None:
-        """Take back cancellations that have outlived their handler. One that is pending (requested, not delivered)
-        lands in this sleep; ``uncancel`` alone would not clear it on Python 3.11 and 3.12."""
+        """Take back a hit and cancellations that have outlived their handler. One that is pending (requested, not
+        delivered) lands in this sleep; ``uncancel`` alone would not clear it on Python 3.11 and 3.12."""
+        self.hit = None  # the handler may have taken the cancellation back itself
         if not self.task.cancelling():
             return
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
         while self.task.cancelling():
             self.task.uncancel()
-        self.hit = None
+        self.hit = None  # of that sleep

@@ -83,7 +83,10 @@ class Behaviours:
 
     def _returned(self, run: Run, value: object, record: Record) -> None:
         if value is None:
-            self._truth.ended(run, "returned", is_over=True, is_done=True)
+            task = asyncio.current_task()
+            # One that has cancelled its task is done when that is taken back, a turn of the loop later.
+            is_done = task is not None and not task.cancelling()
+            self._truth.ended(run, "returned", is_over=True, is_done=is_done)
         elif isinstance(value, list | Outgoing):
             self._gave(run, len(value) if isinstance(value, list) else 1, record)
         else:

@@ -170,7 +170,7 @@ class Member:
         rng = self.play.rng_of(record.partition, record.offset, self.play.count("put away"))
         await asyncio.sleep(rng.uniform(0, 0.1))
         if rng.random() < 0.3 and not self.play.is_healed:
-            raise RuntimeError("not now")
+            raise rng.choice((RuntimeError("not now"), asyncio.CancelledError()))
         self.play.truth.put_away(Place(record.topic_partition, record.offset))
 
     @asynccontextmanager

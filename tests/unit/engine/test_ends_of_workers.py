@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -195,3 +195,56 @@ def test_nothing_starts_after_a_close_between_two_slices() -> None:
 
     assert run_virtually(work) < 1
     assert started[-1] < 30
+
+
+def _swallowing(record: Record) -> Coroutine[Any, Any, None]:
+    """Swallows its time-out, and takes the cancellation back."""
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()
+
+    return wait()
+
+
+def test_an_iterator_has_the_deadline_anew_also_behind_a_swallowed_one() -> None:
+    """What its handler did about the first deadline does not leave it without one."""
+    attempts: list[int] = []
+
+    async def hang() -> AsyncIterator[None]:
+        await asyncio.sleep(3600)
+        yield
+
+    async def handle(record: Record) -> AsyncIterator[None] | None:
+        attempts.append(record.attempt)
+        if record.attempt > 1:
+            return None
+        await _swallowing(record)
+        return hang()
+
+    quick = FailurePolicy(retry=RetryPolicy(first_delay=0.1, jitter=0))
+
+    async def work() -> None:
+        await process(records(1), handle, Options(handler_timeout=2, failures=quick))
+
+    assert run_virtually(work) < 5
+    assert attempts == [1, 2]
+
+
+def test_who_swallows_a_deadline_and_defers_is_not_stuck(caplog: pytest.LogCaptureFixture) -> None:
+    """The handler has ended; that its record is deferred for longer is nothing to complain of."""
+
+    async def handle(record: Record) -> None:
+        deferral = record.defer(30)
+        await _swallowing(record)
+        asyncio.get_running_loop().call_later(10, deferral.complete)
+
+    async def work() -> None:
+        await process(records(1), handle, Options(handler_timeout=2))
+
+    assert 11 < run_virtually(work) < 13
+    assert not caplog.records

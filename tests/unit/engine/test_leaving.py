@@ -15,6 +15,7 @@ from aioparallel import FailurePolicy, Outgoing, Record, RetryPolicy
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.testing.memory import Fault, InMemoryBroker, InMemoryClient, Request
 from tests.unit.engine.memory import GROUP, Seen, committed, consumer_of, produce, until
+from tests.unit.virtual_time import VirtualLoop
 
 
 class Slow:
@@ -296,3 +297,27 @@ async def test_dead_letter_functions_end_before_what_they_use_is_closed(broker: 
         await running
     assert log == ["function ended", "resource closed"]
     assert ours() == []
+
+
+def test_a_resource_that_ignores_its_deadline_holds_no_opening() -> None:
+    """Its time, half a second to end, and what closing it may take: then the consumer has failed to open."""
+
+    @contextlib.asynccontextmanager
+    async def stubborn() -> AsyncIterator[None]:
+        end = asyncio.get_running_loop().time() + 500
+        while (left := end - asyncio.get_running_loop().time()) > 0:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(left)
+        yield
+
+    async def main() -> float:
+        broker = InMemoryBroker()
+        broker.create_topic("t")
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(TimeoutError, match="'stubborn' did not open within 5 s"):
+            async with consumer_of(broker, resources={"stubborn": stubborn}, connect_timeout=5):
+                pass
+        return asyncio.get_running_loop().time() - began
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert runner.run(main()) < 17
