@@ -14,10 +14,10 @@ from aioparallel.errors import ClientError, ConsumerStateError
 from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener
 from aioparallel.policies import FailurePolicy, Producing
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
-from aioparallel.testing.memory import InMemoryClient, InMemoryProducer
+from aioparallel.testing.memory import InMemoryClient, InMemoryProducer, Request
 
 from .behaviours import Behaviours, run_of
-from .truth import Place, Truth
+from .truth import Hold, Place, Truth
 
 if TYPE_CHECKING:
     from .play import Play
@@ -27,6 +27,7 @@ __all__ = ["GROUP", "TOPIC", "Member", "order_by_value"]
 GROUP = "g"
 TOPIC = "t"
 _GRACE = 0.5  # seconds that cancelled handlers have to end when a partition is given away
+_TO_REPLACE = 0.05  # seconds that free slots may stand beside ready lanes: a worker was cancelled from outside
 _OVERHEAD = 256  # bytes that an unacknowledged output counts beside its own
 
 
@@ -42,6 +43,8 @@ class Member:
         self.ended_with: BaseException | None = None
         self._resumes = 0
         self._largest_fetch = 0
+        self._unsaid: dict[TopicPartition, tuple[Hold, float]] = {}
+        self._idle_since: tuple[float, int] | None = None
         self.client = WatchedClient(self)
         fields = play.plan.options.copy()
         fields["failures"] = self._failures()
@@ -107,6 +110,10 @@ class Member:
         self.consumer.stop(drain)
 
     def cancel(self) -> None:
+        """Wherever it is: opening, running, leaving."""
+        is_on_its_way_out = self.is_open and not self.consumer.health().running
+        if is_on_its_way_out and self.play.plan.leaves_out("cancelled while leaving"):
+            return
         self.is_leaving = True
         self.may_end_with.add("CancelledError")
         self.play.tell(lambda: f"{self.name} is cancelled")
@@ -137,17 +144,25 @@ class Member:
 
     async def commit_now(self) -> None:
         """A commit that says that it was acknowledged holds all that had ended before."""
-        truth = self.play.truth
+        truth, now = self.play.truth, asyncio.get_running_loop().time()
         before = {
-            hold: set(hold.done) for (name, _), hold in truth.holds.items() if name == self.name and hold.is_sound
+            hold: {offset for offset, done_at in hold.done.items() if done_at <= now}
+            for (name, _), hold in truth.holds.items()
+            if name == self.name and hold.is_sound
         }
         await self.consumer.commit_now()
         for hold, done in before.items():
-            if not hold.is_sound:
-                continue
             missing = done - self.play.committed_offsets(hold.partition)
-            if missing and not self.play.plan.leaves_out("commit_now is all"):
+            if missing and hold.is_sound and self._can_tell_of_commits:
                 truth.violated(f"{self.name} commit_now() left out {hold.partition} {sorted(missing)[:5]}")
+
+    @property
+    def _can_tell_of_commits(self) -> bool:
+        """Whether what was just acknowledged must stand there as a whole: no map is cut, no older commit comes late."""
+        plan = self.play.plan
+        if plan.leaves_out("commit_now is all"):
+            return False
+        return plan.metadata_limit > 1_000 and Request.COMMIT not in plan.faults
 
     # -- what it tells
 
@@ -214,6 +229,8 @@ class Member:
         parts = stats.buffered + stats.parked + stats.in_flight + stats.producing + stats.ended + stats.dropped
         if stats.admitted != parts:
             violated(f"{self.name} admitted {stats.admitted} is not {parts}: {stats}")
+        self._look_for_idle_hands(stats)
+        self._look_at_unsaid()
         stuck = [p for p in self.consumer.health().problems if p.kind == "handler_stuck"]
         cancelled = sum(run.was_cancelled for run in running)
         if len(stuck) > cancelled:
@@ -235,6 +252,39 @@ class Member:
             # Outputs that fail together may pass it.
             bounds.append(("parked", stats.parked, options.parked_bound))
         return bounds
+
+    def committed(self, results: Mapping[TopicPartition, CommitFault | None]) -> None:
+        """What became of a commit: what was not taken must be said again (I7)."""
+        now = asyncio.get_running_loop().time()
+        for partition, fault in results.items():
+            self._unsaid.pop(partition, None)
+            if fault is not None and fault is not CommitFault.FENCED:
+                hold = self.play.truth.holds.get((self.name, partition))
+                if hold is not None and hold.is_sound:
+                    self._unsaid[partition] = hold, now
+
+    def _look_at_unsaid(self) -> None:
+        now = asyncio.get_running_loop().time()
+        # One request at a time, each with its time-out, and one round for each generation.
+        bound = self.options.commit_interval + 3 * self.options.commit_timeout + 0.5
+        for partition, (hold, since) in list(self._unsaid.items()):
+            if not hold.is_sound or self.is_leaving:
+                del self._unsaid[partition]
+            elif now - since > bound:
+                del self._unsaid[partition]
+                self.play.truth.violated(f"{self.name} did not repeat a commit of {partition} that was not taken")
+
+    def _look_for_idle_hands(self, stats: Stats) -> None:
+        """Ready lanes and free slots beside each other, for longer than it takes to replace a worker."""
+        now, calls = asyncio.get_running_loop().time(), len(self.play.truth.runs)
+        is_idle = stats.ready_lanes and stats.in_flight < self.options.max_concurrency and stats.intake != "stopped"
+        if not is_idle or self.is_leaving or self.name in self.play.truth.quiet:
+            self._idle_since = None
+        elif self._idle_since is None or self._idle_since[1] != calls:
+            self._idle_since = now, calls
+        elif now - self._idle_since[0] > _TO_REPLACE:
+            self._idle_since = None
+            self.play.truth.violated(f"{self.name} has {stats.ready_lanes} ready lanes, free slots and starts nothing")
 
     def fetched(self, taken: list[Fetched]) -> None:
         """What one fetch has brought."""
@@ -276,6 +326,8 @@ class WatchedClient(InMemoryClient):
         taken = await super().fetch(quotas)
         if taken:
             self._member.fetched(taken)
+            if seconds := self._member.play.delay_of_a_fetch():
+                await asyncio.sleep(seconds)  # what it brings may belong to an assignment of before
         return taken
 
     async def commit(
@@ -285,6 +337,7 @@ class WatchedClient(InMemoryClient):
         said = ", ".join(f"{p}@{c.offset}+{len(c.metadata)}" for p, c in offsets.items())
         tell(lambda: f"{name} commits {said} under {generation.id}")
         results = await super().commit(offsets, generation, timeout)
+        self._member.committed(results)
         faults = {str(p): fault.value for p, fault in results.items() if fault is not None}
         tell(lambda: f"{name} commit of {said}: {faults or 'taken'}")
         return results

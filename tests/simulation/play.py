@@ -47,10 +47,15 @@ class Played:
     """Of all that was told: the same for the same play."""
 
 
-def play(seed: int, *, tell: bool = False, without: Collection[str] = tuple(NOT_YET)) -> Played:
-    """Play the seed, in a loop of its own. Raises nothing for what it finds."""
+def play(seed: int, *, tell: bool = False, without: Collection[str] = tuple(NOT_YET), eager: bool = False) -> Played:
+    """Play the seed, in a loop of its own. Raises nothing for what it finds.
+
+    ``eager``: tasks begin at once, where this Python can do that (3.12).
+    """
     plan = Plan(seed, without)
     loop = RecordingLoop()
+    if eager:
+        loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009
     gc.collect()
     gc.freeze()
     try:
@@ -159,6 +164,12 @@ class Play:
     def rng_of(self, *numbers: int) -> random.Random:
         """Chance that depends on nothing but these."""
         return random.Random(hash((self.plan.seed, *numbers)))
+
+    def delay_of_a_fetch(self) -> float:
+        """Seconds that an answer is on its way."""
+        if self.plan.calm or self.is_healed or self.rng.random() > 0.1:
+            return 0.0
+        return self.rng.uniform(0, 0.5)
 
     def count(self, what: str) -> int:
         """How often it was counted before."""
@@ -379,9 +390,7 @@ class Play:
 
     def _cancel_again(self, member: Member) -> None:
         """Cancel it while it is on its way out, perhaps."""
-        seconds = self.rng.uniform(0, 0.5)
-        if not self.plan.leaves_out("cancelled while leaving"):
-            self.later(seconds, member.cancel)
+        self.later(self.rng.uniform(0, 0.5), member.cancel)
 
     def _crash_one(self) -> None:
         member = self._one()
@@ -431,10 +440,11 @@ class Play:
     # -- what must hold
 
     async def _look_around(self) -> None:
-        seen = -1
+        seen, looks = -1, 0
         while True:
             await asyncio.sleep(self.plan.look_every)
-            if self.truth.events == seen:
+            looks += 1
+            if self.truth.events == seen and looks % 10:
                 continue
             seen = self.truth.events
             for member in self._members:
