@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.engine.stats import Stats
 from aioparallel.errors import ClientError, ConsumerStateError
-from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener
+from aioparallel.group.client import CommitFault, Fetched
 from aioparallel.policies import FailurePolicy, Producing
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
-from aioparallel.testing.memory import InMemoryClient, InMemoryProducer, Request
+from aioparallel.testing.memory import InMemoryProducer, Request
 
 from .behaviours import Behaviours, run_of
-from .truth import Hold, Place, Truth
+from .overheard import WatchedClient
+from .stage import GROUP, TOPIC, Stage, order_by_value
+from .truth import Hold, Place
 
-if TYPE_CHECKING:
-    from .play import Play
+__all__ = ["Member"]
 
-__all__ = ["GROUP", "TOPIC", "Member", "order_by_value"]
-
-GROUP = "g"
-TOPIC = "t"
-_GRACE = 0.5  # seconds that cancelled handlers have to end when a partition is given away
 _TO_REPLACE = 0.05  # seconds that free slots may stand beside ready lanes: a worker was cancelled from outside
 _OVERHEAD = 256  # bytes that an unacknowledged output counts beside its own
 
@@ -34,7 +29,7 @@ _OVERHEAD = 256  # bytes that an unacknowledged output counts beside its own
 class Member:
     """Comes with :meth:`come`, and is gone when its task has ended."""
 
-    def __init__(self, play: Play, name: str, *, until_end: bool) -> None:
+    def __init__(self, play: Stage, name: str, *, until_end: bool) -> None:
         self.play = play
         self.name = name
         self.may_end_with = {"NoneType"}
@@ -122,7 +117,7 @@ class Member:
     def crash(self) -> None:
         """Its connection is gone for good: the group must find out by itself."""
         self.is_leaving = True
-        self.may_end_with.add("ClientError")
+        self.may_end_with |= {"ClientError", "ConsumerStateError"}  # the latter before it has subscribed
         self.play.truth.crashed.add(self.name)
         self.play.tell(lambda: f"{self.name} crashes")
         self.client.crash()
@@ -295,81 +290,3 @@ class Member:
 def order_by(record: Record[Any, Any]) -> object:
     """See :func:`order_by_value`."""
     return order_by_value(record.raw_value)
-
-
-def order_by_value(value: bytes | None) -> object:
-    """A lane by the value's last digit; none for nines."""
-    digit = (value or b"0")[-1:]
-    return None if digit == b"9" else digit
-
-
-class WatchedClient(InMemoryClient):
-    """The client in memory, whose listener is heard by the truth as well."""
-
-    def __init__(self, member: Member) -> None:
-        plan, options = member.play.plan, member.play.plan.options
-        super().__init__(
-            member.play.broker,
-            GROUP,
-            cooperative=plan.cooperative,
-            isolation_level="read_committed" if plan.read_committed else "read_uncommitted",
-            session_timeout=options["session_timeout"],
-            heartbeat_interval=options["heartbeat_interval"],
-            rebalance_timeout=options["rebalance_timeout"],
-        )
-        self._member = member
-
-    def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
-        super().subscribe(topics, Overheard(self._member, listener))
-
-    async def fetch(self, quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
-        taken = await super().fetch(quotas)
-        if taken:
-            self._member.fetched(taken)
-            if seconds := self._member.play.delay_of_a_fetch():
-                await asyncio.sleep(seconds)  # what it brings may belong to an assignment of before
-        return taken
-
-    async def commit(
-        self, offsets: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
-    ) -> Mapping[TopicPartition, CommitFault | None]:
-        tell, name = self._member.play.tell, self._member.name
-        said = ", ".join(f"{p}@{c.offset}+{len(c.metadata)}" for p, c in offsets.items())
-        tell(lambda: f"{name} commits {said} under {generation.id}")
-        results = await super().commit(offsets, generation, timeout)
-        self._member.committed(results)
-        faults = {str(p): fault.value for p, fault in results.items() if fault is not None}
-        tell(lambda: f"{name} commit of {said}: {faults or 'taken'}")
-        return results
-
-
-class Overheard:
-    """A listener between client and consumer."""
-
-    def __init__(self, member: Member, listener: RebalanceListener) -> None:
-        self._member = member
-        self._truth: Truth = member.play.truth
-        self._listener = listener
-
-    def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
-        self._truth.assigned(self._member.name, partitions)
-        self._listener.assigned(partitions, generation)
-
-    async def revoked(self, partitions: Collection[TopicPartition]) -> None:
-        self._truth.leaving(self._member.name, partitions)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        how = "has been cut short giving away"
-        try:
-            await self._listener.revoked(partitions)
-            how = "has given away"
-        finally:
-            self._truth.left(self._member.name, partitions, how)
-            options = self._member.options
-            took, bound = loop.time() - began, options.drain_timeout + _GRACE + options.commit_timeout
-            if took > bound + 0.1:
-                self._truth.violated(f"{self._member.name} took {took:.3f} s to give away, not {bound:g}")
-
-    def lost(self, partitions: Collection[TopicPartition]) -> None:
-        self._truth.left(self._member.name, partitions, "has lost")
-        self._listener.lost(partitions)
