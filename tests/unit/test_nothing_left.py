@@ -52,7 +52,22 @@ def loop_kinds() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
 
         return make_eager
 
-    return kinds | {f"{name}, eager": eager(make) for name, make in kinds.items()}
+    eagers = {f"{name}, eager": eager(make) for name, make in kinds.items()}
+    return kinds | {name: make for name, make in eagers.items() if _works(make)}
+
+
+def _works(make: Callable[[], asyncio.AbstractEventLoop]) -> bool:
+    """Whether the loop can do with the factory: some versions of uvloop and Python do not fit each other there."""
+    loop = make()
+    turn = asyncio.sleep(0)
+    try:
+        loop.run_until_complete(turn)
+    except TypeError:
+        turn.close()
+        return False
+    finally:
+        loop.close()
+    return True
 
 
 KINDS = loop_kinds()
@@ -65,6 +80,8 @@ class Stage:
         self.moment = moment
         self.broker = InMemoryBroker()
         self.topic = "t"
+        self.closing = 0.0
+        """Seconds that each resource takes to close."""
         self.fails_to_open = False
         self.broker.create_topic("t", 2)
         self.broker.create_topic("out", 1)
@@ -107,7 +124,10 @@ class Stage:
         try:
             yield object()
         finally:
-            self.open_resources -= 1
+            try:
+                await asyncio.sleep(self.closing)
+            finally:
+                self.open_resources -= 1
 
     async def handle(self, record: Record) -> object:
         """What the records at hand do; ``fatal`` and ``poison`` come at the end."""
@@ -216,7 +236,8 @@ async def cancel(stage: Stage) -> None:
 
 
 async def cancel_while_leaving(stage: Stage) -> None:
-    """And once more while it drains."""
+    """And once more while it drains, or closes its resources."""
+    stage.closing = 0.03
 
     def twice(consumer: ParallelConsumer, task: asyncio.Task[BaseException | None]) -> None:
         task.cancel()
@@ -337,6 +358,7 @@ async def stopped_before_it_runs(stage: Stage) -> None:
 def nothing_is_left(kind: str, scenario: Callable[[], Stage], play: Callable[[Stage], object]) -> None:
     """Play the scenario on a loop of this kind and look."""
     KINDS[kind]().close()  # what a kind of loop opens once and for all
+    gc.collect()  # of tests that have failed
     before = threads_and_files()
     uncaught: list[str] = []
     with asyncio.Runner(loop_factory=KINDS[kind]) as runner:
@@ -408,6 +430,7 @@ MOMENTS = ("idle", "suspended", "hanging", "ignoring", "producing", "deferred", 
 
 # Each goes when it is mended.
 EAGER = pytest.mark.xfail(strict=True, reason="with the eager task factory the run ends with AssertionError")
+LEAVING = pytest.mark.xfail(strict=True, reason="whoever cancels the closing of one resource keeps the others open")
 REVIVE = pytest.mark.xfail(strict=True, reason="the timer that replaces a worker outlives the consumer by 20 ms")
 
 
@@ -415,7 +438,9 @@ def known(kind: str, ending: str, moment: str) -> list[pytest.MarkDecorator]:
     """What is not mended yet."""
     if kind.endswith("eager"):
         return [EAGER]
-    return [REVIVE] if (kind, ending) == ("virtual", "fatal") and moment in ("idle", "parked") else []
+    if kind != "virtual" or moment not in ("idle", "parked"):
+        return []
+    return {"fatal": [REVIVE], "cancel_while_leaving": [LEAVING]}.get(ending, [])
 
 
 CASES = [
