@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo bench test lint format unit explore chaos load-memory load-hot load-partitions load-brokers load-failures clean
+.PHONY: help demo bench test lint format unit unit-newer explore chaos load-memory load-hot load-partitions load-brokers load-failures clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -39,6 +39,13 @@ test: $(VENV)/.dev  ## all tests, on Apache Kafka 4.3.1 too (fetched with Maven 
 
 unit: $(VENV)/.dev  ## the tests that need no broker
 	$(BIN)/python -m pytest tests/unit $(ARGS)
+
+NEWER ?= python3.13
+NEWER_VENV := .venv-newer
+unit-newer:  ## the same, and a little chaos, on a newer Python (NEWER=python3.13) in an environment of its own
+	$(NEWER) -m venv $(NEWER_VENV)
+	$(NEWER_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(NEWER_VENV)/bin/python -m pytest tests/unit tests/simulation/test_chaos.py $(ARGS)
 
 SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 explore: SEED := $(SEED)
@@ -76,4 +83,4 @@ format: $(VENV)/.dev  ## let ruff put the code into form
 	$(BIN)/ruff format .
 
 clean:  ## remove the virtual environment and caches of this folder
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(NEWER_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -8,10 +8,12 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from .play import Played, play
 
+PlayOne = Callable[[int], Played]
 _CHUNK = 10  # seeds that a worker plays before it reports
 
 
@@ -22,10 +24,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=300, help="how many to play (default: 300)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (default: 0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one for each core)")
+    parser.add_argument("--eager", action="store_true", help="with asyncio's eager task factory (Python 3.12)")
     asked = parser.parse_args()
     if asked.seed is not None:
-        return _tell(play(asked.seed, tell=True))
-    return _play_many(range(asked.first, asked.first + asked.seeds), asked.jobs)
+        return _tell(play(asked.seed, tell=True, eager=asked.eager))
+    return _play_many(range(asked.first, asked.first + asked.seeds), asked.jobs, partial(play, eager=asked.eager))
 
 
 def _tell(played: Played) -> int:
@@ -38,15 +41,15 @@ def _tell(played: Played) -> int:
     return bool(played.violations)
 
 
-def _play_chunk(seeds: range) -> tuple[list[Played], float]:
+def _play_chunk(seeds: range, play_one: PlayOne) -> tuple[list[Played], float]:
     began = time.process_time()
-    return [play(seed) for seed in seeds], time.process_time() - began
+    return [play_one(seed) for seed in seeds], time.process_time() - began
 
 
-def _play_many(seeds: range, jobs: int) -> int:
+def _play_many(seeds: range, jobs: int, play_one: PlayOne) -> int:
     found, handled, cpu, virtual = 0, 0, 0.0, 0.0
     began = time.monotonic()
-    for count, (chunk, seconds) in zip(itertools.count(_CHUNK, _CHUNK), _chunks(seeds, jobs), strict=False):
+    for count, (chunk, seconds) in zip(itertools.count(_CHUNK, _CHUNK), _chunks(seeds, jobs, play_one), strict=False):
         cpu += seconds
         for played in chunk:
             handled += played.handled
@@ -70,10 +73,10 @@ def _play_many(seeds: range, jobs: int) -> int:
     return bool(found)
 
 
-def _chunks(seeds: range, jobs: int) -> Iterator[tuple[list[Played], float]]:
+def _chunks(seeds: range, jobs: int, play_one: PlayOne) -> Iterator[tuple[list[Played], float]]:
     chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
     with concurrent.futures.ProcessPoolExecutor(jobs) as pool:
-        futures = [pool.submit(_play_chunk, chunk) for chunk in chunks]
+        futures = [pool.submit(_play_chunk, chunk, play_one) for chunk in chunks]
         for future in concurrent.futures.as_completed(futures):
             yield future.result()
 

@@ -84,9 +84,9 @@ class Behaviours:
     def _returned(self, run: Run, value: object, record: Record) -> None:
         if value is None:
             task = asyncio.current_task()
-            # One that has cancelled its task is done when that is taken back, a turn of the loop later.
-            is_done = task is not None and not task.cancelling()
-            self._truth.ended(run, "returned", is_over=True, is_done=is_done)
+            # In a task of its own, or with a cancellation to be taken back, it takes turns of the loop to be known.
+            is_late = self._plan.options["isolation"] == "task" or task is None or task.cancelling()
+            self._truth.ended(run, "returned", is_over=True, done_at=self._loop.time() + (0.001 if is_late else 0))
         elif isinstance(value, list | Outgoing):
             self._gave(run, len(value) if isinstance(value, list) else 1, record)
         else:

@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import sys
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.engine.stats import Stats
 from aioparallel.errors import ClientError, ConsumerStateError
-from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener
+from aioparallel.group.client import CommitFault, Fetched
 from aioparallel.policies import FailurePolicy, Producing
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
-from aioparallel.testing.memory import InMemoryClient, InMemoryProducer
+from aioparallel.testing.memory import InMemoryProducer, Request
 
 from .behaviours import Behaviours, run_of
-from .truth import Place, Truth
+from .overheard import WatchedClient
+from .stage import GROUP, TOPIC, Stage, order_by_value
+from .truth import Hold, Place
 
-if TYPE_CHECKING:
-    from .play import Play
+__all__ = ["Member"]
 
-__all__ = ["GROUP", "TOPIC", "Member", "order_by_value"]
-
-GROUP = "g"
-TOPIC = "t"
-_GRACE = 0.5  # seconds that cancelled handlers have to end when a partition is given away
+_TO_REPLACE = 0.05  # seconds that free slots may stand beside ready lanes: a worker was cancelled from outside
 _OVERHEAD = 256  # bytes that an unacknowledged output counts beside its own
 
 
 class Member:
     """Comes with :meth:`come`, and is gone when its task has ended."""
 
-    def __init__(self, play: Play, name: str, *, until_end: bool) -> None:
+    def __init__(self, play: Stage, name: str, *, until_end: bool) -> None:
         self.play = play
         self.name = name
         self.may_end_with = {"NoneType"}
@@ -43,6 +38,8 @@ class Member:
         self.ended_with: BaseException | None = None
         self._resumes = 0
         self._largest_fetch = 0
+        self._unsaid: dict[TopicPartition, tuple[Hold, float]] = {}
+        self._idle_since: tuple[float, int] | None = None
         self.client = WatchedClient(self)
         fields = play.plan.options.copy()
         fields["failures"] = self._failures()
@@ -108,6 +105,7 @@ class Member:
         self.consumer.stop(drain)
 
     def cancel(self) -> None:
+        """Wherever it is: opening, running, leaving."""
         self.is_leaving = True
         self.may_end_with.add("CancelledError")
         self.play.tell(lambda: f"{self.name} is cancelled")
@@ -116,7 +114,7 @@ class Member:
     def crash(self) -> None:
         """Its connection is gone for good: the group must find out by itself."""
         self.is_leaving = True
-        self.may_end_with |= {"ClientError", "ConsumerStateError"}  # of a client that is gone
+        self.may_end_with |= {"ClientError", "ConsumerStateError"}  # the latter before it has subscribed
         self.play.truth.crashed.add(self.name)
         self.play.tell(lambda: f"{self.name} crashes")
         self.client.crash()
@@ -137,23 +135,24 @@ class Member:
             self.consumer.resume()
 
     async def commit_now(self) -> None:
-        """A commit that says that it was acknowledged holds all that had ended before, unless the map was cut. A
-        handler in a task of its own has ended a turn of the loop before its record has."""
-        truth = self.play.truth
+        """A commit that says that it was acknowledged holds all that had ended before."""
+        truth, now = self.play.truth, asyncio.get_running_loop().time()
         before = {
-            hold: set(hold.done) for (name, _), hold in truth.holds.items() if name == self.name and hold.is_sound
+            hold: {offset for offset, done_at in hold.done.items() if done_at <= now}
+            for (name, _), hold in truth.holds.items()
+            if name == self.name and hold.is_sound
         }
         await self.consumer.commit_now()
         for hold, done in before.items():
-            if not hold.is_sound or self.options.isolation == "task" or self._is_cut(hold.partition):
-                continue
             missing = done - self.play.committed_offsets(hold.partition)
-            if missing:
+            if missing and hold.is_sound and self._can_tell_of_commits:
                 truth.violated(f"{self.name} commit_now() left out {hold.partition} {sorted(missing)[:5]}")
 
-    def _is_cut(self, partition: TopicPartition) -> bool:
-        held = self.consumer.stats().partitions
-        return any(one.map_cut_at is not None for one in held if (one.topic, one.partition) == partition)
+    @property
+    def _can_tell_of_commits(self) -> bool:
+        """Whether what was just acknowledged must stand there as a whole: no map is cut, no older commit comes late."""
+        plan = self.play.plan
+        return plan.metadata_limit > 1_000 and Request.COMMIT not in plan.faults
 
     # -- what it tells
 
@@ -220,6 +219,8 @@ class Member:
         parts = stats.buffered + stats.parked + stats.in_flight + stats.producing + stats.ended + stats.dropped
         if stats.admitted != parts:
             violated(f"{self.name} admitted {stats.admitted} is not {parts}: {stats}")
+        self._look_for_idle_hands(stats)
+        self._look_at_unsaid()
         stuck = [p for p in self.consumer.health().problems if p.kind == "handler_stuck"]
         cancelled = sum(run.was_cancelled for run in running)
         if len(stuck) > cancelled:
@@ -241,6 +242,39 @@ class Member:
             bounds.append(("parked", stats.parked, options.parked_bound))
         return bounds
 
+    def committed(self, results: Mapping[TopicPartition, CommitFault | None]) -> None:
+        """What became of a commit: what was not taken must be said again (I7)."""
+        now = asyncio.get_running_loop().time()
+        for partition, fault in results.items():
+            self._unsaid.pop(partition, None)
+            if fault is not None and fault is not CommitFault.FENCED:
+                hold = self.play.truth.holds.get((self.name, partition))
+                if hold is not None and hold.is_sound:
+                    self._unsaid[partition] = hold, now
+
+    def _look_at_unsaid(self) -> None:
+        now = asyncio.get_running_loop().time()
+        # One request at a time, each with its time-out, and one round for each generation.
+        bound = self.options.commit_interval + 3 * self.options.commit_timeout + 0.5
+        for partition, (hold, since) in list(self._unsaid.items()):
+            if not hold.is_sound or self.is_leaving:
+                del self._unsaid[partition]
+            elif now - since > bound:
+                del self._unsaid[partition]
+                self.play.truth.violated(f"{self.name} did not repeat a commit of {partition} that was not taken")
+
+    def _look_for_idle_hands(self, stats: Stats) -> None:
+        """Ready lanes and free slots beside each other, for longer than it takes to replace a worker."""
+        now, calls = asyncio.get_running_loop().time(), len(self.play.truth.runs)
+        is_idle = stats.ready_lanes and stats.in_flight < self.options.max_concurrency and stats.intake != "stopped"
+        if not is_idle or self.is_leaving or self.name in self.play.truth.quiet:
+            self._idle_since = None
+        elif self._idle_since is None or self._idle_since[1] != calls:
+            self._idle_since = now, calls
+        elif now - self._idle_since[0] > _TO_REPLACE:
+            self._idle_since = None
+            self.play.truth.violated(f"{self.name} has {stats.ready_lanes} ready lanes, free slots and starts nothing")
+
     def fetched(self, taken: list[Fetched]) -> None:
         """What one fetch has brought."""
         size = sum(len(r.key or b"") + len(r.value or b"") for one in taken for r in one.records)
@@ -250,78 +284,3 @@ class Member:
 def order_by(record: Record[Any, Any]) -> object:
     """See :func:`order_by_value`."""
     return order_by_value(record.raw_value)
-
-
-def order_by_value(value: bytes | None) -> object:
-    """A lane by the value's last digit; none for nines."""
-    digit = (value or b"0")[-1:]
-    return None if digit == b"9" else digit
-
-
-class WatchedClient(InMemoryClient):
-    """The client in memory, whose listener is heard by the truth as well."""
-
-    def __init__(self, member: Member) -> None:
-        plan, options = member.play.plan, member.play.plan.options
-        super().__init__(
-            member.play.broker,
-            GROUP,
-            cooperative=plan.cooperative,
-            isolation_level="read_committed" if plan.read_committed else "read_uncommitted",
-            session_timeout=options["session_timeout"],
-            heartbeat_interval=options["heartbeat_interval"],
-            rebalance_timeout=options["rebalance_timeout"],
-        )
-        self._member = member
-
-    def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
-        super().subscribe(topics, Overheard(self._member, listener))
-
-    async def fetch(self, quotas: Mapping[TopicPartition, int], most: int = sys.maxsize) -> list[Fetched]:
-        taken = await super().fetch(quotas, most)
-        if taken:
-            self._member.fetched(taken)
-        return taken
-
-    async def commit(
-        self, offsets: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
-    ) -> Mapping[TopicPartition, CommitFault | None]:
-        tell, name = self._member.play.tell, self._member.name
-        said = ", ".join(f"{p}@{c.offset}+{len(c.metadata)}" for p, c in offsets.items())
-        tell(lambda: f"{name} commits {said} under {generation.id}")
-        results = await super().commit(offsets, generation, timeout)
-        faults = {str(p): fault.value for p, fault in results.items() if fault is not None}
-        tell(lambda: f"{name} commit of {said}: {faults or 'taken'}")
-        return results
-
-
-class Overheard:
-    """A listener between client and consumer."""
-
-    def __init__(self, member: Member, listener: RebalanceListener) -> None:
-        self._member = member
-        self._truth: Truth = member.play.truth
-        self._listener = listener
-
-    def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
-        self._truth.assigned(self._member.name, partitions)
-        self._listener.assigned(partitions, generation)
-
-    async def revoked(self, partitions: Collection[TopicPartition]) -> None:
-        self._truth.leaving(self._member.name, partitions)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        how = "has been cut short giving away"
-        try:
-            await self._listener.revoked(partitions)
-            how = "has given away"
-        finally:
-            self._truth.left(self._member.name, partitions, how)
-            options = self._member.options
-            took, bound = loop.time() - began, options.drain_timeout + _GRACE + options.commit_timeout
-            if took > bound + 0.1:
-                self._truth.violated(f"{self._member.name} took {took:.3f} s to give away, not {bound:g}")
-
-    def lost(self, partitions: Collection[TopicPartition]) -> None:
-        self._truth.left(self._member.name, partitions, "has lost")
-        self._listener.lost(partitions)

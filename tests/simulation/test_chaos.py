@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -28,6 +29,14 @@ def test_nothing_is_lost_and_nothing_stands_still(first: int) -> None:
                 f"its whole story: python -m tests.simulation --seed {seed}",
                 pytrace=False,
             )
+
+
+@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="from Python 3.12 on")
+@pytest.mark.xfail(strict=True, reason="with the eager task factory the run ends with AssertionError")
+def test_nor_with_tasks_that_begin_at_once() -> None:
+    """The same under asyncio's eager task factory."""
+    for seed in range(20):
+        assert not play(seed, eager=True).violations, f"seed {seed}: python -m tests.simulation --seed {seed} --eager"
 
 
 def test_a_seed_tells_the_same_story_in_every_process() -> None:

@@ -33,8 +33,8 @@ class Hold:
         """Given away, or lost."""
         self.is_void = False
         """The group has given the partition to somebody else, and this member does not know yet."""
-        self.done: set[int] = set()
-        """Offsets whose handler has returned None here, so they are complete."""
+        self.done: dict[int, float] = {}
+        """Offsets whose handler has returned None here, so they are complete, and since when the engine must know."""
         self.latest: dict[Hashable, int] = {}
 
     @property
@@ -208,14 +208,14 @@ class Truth:
                 continue
             self.violated(f"{hold.member} runs {place} of lane {name!r} while {other.hold.member} runs {other.place}")
 
-    def ended(self, run: Run, how: str, *, is_over: bool = False, is_done: bool = False) -> None:
-        """The handler has ended. ``is_over``: with an outcome; ``is_done``: it can be nothing but complete."""
+    def ended(self, run: Run, how: str, *, is_over: bool = False, done_at: float | None = None) -> None:
+        """The handler has ended. ``is_over``: with an outcome; ``done_at``: it can be nothing but complete then."""
         if run.lane is not None:
             run.lane.running.pop(run, None)
         self.running[run.hold.member].pop(run, None)
         self.events += 1
-        if is_done:
-            run.hold.done.add(run.place.offset)
+        if done_at is not None:
+            run.hold.done[run.place.offset] = done_at
         if is_over:
             self.over[run.place.partition].add(run.place.offset)
         self._tell(f"{run.hold.member} ended {run.place} #{run.number}: {how}{'; over' if is_over else ''}")

@@ -52,7 +52,22 @@ def loop_kinds() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
 
         return make_eager
 
-    return kinds | {f"{name}, eager": eager(make) for name, make in kinds.items()}
+    eagers = {f"{name}, eager": eager(make) for name, make in kinds.items()}
+    return kinds | {name: make for name, make in eagers.items() if _works(make)}
+
+
+def _works(make: Callable[[], asyncio.AbstractEventLoop]) -> bool:
+    """Whether the loop can do with the factory: some versions of uvloop and Python do not fit each other there."""
+    loop = make()
+    turn = asyncio.sleep(0)
+    try:
+        loop.run_until_complete(turn)
+    except TypeError:
+        turn.close()
+        return False
+    finally:
+        loop.close()
+    return True
 
 
 KINDS = loop_kinds()
@@ -65,6 +80,8 @@ class Stage:
         self.moment = moment
         self.broker = InMemoryBroker()
         self.topic = "t"
+        self.closing = 0.0
+        """Seconds that each resource takes to close."""
         self.fails_to_open = False
         self.broker.create_topic("t", 2)
         self.broker.create_topic("out", 1)
@@ -107,7 +124,10 @@ class Stage:
         try:
             yield object()
         finally:
-            self.open_resources -= 1
+            try:
+                await asyncio.sleep(self.closing)
+            finally:
+                self.open_resources -= 1
 
     async def handle(self, record: Record) -> object:
         """What the records at hand do; ``fatal`` and ``poison`` come at the end."""
@@ -141,10 +161,11 @@ class Stage:
         """Amid what ends the run, if that takes so long."""
         self.timers.append(asyncio.get_running_loop().call_later(0.02, do))
 
-    async def comes_to_it(self) -> None:
+    async def comes_to_it(self, run: asyncio.Task[BaseException | None]) -> None:
         """Until the four records are where the moment says."""
         async with asyncio.timeout(_SOON):
             while self.begun < 4 or (self.moment == "idle" and not self._all_committed()):
+                assert not run.done(), run.result()
                 await asyncio.sleep(0.001)
 
     def _all_committed(self) -> bool:
@@ -183,7 +204,7 @@ async def run_and(
 ) -> BaseException | None:
     consumer = stage.consumer()
     task = asyncio.ensure_future(live(consumer, stage))
-    await stage.comes_to_it()
+    await stage.comes_to_it(task)
     finish(consumer, task)
     async with asyncio.timeout(_SOON):
         return await task
@@ -215,7 +236,8 @@ async def cancel(stage: Stage) -> None:
 
 
 async def cancel_while_leaving(stage: Stage) -> None:
-    """And once more while it drains."""
+    """And once more while it drains, or closes its resources."""
+    stage.closing = 0.03
 
     def twice(consumer: ParallelConsumer, task: asyncio.Task[BaseException | None]) -> None:
         task.cancel()
@@ -240,7 +262,7 @@ async def lost(stage: Stage) -> None:
     """The group throws the member out; it comes again, and is stopped then."""
     consumer = stage.consumer()
     task = asyncio.ensure_future(live(consumer, stage))
-    await stage.comes_to_it()
+    await stage.comes_to_it(task)
     group = stage.broker.group(GROUP)
     [member] = group.members
     stage.broker.expire_session(GROUP, member, asyncio.get_running_loop().time())
@@ -336,6 +358,7 @@ async def stopped_before_it_runs(stage: Stage) -> None:
 def nothing_is_left(kind: str, scenario: Callable[[], Stage], play: Callable[[Stage], object]) -> None:
     """Play the scenario on a loop of this kind and look."""
     KINDS[kind]().close()  # what a kind of loop opens once and for all
+    gc.collect()  # of tests that have failed
     before = threads_and_files()
     uncaught: list[str] = []
     with asyncio.Runner(loop_factory=KINDS[kind]) as runner:
@@ -405,8 +428,23 @@ ENDS = {
 MOMENTS = ("idle", "suspended", "hanging", "ignoring", "producing", "deferred", "parked")
 
 
+# Each goes when it is mended.
+EAGER = pytest.mark.xfail(strict=True, reason="with the eager task factory the run ends with AssertionError")
+LEAVING = pytest.mark.xfail(strict=True, reason="whoever cancels the closing of one resource keeps the others open")
+REVIVE = pytest.mark.xfail(strict=True, reason="the timer that replaces a worker outlives the consumer by 20 ms")
+
+
+def known(kind: str, ending: str, moment: str) -> list[pytest.MarkDecorator]:
+    """What is not mended yet."""
+    if kind.endswith("eager"):
+        return [EAGER]
+    if kind != "virtual" or moment not in ("idle", "parked"):
+        return []
+    return {"fatal": [REVIVE], "cancel_while_leaving": [LEAVING]}.get(ending, [])
+
+
 CASES = [
-    (kind, ending, moment)
+    pytest.param(kind, ending, moment, marks=known(kind, ending, moment))
     for kind in KINDS
     for ending in ENDS
     for moment in (MOMENTS if kind.startswith("virtual") else REAL_MOMENTS)
@@ -471,8 +509,7 @@ print("ended", flush=True)
 """
 
 
-@pytest.mark.parametrize("signals", [1, 2])
-@pytest.mark.parametrize("moment", REAL_MOMENTS)
+@pytest.mark.parametrize(("moment", "signals"), [*((moment, 1) for moment in REAL_MOMENTS), ("hanging", 2)])
 def test_nothing_is_left_after_signals(moment: str, signals: int) -> None:
     """run_sync() in a process of its own: the first SIGINT drains, the second does not wait."""
     drain = 0.1 if signals == 1 else 30.0
@@ -491,7 +528,7 @@ def test_nothing_is_left_after_signals(moment: str, signals: int) -> None:
 
 
 @pytest.mark.parametrize("moment", ["idle", "suspended", "producing"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=known(kind, "end", "")) for kind in KINDS])
 def test_nothing_is_left_at_the_end_offsets(kind: str, moment: str) -> None:
     """Whether the last handlers never suspend, do so, or wait for their outputs."""
     nothing_is_left(kind, lambda: Stage(moment, "context", real_time=True), end)

@@ -8,10 +8,11 @@ from typing import Unpack
 
 import pytest
 
-from aioparallel.options import OptionFields
+from aioparallel.options import OptionFields, Ordering
 from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.memory import InMemoryBroker
 from tests.unit.engine.memory import Seen, committed, consumer_of, until
+from tests.unit.virtual_time import VirtualLoop
 
 
 async def handled(broker: InMemoryBroker, topic: str, count: int, **options: Unpack[OptionFields]) -> int:
@@ -156,3 +157,24 @@ async def test_records_that_the_map_drops_do_not_lower_the_mean_size(broker: InM
         await consumer.run(look)
     assert committed(broker) == 1_000
     assert most <= 1_000_000
+
+
+def test_a_nearly_full_buffer_is_filled_again() -> None:
+    """One partition in order, records of several sizes, of which the buffer holds some dozens: all are handled."""
+    rng = random.Random(0)
+
+    async def main() -> None:
+        broker = InMemoryBroker()
+        broker.create_topic("t", 1)
+        for _ in range(300):
+            broker.append("t", b"x" * rng.randint(500, 1_500))
+        async with consumer_of(broker, ordering=Ordering.PARTITION, max_buffered_bytes=64_000) as consumer:
+            run = asyncio.ensure_future(consumer.run(Seen(0.001)))
+            await asyncio.sleep(60)
+            seen = consumer.stats()
+            consumer.stop()
+            await run
+        assert seen.ended == 300, seen
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
