@@ -219,7 +219,12 @@ class Endings:
             stopped.__cause__ = error
             self._signals.fatal(stopped)
         else:
-            self._disposal.dispose(record, error, decision.retry_topic, self.disposed)
+            try:
+                self._disposal.dispose(record, error, decision.retry_topic, self.disposed)
+            except Exception as broken:  # its handler may have put anything in the place of its bytes
+                broken.add_note(f"while putting {record!r} away")
+                self._retries.park(record, None)
+                self._signals.fatal(broken)
 
     # -- what has left ----------------------------------------------------------------------------------
 

@@ -166,11 +166,11 @@ class WorkerPool:
             return context.run(send, record)
 
         run_ready, idle, workers, size = scheduler.run_ready, self._idle, self._workers, self._size
-        while not self._closing:
+        while True:
             if self._slice <= 0:
                 yield from self._end_slice().__await__()
-                if self._closing:
-                    return  # meanwhile: what starts now would be cancelled by nobody
+            if self._closing:
+                return  # perhaps while the loop turned: what starts now would be cancelled by nobody
             began = perf_counter()
             taken = run_ready(step, hand_over, _TURN)
             if taken is None:

@@ -391,3 +391,23 @@ async def test_who_waits_for_room_comes_though_those_before_it_are_gone() -> Non
     assert isinstance(last, asyncio.Future)
     await until(last.done, 5)
     await dead_letters.close()
+
+
+async def test_a_letter_that_cannot_be_written_ends_the_run_wherever_the_record_failed() -> None:
+    """A handler has put something else in the place of the record's bytes, and its output fails: nobody could write
+    the letter, and the record would stay producing for ever."""
+    broker = broker_with([b"a", b"a"])
+
+    async def handle(record: Record) -> Outgoing:
+        record.value = {"decoded": True}  # type: ignore[assignment]
+        return Outgoing("no such topic", b"")
+
+    options: dict[str, Any] = {
+        "failures": FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter="dlq"),
+        "producing": Producing(delivery_timeout=0.2),
+    }
+    async with consumer_of(broker, **options) as consumer:
+        with pytest.raises(TypeError, match="value is a dict") as caught:
+            async with asyncio.timeout(5):
+                await consumer.run(handle)
+    assert "offset 0" in caught.value.__notes__[0]
