@@ -90,6 +90,7 @@ class GroupRun:
         signals.idle, signals.fatal = self._look_for_end, self._fail
         self._tasks: list[asyncio.Task[None]] = []
         self._fetching: asyncio.Task[None] | None = None
+        self._failed_late = False
         self._owing: Mapping[TopicPartition, str] = {}  # not committed when it was settled, and why
 
     # -- running ----------------------------------------------------------------------------------------
@@ -182,7 +183,10 @@ class GroupRun:
 
     def _fail(self, error: BaseException) -> None:
         if not self._state.fail(error):
-            logger.error("after the end of the run: %r", error, extra={"action": "late_failure"})
+            # Of all that was in flight each may fail as the first one did: one line tells.
+            level = logging.DEBUG if self._failed_late else logging.ERROR
+            self._failed_late = True
+            logger.log(level, "after the end of the run: %r", error, extra={"action": "late_failure"})
         self.follow()
 
     # -- the listener -----------------------------------------------------------------------------------

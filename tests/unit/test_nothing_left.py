@@ -428,23 +428,8 @@ ENDS = {
 MOMENTS = ("idle", "suspended", "hanging", "ignoring", "producing", "deferred", "parked")
 
 
-# Each goes when it is mended.
-EAGER = pytest.mark.xfail(strict=True, reason="with the eager task factory the run ends with AssertionError")
-LEAVING = pytest.mark.xfail(strict=True, reason="whoever cancels the closing of one resource keeps the others open")
-REVIVE = pytest.mark.xfail(strict=True, reason="the timer that replaces a worker outlives the consumer by 20 ms")
-
-
-def known(kind: str, ending: str, moment: str) -> list[pytest.MarkDecorator]:
-    """What is not mended yet."""
-    if kind.endswith("eager"):
-        return [EAGER]
-    if kind != "virtual" or moment not in ("idle", "parked"):
-        return []
-    return {"fatal": [REVIVE], "cancel_while_leaving": [LEAVING]}.get(ending, [])
-
-
 CASES = [
-    pytest.param(kind, ending, moment, marks=known(kind, ending, moment))
+    pytest.param(kind, ending, moment)
     for kind in KINDS
     for ending in ENDS
     for moment in (MOMENTS if kind.startswith("virtual") else REAL_MOMENTS)
@@ -467,7 +452,7 @@ def test_nothing_is_left_when_opening_fails(kind: str, opening: str) -> None:
     nothing_is_left(kind, partial(Stage, "idle", "context", real_time=True), OPENINGS[opening])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("virtual")])
 def test_nothing_is_left_of_connections_to_kafka(kind: str) -> None:
     """No socket of the real client and producer either, where nobody listens."""
 
@@ -475,8 +460,6 @@ def test_nothing_is_left_of_connections_to_kafka(kind: str) -> None:
         consumer = ParallelConsumer("t", bootstrap_servers="127.0.0.1:1", group_id=GROUP, connect_timeout=0.3)
         assert isinstance(await live(consumer, stage), BrokerUnreachable)
 
-    if kind.startswith("virtual"):
-        pytest.skip("real sockets take real time")
     nothing_is_left(kind, partial(Stage, "idle", "context", real_time=True), connect)
 
 
@@ -528,7 +511,7 @@ def test_nothing_is_left_after_signals(moment: str, signals: int) -> None:
 
 
 @pytest.mark.parametrize("moment", ["idle", "suspended", "producing"])
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=known(kind, "end", "")) for kind in KINDS])
+@pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_left_at_the_end_offsets(kind: str, moment: str) -> None:
     """Whether the last handlers never suspend, do so, or wait for their outputs."""
     nothing_is_left(kind, lambda: Stage(moment, "context", real_time=True), end)

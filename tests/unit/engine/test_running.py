@@ -16,9 +16,11 @@ from aioparallel.errors import (
     ConsumerStateError,
     NoCommittedOffset,
     NotAuthorized,
+    RecordStopped,
     TopicNotFound,
 )
 from aioparallel.options import OptionFields
+from aioparallel.policies import FailurePolicy, RetryPolicy
 from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.memory import Fault, InMemoryBroker, Request
 from tests.unit.engine.memory import GROUP, T0, Seen, committed, consumer_of, produce, until
@@ -403,3 +405,22 @@ async def test_a_task_that_is_cancelled_from_outside_ends_the_run(broker: InMemo
 
 def found(name: str) -> list[asyncio.Task[object]]:
     return [task for task in asyncio.all_tasks() if task.get_name() == f"aioparallel-{name}"]
+
+
+async def test_what_fails_after_the_end_of_a_run_is_told_once(
+    broker: InMemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When a record stops the run, those in flight beside it fail as well: one line at ERROR tells of all of them."""
+    broker.create_topic("many")
+    produce(broker, [b"%d" % n for n in range(50)], topic="many")
+
+    async def handle(record: Record) -> None:
+        await asyncio.sleep(0.01)
+        raise ValueError
+
+    once = FailurePolicy(retry=RetryPolicy(max_attempts=1))
+    async with consumer_of(broker, "many", max_concurrency=50, failures=once) as consumer:
+        with pytest.raises(RecordStopped):
+            await consumer.run(handle)
+    late = [one for one in caplog.records if getattr(one, "action", "") == "late_failure" and one.levelname == "ERROR"]
+    assert len(late) == 1
