@@ -57,6 +57,8 @@ class Behaviours:
         if _mine.get() is not None:
             self._truth.violated(f"the context of {_mine.get()} has leaked into {place}")
         _mine.set(place)
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            self._truth.violated(f"{place} begins under a cancellation that was meant for another")
         seed = hash((self._plan.seed, place.partition.partition, place.offset, attempt))
         rng = random.Random(seed)
         name = self._choose(rng, attempt)

@@ -38,7 +38,9 @@ class Member:
         self.ended_with: BaseException | None = None
         self._resumes = 0
         self._largest_fetch = 0
-        self._unsaid: dict[TopicPartition, tuple[Hold, float]] = {}
+        self._unsaid: dict[TopicPartition, Hold] = {}
+        self.is_committing = False
+        self._committed_at = 0.0
         self._idle_since: tuple[float, int] | None = None
         self.client = WatchedClient(self)
         fields = play.plan.options.copy()
@@ -244,22 +246,21 @@ class Member:
 
     def committed(self, results: Mapping[TopicPartition, CommitFault | None]) -> None:
         """What became of a commit: what was not taken must be said again (I7)."""
-        now = asyncio.get_running_loop().time()
+        self.is_committing, self._committed_at = False, asyncio.get_running_loop().time()
         for partition, fault in results.items():
             self._unsaid.pop(partition, None)
             if fault is not None and fault is not CommitFault.FENCED:
                 hold = self.play.truth.holds.get((self.name, partition))
                 if hold is not None and hold.is_sound:
-                    self._unsaid[partition] = hold, now
+                    self._unsaid[partition] = hold
 
     def _look_at_unsaid(self) -> None:
-        now = asyncio.get_running_loop().time()
-        # One request at a time, each with its time-out, and one round for each generation.
-        bound = self.options.commit_interval + 3 * self.options.commit_timeout + 0.5
-        for partition, (hold, since) in list(self._unsaid.items()):
+        # One request is under way at a time: within so long without any, the next round has come.
+        now, bound = asyncio.get_running_loop().time(), 2 * self.options.commit_interval + 0.3
+        for partition, hold in list(self._unsaid.items()):
             if not hold.is_sound or self.is_leaving:
                 del self._unsaid[partition]
-            elif now - since > bound:
+            elif not self.is_committing and now - self._committed_at > bound:
                 del self._unsaid[partition]
                 self.play.truth.violated(f"{self.name} did not repeat a commit of {partition} that was not taken")
 
