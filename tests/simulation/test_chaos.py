@@ -39,6 +39,11 @@ def test_nor_with_tasks_that_begin_at_once() -> None:
         assert not play(seed, eager=True).violations, f"seed {seed}: python -m tests.simulation --seed {seed} --eager"
 
 
+def test_a_commit_refused_while_a_heartbeat_is_on_its_way() -> None:
+    """A seed that has found something: the member learnt nothing of it, and its sessions stayed fenced for good."""
+    assert not play(384).violations
+
+
 def test_a_seed_tells_the_same_story_in_every_process() -> None:
     """Whatever the addresses of objects and the hashes of texts are there."""
     seeds = range(40, 48)

@@ -141,20 +141,21 @@ class Membership:
 
     async def _stay(self) -> None:
         """Send heartbeats until the group rebalances or what is wanted changes."""
-        while self._wanted() == self._joined_for:
-            await self._until_heartbeat()
-            if await self._heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS:
-                break
+        self._fenced = fenced = asyncio.get_running_loop().create_future()
+        try:
+            while self._wanted() == self._joined_for:
+                await self._until_heartbeat(fenced)
+                if await self._heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS:
+                    break
+        finally:
+            self._fenced = None
         if not self._options.cooperative:
             await self._revoke(set(self.held))
 
-    async def _until_heartbeat(self) -> None:
-        """Wait for the time of the next one. Raises Refused when a commit has told already what it would say."""
-        self._fenced = fenced = asyncio.get_running_loop().create_future()
-        try:
-            await asyncio.wait([fenced], timeout=self._options.heartbeat_interval)
-        finally:
-            self._fenced = None
+    async def _until_heartbeat(self, fenced: asyncio.Future[ErrorCode]) -> None:
+        """Wait for the time of the next one. Raises Refused when a commit has told already what it would say, now or
+        while the last one was on its way."""
+        await asyncio.wait([fenced], timeout=self._options.heartbeat_interval)
         if fenced.done():
             raise Refused(fenced.result())
 
