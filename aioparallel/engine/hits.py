@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from aioparallel.records import Record
 
-__all__ = ["Hit", "Stuck", "Worker"]
+__all__ = ["EARLY", "STUCK_AFTER", "Hit", "Stuck", "Worker"]
 
 # Seconds after its deadline that a cancelled handler has to end before it is called stuck.
 STUCK_AFTER = 1.0

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from aioparallel.engine.hits import EARLY
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.records import Record
 
@@ -18,8 +19,6 @@ __all__ = ["Retries", "RetryQueue"]
 _AT_ONCE = 1_000
 # Entries of dropped sources that the queue may hold beside as many as are parked.
 _FORGOTTEN = 1_000
-# A timer may fire within the clock's resolution before its time; half a millisecond early is on time.
-_EARLY = 0.0005
 
 AnyRecord = Record[Any, Any]
 
@@ -94,7 +93,7 @@ class Retries:
 
     def _unpark_due(self) -> None:
         self._timer = None
-        for record in self._queue.due(asyncio.get_running_loop().time() + _EARLY, _AT_ONCE):
+        for record in self._queue.due(asyncio.get_running_loop().time() + EARLY, _AT_ONCE):
             self._scheduler.unpark(record)
         self._set_timer()  # at once, if more are due: each turn of the event loop takes some
         self._on_ready()

@@ -16,11 +16,13 @@ import enum
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from aioparallel.records import Record, TopicPartition
 
 __all__ = [
+    "REQUEST_PAUSE",
+    "REQUEST_TIMEOUT",
     "Client",
     "CommitFault",
     "Committed",
@@ -28,6 +30,11 @@ __all__ = [
     "Generation",
     "RebalanceListener",
 ]
+
+
+# Seconds for one request to the cluster while a session opens, is reset or has lost its end; and between two tries.
+REQUEST_TIMEOUT: Final = 10.0
+REQUEST_PAUSE: Final = 0.5
 
 
 class Generation(NamedTuple):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from aioparallel.group.client import Client
+from aioparallel.group.client import REQUEST_TIMEOUT, Client
 from aioparallel.group.holdings import Holdings
 from aioparallel.group.sessions import Session, SessionState
 
@@ -15,7 +15,6 @@ __all__ = ["Ends"]
 logger = logging.getLogger(__name__)
 
 _INTERVAL = 1.0  # seconds between two looks
-_TIMEOUT = 10.0  # seconds for one request
 
 
 class Ends:
@@ -46,7 +45,7 @@ class Ends:
 
     async def _ask(self, doubtful: list[Session]) -> None:
         try:
-            ends = await self._client.end_offsets([session.partition for session in doubtful], _TIMEOUT)
+            ends = await self._client.end_offsets([session.partition for session in doubtful], REQUEST_TIMEOUT)
         except TimeoutError:
             return  # the next look asks again
         for session in doubtful:

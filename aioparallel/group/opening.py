@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from aioparallel.errors import NoCommittedOffset, OffsetMapError
-from aioparallel.group.client import Client, Committed
+from aioparallel.group.client import REQUEST_PAUSE, REQUEST_TIMEOUT, Client, Committed
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
 from aioparallel.group.stores import OffsetStore
@@ -22,8 +22,6 @@ __all__ = ["Opener"]
 
 logger = logging.getLogger(__name__)
 
-_TIMEOUT = 10.0  # seconds for one request
-_PAUSE = 0.5  # seconds between two tries
 # Characters of metadata restored (a millisecond or two) after which the event loop gets a turn; one map is one step.
 _TURN = 1_000
 
@@ -67,14 +65,14 @@ class Opener:
                     attempt,
                     extra={"action": "open_retry"},
                 )
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(REQUEST_PAUSE)
 
     async def _open_once(self, sessions: Sequence[Session]) -> None:
         # All that one member holds has the same generation.
         generation = sessions[0].generation
-        found = await self._store.take_over([session.partition for session in sessions], generation, _TIMEOUT)
+        found = await self._store.take_over([session.partition for session in sessions], generation, REQUEST_TIMEOUT)
         fresh = [session.partition for session in sessions if session.partition not in found]
-        starts = await self._starts.of(fresh, _TIMEOUT) if fresh else {}
+        starts = await self._starts.of(fresh, REQUEST_TIMEOUT) if fresh else {}
         turn = 0
         for session in sessions:
             if session.state is not SessionState.OPENING:

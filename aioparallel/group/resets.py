@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from aioparallel.engine.processor import Processor
-from aioparallel.group.client import Client
+from aioparallel.group.client import REQUEST_PAUSE, REQUEST_TIMEOUT, Client
 from aioparallel.group.holdings import Holdings
 from aioparallel.group.opening import Opener
 from aioparallel.group.sessions import Session, SessionState
@@ -18,9 +18,6 @@ from aioparallel.records import TopicPartition
 __all__ = ["Resets"]
 
 logger = logging.getLogger(__name__)
-
-_TIMEOUT = 10.0  # seconds for one request
-_PAUSE = 0.5  # seconds between two tries
 
 
 class Resets:
@@ -65,13 +62,13 @@ class Resets:
                 session.ledger.position,
                 extra={"action": "reset_retry"},
             )
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(REQUEST_PAUSE)
 
     async def _look(self, partition: TopicPartition) -> tuple[int, int] | None:
         """Where the log begins, and where to start; None without an answer."""
         try:
-            begins = (await self._client.beginning_offsets([partition], _TIMEOUT)).get(partition)
-            start = (await self._starts.by_policy([partition], _TIMEOUT)).get(partition)
+            begins = (await self._client.beginning_offsets([partition], REQUEST_TIMEOUT)).get(partition)
+            start = (await self._starts.by_policy([partition], REQUEST_TIMEOUT)).get(partition)
         except TimeoutError:
             return None
         return None if begins is None or start is None else (begins, start)
