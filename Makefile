@@ -35,7 +35,7 @@ bench: $(VENV)/.bench  ## measure aioparallel and its peers (an hour; ARGS=--qui
 
 test: $(VENV)/.dev  ## all tests, on Apache Kafka 4.3.1 too (fetched with Maven the first time)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile $(ARGS)
 
 unit: $(VENV)/.dev  ## the tests that need no broker
 	$(BIN)/python -m pytest tests/unit $(ARGS)

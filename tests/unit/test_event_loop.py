@@ -43,8 +43,8 @@ print(json.dumps(said | {"began": began, "callbacks": len(gc.callbacks)}))
 
 def test_cycles_that_die_old_are_found() -> None:
     """Objects in cycles that have survived young collections are frozen, and collected all the same before they are
-    many: of a million cycles (four million objects) fewer than four in ten are alive at the end, and at no time are there
-    many more objects than twice what is kept and a million."""
+    many: of a million cycles (four million objects) fewer than four in ten are alive at the end, and at no time are
+    there many more objects than twice what is kept and a million."""
     ran = subprocess.run([sys.executable, "-c", CYCLES], capture_output=True, text=True, timeout=120, check=True)
     said = json.loads(ran.stdout)
     print(said)
