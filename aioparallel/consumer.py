@@ -259,7 +259,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         (:func:`aioparallel.event_loop.quick_collections`).
         """
         check_handlers(handler)  # before anything is connected
-        quick_collections()
+        quick_collections(self.options.max_concurrency)
 
         async def main() -> None:
             with stopping_signals(asyncio.get_running_loop(), self._on_signal):
