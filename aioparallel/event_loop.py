@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 __all__ = ["loop_factory", "quick_collections", "stopping_signals"]
 
 # Objects that come to life, more than have died, until a young collection. What is in flight comes and goes in waves of
-# thousands; by a small number each wave is walked again and again (1,000: at 2,000 in flight a fifth of all time; 20,000:
-# the same at 20,000). So it grows with what may be in flight.
+# thousands; by a small number each wave is walked again and again (1,000: at 2,000 in flight a fifth of all time;
+# 20,000: the same at 20,000). So it grows with what may be in flight.
 _YOUNG = 20_000
 _YOUNG_BY_HANDLER = 5
 # Objects by which a process may have grown since the last full collection, beside having doubled: about 100 MB, more
@@ -38,8 +38,8 @@ def quick_collections(handlers: int = 0) -> None:
     Cycles of objects that die old are found by a full collection, which runs on the event loop once twice as much is
     kept as after the last one (and a million objects more): a process whose memory does not grow has none.
 
-    ``handlers``: how many may be in flight at once; matters above some thousands. It may be called at any time, more than
-    once; the last call's ``handlers`` count.
+    ``handlers``: how many may be in flight at once; matters above some thousands. It may be called at any time, more
+    than once; the last call's ``handlers`` count.
     """
     if not any(isinstance(callback, _Freezer) for callback in gc.callbacks):
         gc.callbacks.append(_Freezer())
