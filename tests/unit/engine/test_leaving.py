@@ -54,7 +54,7 @@ class SignalledClient(InMemoryClient):
 
 def test_a_signal_while_connecting_ends_run_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """No broker answers; SIGINT is heard at once, not after ``connect_timeout``, and is no error."""
-    monkeypatch.setattr("aioparallel.consumer.quick_collections", lambda: None)
+    monkeypatch.setattr("aioparallel.consumer.quick_collections", lambda handlers: None)
     client = SignalledClient(InMemoryBroker(), GROUP)
     consumer = ParallelConsumer("t", group_id=GROUP, client=client, connect_timeout=5)
     consumer.run_sync(Seen())
