@@ -42,7 +42,8 @@ from aioparallel.errors import (
     RetryLater,
     TopicNotFound,
 )
-from aioparallel.options import CallNext, Options, Ordering
+from aioparallel.handling import CallNext, Ordering
+from aioparallel.options import Options
 from aioparallel.policies import FailurePolicy, Producing, RetryPolicy
 from aioparallel.records import Failure, Origin, Outgoing, Produced, Record, TopicPartition
 from aioparallel.resources import resource

@@ -12,7 +12,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer
 from aioparallel.delivery.results import Result, ResultStream
-from aioparallel.engine.handlers import Handler
+from aioparallel.delivery.retry_topics import from_retry_topics
 from aioparallel.engine.health import Health, Problem
 from aioparallel.engine.outlets import Outlet
 from aioparallel.engine.producer import Producer
@@ -28,7 +28,15 @@ from aioparallel.event_loop import loop_factory, quick_collections, stopping_sig
 from aioparallel.group.client import Client
 from aioparallel.group.run import GroupRun
 from aioparallel.group.run_state import RunState
-from aioparallel.handling import Handlers, HandlersOf, check_handlers, check_middleware, handler_stack
+from aioparallel.handlers import (
+    Handler,
+    Handlers,
+    HandlersOf,
+    check_handlers,
+    check_middleware,
+    coroutine_handler,
+    handler_stack,
+)
 from aioparallel.leaving import Leaving, with_retry_topics
 from aioparallel.options import Options, PlainFields, checked_text, checked_topics
 from aioparallel.records import K_co, Record, TopicPartition, V_co
@@ -195,7 +203,10 @@ class ParallelConsumer(Generic[K_co, V_co]):
         await self._run(handler, self._leaving.outlet)
 
     async def _run(self, handler: Handlers, outlet: Outlet | None) -> None:
-        handle = handler_stack(handler, {found.topic for found in self._found}, self.options)
+        retry_topics = self.options.failures.retry_topics
+        handle = handler_stack(handler, {found.topic for found in self._found} - set(retry_topics), self.options)
+        if retry_topics:
+            handle = from_retry_topics(coroutine_handler(handle), retry_topics)
         if self._results is not None:
             handle = self._results.boxed(handle)
         self._state.begin()

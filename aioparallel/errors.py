@@ -190,7 +190,7 @@ class HandlerTimeout(RecordFailure, TimeoutError):
     """The handler ran longer than ``handler_timeout`` and was cancelled."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"the handler did not end within handler_timeout={seconds:g} s and was cancelled")
+        super().__init__(f"the handler did not end within its timeout of {seconds:g} s and was cancelled")
         self.seconds = seconds
 
 

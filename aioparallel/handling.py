@@ -1,130 +1,166 @@
-"""From what a user gives to one handler: checks, handlers by topic, deserialisers, middleware."""
+"""How records are run, whoever brings them: order, bounds, times, what is around a handler. The part of the options
+that knows no Kafka.
+
+Each wrong option is refused with its name, the value found and what is allowed, before anything begins.
+"""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any
+import enum
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict
 
-from aioparallel.delivery.retry_topics import from_retry_topics
-from aioparallel.engine.handlers import Handler, coroutine_handler
-from aioparallel.errors import ConfigurationError, DeserializationError, NoHandler
-from aioparallel.options import CallNext, Deserializer, Middleware, Options
-from aioparallel.policies import is_async
-from aioparallel.records import K_co, Outgoing, Record, V_co
+from aioparallel.errors import ConfigurationError
 
-__all__ = ["Handlers", "HandlersOf", "Outputs", "check_handlers", "check_middleware", "handler_stack"]
+__all__ = [
+    "CallNext",
+    "Handling",
+    "HandlingFields",
+    "Middleware",
+    "OrderBy",
+    "Ordering",
+    "Resource",
+    "check_choice",
+    "check_count",
+    "check_time",
+]
 
-Outputs = Outgoing | Iterable[Outgoing] | AsyncIterable[Outgoing] | None
-"""What a handler may return."""
-HandlerOf = Callable[[Record[K_co, V_co]], Awaitable[Outputs]] | Callable[[Record[K_co, V_co]], AsyncIterable[Outgoing]]
-"""A handler of records whose keys and values are of these types."""
-HandlersOf = HandlerOf[K_co, V_co] | Mapping[str, HandlerOf[K_co, V_co]]
-"""One handler for all topics, or one by topic."""
-Handlers = Handler | Mapping[str, Handler]
-"""The same, of any types."""
-_Run = Callable[[Record[Any, Any]], Coroutine[Any, Any, object]]
+OrderBy = Callable[[Any], Hashable]
+"""Of a record, or an item; None from it: no order."""
+CallNext = Callable[[Any], Awaitable[object]]
+Middleware = Callable[[Any, CallNext], Awaitable[object]]
+"""Of what the handler gets, and what goes on with it."""
+Resource = Callable[[], AbstractAsyncContextManager[object]]
 
-
-def handler_stack(handlers: Handlers, topics: set[str], options: Options) -> Handler:
-    """One handler with all around it that the options ask for; the bare handler where they ask for nothing.
-
-    ``topics``: the names that exist now. Raises ConfigurationError.
-    """
-    handler = _one_handler(handlers, topics - set(options.failures.retry_topics))
-    if options.middleware or options.key_deserializer or options.value_deserializer:
-        run: _Run = coroutine_handler(handler)
-        for middleware in reversed(options.middleware):
-            run = _around(middleware, run)
-        if options.key_deserializer or options.value_deserializer:
-            run = _deserialised(run, options.key_deserializer, options.value_deserializer)
-        handler = run
-    if options.failures.retry_topics:
-        handler = from_retry_topics(coroutine_handler(handler), options.failures.retry_topics)
-    return handler
+# Records that may be parked unless max_parked says otherwise.
+_PARKED = 10_000
 
 
-def check_middleware(middleware: Sequence[Middleware]) -> None:
-    """Raises ConfigurationError for what cannot be called as middleware."""
-    for one in middleware:
-        _check(one, "middleware", "two arguments, the record and call_next", 2)
+class Ordering(enum.Enum):
+    """Which records run one after the other."""
+
+    KEY = "key"
+    """Records of one partition with equal key bytes; records without a key have no order. The default."""
+    PARTITION = "partition"
+    """All records of one partition."""
+    UNORDERED = "unordered"
+    """None: every record may run at any time."""
 
 
-def check_handlers(handlers: Handlers) -> None:
-    """Raises ConfigurationError for what cannot be a handler."""
-    if not isinstance(handlers, Mapping):
-        _check(handlers, "handler", "one argument, the record", 1)
-        return
-    for topic, handler in handlers.items():
-        _check(handler, f"handler for topic {topic!r}", "one argument, the record", 1)
+class HandlingFields(TypedDict, total=False):
+    """The names and types of :class:`Handling`."""
+
+    ordering: Ordering
+    order_by: OrderBy | None
+    max_concurrency: int
+    max_buffered: int
+    drain_timeout: float
+    max_parked: int | None
+    handler_timeout: float | None
+    middleware: Sequence[Middleware]
+    resources: Mapping[str, Resource]
+    isolation: Literal["context", "task"]
 
 
-def _one_handler(handlers: Handlers, topics: set[str]) -> Handler:
-    check_handlers(handlers)
-    if not isinstance(handlers, Mapping):
-        return handlers
-    missing = sorted(topics - set(handlers))
-    if missing:
-        raise ConfigurationError("handler", sorted(handlers), f"has none for topic {', '.join(missing)}")
-    return _by_topic(dict(handlers))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Handling:
+    """How records are run. Times are seconds."""
+
+    ordering: Ordering = Ordering.KEY
+    """Which records run one after the other."""
+    order_by: OrderBy | None = None
+    """A function of the record whose result names its lane within its partition, in place of the key
+    (None from it: no order for this record). Needs ``ordering=Ordering.KEY``; must be quick and must not
+    raise. Default None: the key's bytes."""
+    max_concurrency: int = 100
+    """Handlers running at once, at most. 1 is one record after the other; thousands are fine."""
+    max_buffered: int = 10_000
+    """Records read ahead and not yet started, over all partitions. It is the look-ahead past a slow or hot key.
+    Small: lanes run dry; large: memory, and more to fetch again after a crash. The last sixteenth (1 to 1,000 records)
+    is for partitions that have nothing read ahead; those take turns where they are more than there is room for.
+    Records whose start did not count are read ahead once more and may pass it, at most ``max_concurrency`` of them."""
+    drain_timeout: float = 20.0
+    """Seconds that handlers in flight get to end when a partition is given away or the consumer closes; then
+    they are cancelled. 0 cancels at once. Must fit in ``rebalance_timeout``."""
+    max_parked: int | None = None
+    """Records that wait for their next attempt, at most, over all partitions. Half of it is reserved for the partitions
+    in equal parts, the rest is for whoever comes; a partition that finds no more room starts nothing new, only retries,
+    and the others go on. Outputs that fail together may pass it. None: 10,000, or four times ``max_concurrency`` if
+    that is more."""
+    handler_timeout: float | None = None
+    """Seconds after which a handler is cancelled; its record fails with HandlerTimeout. None: never."""
+    middleware: Sequence[Middleware] = ()
+    """Async functions of a record and ``call_next``, around each attempt, the first outermost: ``return await
+    call_next(record)``. They see the record deserialised."""
+    resources: Mapping[str, Resource] = field(default_factory=dict)
+    """Functions by name that make async context managers, opened with the consumer in this order and closed with it
+    in the reverse one: ``{"http": lambda: httpx.AsyncClient()}``. Handlers reach them with ``resource("http")``."""
+    isolation: Literal["context", "task"] = "context"
+    """``"context"``: each record runs in its own copy of the context. ``"task"``: in an asyncio task of its own,
+    for code that keys state by ``asyncio.current_task()``; costs several microseconds a record."""
+
+    def __post_init__(self) -> None:
+        check_choice("ordering", self.ordering, tuple(Ordering))
+        check_choice("isolation", self.isolation, ("context", "task"))
+        check_count("max_concurrency", self.max_concurrency)
+        check_count("max_buffered", self.max_buffered)
+        self._check_parked()
+        if self.handler_timeout is not None:
+            check_time("handler_timeout", self.handler_timeout)
+        check_time("drain_timeout", self.drain_timeout, zero=True)
+        self._check_order_by()
+        self._check_around()
+
+    @property
+    def parked_bound(self) -> int:
+        """``max_parked``, or what None stands for."""
+        return self.max_parked or max(_PARKED, 4 * self.max_concurrency)
+
+    def _check_parked(self) -> None:
+        if self.max_parked is None:
+            return
+        check_count("max_parked", self.max_parked)
+        if self.max_parked < 2 * self.max_concurrency:
+            raise ConfigurationError(
+                "max_parked",
+                self.max_parked,
+                f"must be at least twice max_concurrency ({self.max_concurrency}): all in flight may fail at once",
+            )
+
+    def _check_order_by(self) -> None:
+        if self.order_by is None:
+            return
+        if not callable(self.order_by):
+            raise ConfigurationError("order_by", self.order_by, "must be a function of the record")
+        if self.ordering is not Ordering.KEY:
+            raise ConfigurationError("order_by", self.order_by, f"needs ordering=Ordering.KEY, found {self.ordering}")
+
+    def _check_around(self) -> None:
+        if not isinstance(self.middleware, list | tuple) or not all(callable(one) for one in self.middleware):
+            raise ConfigurationError("middleware", self.middleware, "must be async functions of a record and call_next")
+        if not hasattr(self.resources, "items") or not all(callable(one) for one in self.resources.values()):
+            raise ConfigurationError(
+                "resources", self.resources, "must map names to functions that make async context managers"
+            )
 
 
-def _check(function: object, name: str, wanted: str, arguments: int) -> None:
-    if not callable(function):
-        raise ConfigurationError(name, function, f"must be an async function of {wanted}")
-    try:
-        inspect.signature(function).bind(*[None] * arguments)
-    except TypeError as error:
-        raise ConfigurationError(name, function, f"must take {wanted} ({error})") from None
-    except ValueError:
-        pass  # a callable without a signature, e.g. one written in C
-    called: object = getattr(function, "__call__", None)  # noqa: B004 - of an object; a function has none of its own
-    if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(called):
-        raise ConfigurationError(name, function, "must be an `async def` function, this is a plain one with `yield`")
-    if not is_async(function):
-        raise ConfigurationError(
-            name,
-            function,
-            "must be an `async def` function, or a partial, a method, a `__call__` or a wrapper (functools.wraps) of "
-            "one; call a blocking function within one: `await asyncio.to_thread(function, record)`",
-        )
+def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    """Raises ConfigurationError unless it is one of these."""
+    if not any(value is choice or (isinstance(choice, str) and value == choice) for choice in allowed):
+        raise ConfigurationError(name, value, "must be one of " + ", ".join(map(str, allowed)))
 
 
-def _by_topic(handlers: dict[str, Handler]) -> Handler:
-    runs = {topic: coroutine_handler(handler) for topic, handler in handlers.items()}
-
-    def handle(record: Record[Any, Any]) -> Awaitable[object]:
-        run = runs.get(record.topic) or runs.get(record.origin.topic)
-        if run is None:  # a topic that appeared later, and matches the pattern
-            raise NoHandler(record.topic, list(runs))
-        return run(record)
-
-    return handle
+def check_count(name: str, value: object) -> None:
+    """Raises ConfigurationError unless it is a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(name, value, "must be a whole number of at least 1")
 
 
-def _around(middleware: Middleware, call_next: CallNext) -> _Run:
-    async def called(record: Record[Any, Any]) -> object:
-        return await middleware(record, call_next)
-
-    return called
-
-
-def _deserialised(run: _Run, of_key: Deserializer | None, of_value: Deserializer | None) -> _Run:
-    async def deserialised(record: Record[Any, Any]) -> object:
-        if not hasattr(record, "_raw"):  # else an earlier attempt has done it
-            raw = record.key, record.value
-            key = _read("key", of_key, raw[0])
-            record.value = _read("value", of_value, raw[1])
-            record.key, record._raw = key, raw
-        return await run(record)
-
-    return deserialised
-
-
-def _read(part: str, deserializer: Deserializer | None, raw: bytes | None) -> object:
-    if deserializer is None or raw is None:
-        return raw
-    try:
-        return deserializer(raw)
-    except Exception as error:
-        raise DeserializationError(part, len(raw), error) from error
+def check_time(name: str, value: object, *, zero: bool = False) -> None:
+    """Raises ConfigurationError unless it is a number of seconds. ``zero``: it may be none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e7:
+        raise ConfigurationError(name, value, "must be seconds, from 0 to 10,000,000")
+    if value == 0 and not zero:
+        raise ConfigurationError(name, value, "must be more than 0 seconds")

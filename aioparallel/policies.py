@@ -6,7 +6,7 @@ import inspect
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from aioparallel.errors import ConfigurationError
 from aioparallel.records import Outgoing, Produced, Record
@@ -16,6 +16,7 @@ __all__ = [
     "EndOfPatience",
     "FailurePolicy",
     "OnProduced",
+    "Patience",
     "Producing",
     "RetryFunction",
     "RetryPolicy",
@@ -116,6 +117,16 @@ class RetryPolicy:
             return self.max_delay if self.first_delay else 0.0
 
 
+class Patience(NamedTuple):
+    """How long what fails is tried, and what becomes of it then."""
+
+    retry: RetryPolicy | RetryFunction
+    end: EndOfPatience
+    """``"dead_letter"``: it is handed to whoever takes such records."""
+    retry_topics: tuple[str, ...] = ()
+    """Where it goes before the end, one after the other."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailurePolicy:
     """What happens to a record whose handler fails, that cannot be read, or whose outputs cannot be written.
@@ -184,9 +195,9 @@ class FailurePolicy:
             )
 
     @property
-    def end_of_patience(self) -> EndOfPatience:
-        """What becomes of a record in the end."""
-        return self.give_up if self.dead_letter is None else "dead_letter"
+    def patience(self) -> Patience:
+        """The part that the engine goes by."""
+        return Patience(self.retry, self.give_up if self.dead_letter is None else "dead_letter", (*self.retry_topics,))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

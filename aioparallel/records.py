@@ -211,6 +211,11 @@ class Record(Generic[K_co, V_co]):
         return TopicPartition(self.topic, self.partition)
 
     @property
+    def place(self) -> str:
+        """Where it stands, for people."""
+        return f"{self.topic}-{self.partition} offset {self.offset}"
+
+    @property
     def attempt(self) -> int:
         """1 at the first call of the handler, one more at each retry, those through retry topics included."""
         history = self._history
@@ -255,4 +260,4 @@ class Record(Generic[K_co, V_co]):
 
     def __repr__(self) -> str:
         # No value and no key: they may be large, or secret.
-        return f"<Record {self.topic}-{self.partition} offset {self.offset} attempt {self.attempt}>"
+        return f"<Record {self.place} attempt {self.attempt}>"

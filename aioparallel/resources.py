@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from aioparallel.errors import ConsumerStateError
-from aioparallel.options import Resource
+from aioparallel.handling import Resource
 
 __all__ = ["Resources", "resource"]
 

@@ -16,7 +16,7 @@ from aioparallel.cli.dlq.commands import dlq
 from aioparallel.cli.running import failing_with_a_sentence, make_console, require_extra, until_terminated
 
 if TYPE_CHECKING:
-    from aioparallel.cli.demo.report import Outcome
+    from aioparallel.cli.demo.report import DemoResult
     from aioparallel.cli.demo.settings import Settings
 
 __all__ = ["app"]
@@ -163,7 +163,7 @@ def demo(
 app.command()(bench)
 
 
-def run_demo(settings: Settings, console: Console) -> Outcome:
+def run_demo(settings: Settings, console: Console) -> DemoResult:
     """Run the demo and show what came out of it."""
     from aioparallel.cli.demo.report import show  # noqa: PLC0415
     from aioparallel.cli.demo.run import Demo  # noqa: PLC0415

@@ -8,8 +8,8 @@ from collections.abc import Awaitable
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from aioparallel.delivery.room import Waiters
-from aioparallel.engine.handlers import Handler, coroutine_handler
 from aioparallel.engine.outlets import Abandoned, Receipts
+from aioparallel.handlers import Handler, coroutine_handler
 from aioparallel.records import Record
 
 __all__ = ["Result", "ResultStream"]

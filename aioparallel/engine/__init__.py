@@ -18,7 +18,6 @@ What is called *pure* has plain methods only: no ``await``, no clock, no I/O; ti
     history.py      what happened to one record so far                             pure
     failure_log.py  lines about failures, and how many of them
     isolation.py    one handler after the other, each in its own context, inside a worker's task
-    handlers.py     what a user gives as a handler, made into one kind of function
     workers.py      up to max_concurrency coroutines that run handlers
     endings.py      from a handler's end to its record's outcome
     hits.py         cancelling one handler without its worker
@@ -29,6 +28,6 @@ What is called *pure* has plain methods only: no ``await``, no clock, no I/O; ti
     outlets.py      where records go that leave handlers: implemented by delivery/
     producer.py     the interface that a producing Kafka client must have
     processor.py    all of it together
-    process.py      the same for any iterable
+    flow.py         items of any kind through it, fed and read in lists
     health.py, stats.py   what is shown
 """

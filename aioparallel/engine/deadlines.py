@@ -91,10 +91,9 @@ class Watch:
         del self._struck[worker]
         if worker.record is record and worker.hit is Hit.DEADLINE:
             logger.warning(
-                "the handler of %s offset %d goes on although it was cancelled %g s ago, at its deadline: it keeps its "
+                "the handler of %s goes on although it was cancelled %g s ago, at its deadline: it keeps its "
                 "key and one of max_concurrency until it ends; let CancelledError pass in it",
-                record.topic_partition,
-                record.offset,
+                record.place,
                 STUCK_AFTER,
                 extra={"action": "handler_stuck", "offset": record.offset},
             )

@@ -17,7 +17,6 @@ from contextvars import Context
 from aioparallel.engine.deadlines import Watch
 from aioparallel.engine.failure_log import FailureLog
 from aioparallel.engine.failures import Decision, Failures, NotDue
-from aioparallel.engine.handlers import collect
 from aioparallel.engine.history import history_of
 from aioparallel.engine.hits import Hit, Worker
 from aioparallel.engine.isolation import Ended, drive, resume
@@ -25,9 +24,10 @@ from aioparallel.engine.outlets import Abandoned, Disposal, Outlet
 from aioparallel.engine.retries import Retries
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
 from aioparallel.engine.signals import Signals
-from aioparallel.engine.tally import Outcome
+from aioparallel.engine.tally import EndState
 from aioparallel.errors import HandlerCancelled, HandlerTimeout, RecordStopped
-from aioparallel.policies import FailurePolicy
+from aioparallel.handlers import collect
+from aioparallel.policies import Patience
 
 __all__ = ["Endings"]
 
@@ -44,13 +44,14 @@ class Endings:
     def __init__(
         self,
         scheduler: Scheduler,
-        policy: FailurePolicy,
+        patience: Patience,
         outlet: Outlet,
         disposal: Disposal,
         retries: Retries,
         signals: Signals,
         notify: Callable[[], None],
         watch: Watch | None,
+        log: FailureLog,
     ) -> None:
         self._scheduler = scheduler
         self._outlet = outlet
@@ -59,8 +60,8 @@ class Endings:
         self._signals = signals
         self._notify = notify
         self._watch = watch
-        self._failures = Failures(policy)
-        self._log = FailureLog()
+        self._failures = Failures(patience)
+        self._log = log
 
     # -- within the worker's slot -----------------------------------------------------------------------
 
@@ -208,11 +209,11 @@ class Endings:
         if decision is None or decision.delay is not None:
             self._retries.park(record, None if decision is None else decision.delay)
         elif decision.end == "skip":
-            self._end(record, Outcome.SKIPPED)
+            self._end(record, EndState.SKIPPED)
         elif decision.end == "stop":
             self._retries.park(record, None)
             stopped = RecordStopped(
-                f"{record.topic_partition} offset {record.offset} failed for good (attempt {record.attempt - 1}): "
+                f"{record.place} failed for good (attempt {record.attempt - 1}): "
                 f"{error!r}; its offset is not committed. Mend the cause and start again, or tell the failure policy "
                 'where such records go: FailurePolicy(dead_letter="a topic"), or give_up="skip"'
             )
@@ -245,12 +246,12 @@ class Endings:
     def disposed(self, record: AnyRecord, error: Exception | None) -> None:
         """It is put away, or not, because its source is stopped."""
         if error is None:
-            self._end(record, Outcome.DEAD_LETTERED)
+            self._end(record, EndState.DEAD_LETTERED)
         else:
             self._retries.park(record, None)
             self._look_around()
 
-    def _end(self, record: AnyRecord, outcome: Outcome) -> None:
+    def _end(self, record: AnyRecord, outcome: EndState) -> None:
         worker_comes = self._scheduler.has_ready
         self._scheduler.end(record, outcome)
         self._look_around(worker_comes)

@@ -50,8 +50,9 @@ class FailureLog:
 
     def decided(self, record: Record[Any, Any], error: Exception, decision: Decision, now: float) -> None:
         """One attempt has failed, and this becomes of the record."""
-        if decision.end == "stop":
-            return  # what is raised says it
+        following = self.following(decision)
+        if following is None:
+            return
         if isinstance(error, RetryLater) and decision.delay is not None:
             logger.debug("%s asks to be tried again in %g s: %s", record, decision.delay, error)
             return
@@ -65,12 +66,11 @@ class FailureLog:
         if traceback:
             budget.traceback_at = now
         logger.warning(
-            "%s offset %d failed (attempt %d): %r; %s%s",
-            record.topic_partition,
-            record.offset,
+            "%s failed (attempt %d): %r; %s%s",
+            record.place,
             record.attempt,
             error,
-            _what_next(decision),
+            following,
             more,
             exc_info=error if traceback else None,
             extra={
@@ -80,6 +80,18 @@ class FailureLog:
             },
         )
 
+    def following(self, decision: Decision) -> str | None:
+        """What comes next, in words; None: nobody needs a line."""
+        if decision.delay is not None:
+            return f"next attempt in {decision.delay:.3g} s"
+        if decision.retry_topic is not None:
+            return f"it goes to retry topic {decision.retry_topic!r}"
+        if decision.end == "dead_letter":
+            return "no more attempts: it becomes a dead letter"
+        if decision.end == "skip":
+            return 'SKIPPED: no more attempts, and give_up="skip" completes it'
+        return None  # it stops the run: what is raised says it
+
     def _budget(self, kind: type[BaseException], is_last: bool, now: float) -> _Budget:
         # Attempts that are not the last must not use up the lines of those that are.
         budget = self._budgets.get((kind, is_last))
@@ -88,13 +100,3 @@ class FailureLog:
                 self._budgets.clear()
             budget = self._budgets[kind, is_last] = _Budget(now)
         return budget
-
-
-def _what_next(decision: Decision) -> str:
-    if decision.delay is not None:
-        return f"next attempt in {decision.delay:.3g} s"
-    if decision.retry_topic is not None:
-        return f"it goes to retry topic {decision.retry_topic!r}"
-    if decision.end == "dead_letter":
-        return "no more attempts: it becomes a dead letter"
-    return 'SKIPPED: no more attempts, and give_up="skip" completes it'

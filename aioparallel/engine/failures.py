@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from aioparallel.engine.history import failure_of, history_of
 from aioparallel.errors import ConfigurationError, Reject, RetryLater
-from aioparallel.policies import EndOfPatience, FailurePolicy, RetryPolicy, Verdict
+from aioparallel.policies import EndOfPatience, Patience, RetryPolicy, Verdict
 from aioparallel.records import Record
 
 __all__ = ["Decision", "Failures", "NotDue"]
@@ -37,9 +37,9 @@ class Decision(NamedTuple):
 class Failures:
     """Decides by a policy, and notes each failure on its record."""
 
-    def __init__(self, policy: FailurePolicy) -> None:
-        self._policy = policy
-        topics = list(policy.retry_topics)
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        topics = patience.retry_topics
         # The topic after each; records of any other topic begin with the first.
         chain: list[str | None] = [*topics, None]
         self._next_topic = dict(itertools.pairwise(chain))
@@ -61,17 +61,17 @@ class Failures:
         else:
             history.failed(failure_of(error, now))
             if isinstance(error, Reject):
-                return Decision(end=self._policy.end_of_patience)
+                return Decision(end=self._patience.end)
             verdict = self._verdict(record, error, now)
             if isinstance(verdict, int | float):
                 return Decision(delay=float(verdict))
         if verdict is None:
             topic = self._next_topic.get(record.topic, self._first_topic)
-            return Decision(retry_topic=topic) if topic else Decision(end=self._policy.end_of_patience)
+            return Decision(retry_topic=topic) if topic else Decision(end=self._patience.end)
         return Decision(end=verdict)
 
     def _verdict(self, record: Record[Any, Any], error: Exception, now: float) -> Verdict | None:
-        retry, history = self._policy.retry, history_of(record)
+        retry, history = self._patience.retry, history_of(record)
         attempts = record.attempt - history.attempts_before
         if isinstance(retry, RetryPolicy):
             since = now if history.trying_since is None else history.trying_since
@@ -79,7 +79,7 @@ class Failures:
         return self._checked(record, retry(record, error, attempts))
 
     def _verdict_on_waiting(self, record: Record[Any, Any], error: RetryLater, now: float) -> Verdict | None:
-        retry, history = self._policy.retry, history_of(record)
+        retry, history = self._patience.retry, history_of(record)
         if isinstance(retry, RetryPolicy):
             since = now if history.waiting_since is None else history.waiting_since
             return retry.wait(error.delay, max(0.0, now - since))
@@ -88,7 +88,7 @@ class Failures:
     def _checked(self, record: Record[Any, Any], verdict: object) -> Verdict:
         if isinstance(verdict, int | float) and not isinstance(verdict, bool) and 0 <= verdict < 1e7:
             return float(verdict)
-        if verdict == "dead_letter" and self._policy.dead_letter is None:
+        if verdict == "dead_letter" and self._patience.end != "dead_letter":
             raise ConfigurationError(
                 "FailurePolicy retry",
                 verdict,

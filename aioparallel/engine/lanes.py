@@ -12,10 +12,10 @@ import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
-from aioparallel.options import OrderBy, Ordering
-from aioparallel.records import Headers, Record
+from aioparallel.handling import OrderBy, Ordering
+from aioparallel.records import Record
 
-__all__ = ["lane_keys", "length_from", "size_of_headers"]
+__all__ = ["lane_keys", "length_from"]
 
 
 def lane_keys(records: Sequence[Record[Any, Any]], ordering: Ordering, order_by: OrderBy | None) -> Iterable[Hashable]:
@@ -35,8 +35,3 @@ def length_from(head: Record[Any, Any]) -> int:
         record = following
         length += 1
     return length
-
-
-def size_of_headers(headers: Headers) -> int:
-    """Bytes of names and values."""
-    return sum(len(name) + (0 if value is None else len(value)) for name, value in headers)

@@ -1,6 +1,6 @@
 """Scheduler, workers, endings and retries together: all that is needed to run records, from wherever they come.
 
-A Kafka partition feeds it through the fetcher; a test, or a task of another engine, through ``process.py``.
+A Kafka partition feeds it through the fetcher; anything else through ``flow.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from aioparallel.engine.deadlines import Watch
 from aioparallel.engine.drains import Drains
 from aioparallel.engine.endings import Endings
-from aioparallel.engine.handlers import Handler
+from aioparallel.engine.failure_log import FailureLog
 from aioparallel.engine.hits import Stuck
 from aioparallel.engine.outlets import Disposal, NoOutlet, Outlet
 from aioparallel.engine.retries import Retries
@@ -19,7 +19,9 @@ from aioparallel.engine.scheduler import AnyRecord, Scheduler
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.engine.workers import WorkerPool
-from aioparallel.options import Options
+from aioparallel.handlers import Handler
+from aioparallel.handling import Handling
+from aioparallel.policies import Patience
 
 __all__ = ["Processor"]
 
@@ -27,7 +29,8 @@ logger = logging.getLogger(__name__)
 
 
 class Processor:
-    """Runs admitted records under the options' order, bounds and failure policy. Made within a running event loop.
+    """Runs admitted records under the order and bounds of ``handling``, and with ``patience``. Made within a running
+    event loop.
 
     ``outlet`` takes what handlers return, ``disposal`` the records whose patience has ended. ``signals`` are given;
     whoever makes it wires them.
@@ -36,43 +39,46 @@ class Processor:
     def __init__(
         self,
         handler: Handler,
-        options: Options,
+        handling: Handling,
+        patience: Patience,
         signals: Signals,
         *,
         outlet: Outlet | None = None,
         disposal: Disposal | None = None,
+        log: FailureLog | None = None,
     ) -> None:
         self._drains = Drains()
         # All that is in flight may fail at once and be parked beyond the bound that is looked at before starts.
         self.scheduler = Scheduler(
-            options.ordering,
-            options.order_by,
-            slots=options.max_concurrency,
-            max_parked=options.parked_bound - options.max_concurrency,
+            handling.ordering,
+            handling.order_by,
+            slots=handling.max_concurrency,
+            max_parked=handling.parked_bound - handling.max_concurrency,
             signals=signals,
             on_drained=self._drains.drained,
             on_full=self._fullness_changed,
         )
         self._retries = Retries(self.scheduler, self.notify)
-        watch = None if options.handler_timeout is None else Watch(options.handler_timeout)
+        watch = None if handling.handler_timeout is None else Watch(handling.handler_timeout)
         endings = Endings(
             self.scheduler,
-            options.failures,
+            patience,
             outlet or NoOutlet(),
             disposal or NoOutlet(),
             self._retries,
             signals,
             self.notify,
             watch,
+            log or FailureLog(),
         )
         self._pool = WorkerPool(
             self.scheduler,
             handler,
-            options.max_concurrency,
+            handling.max_concurrency,
             endings,
             signals,
             watch,
-            task_per_record=options.isolation == "task",
+            task_per_record=handling.isolation == "task",
         )
 
     def admit(self, source: Source, records: Sequence[AnyRecord]) -> None:
@@ -113,9 +119,8 @@ class Processor:
         self._retries.close()
         for record in await self._pool.close(timeout):
             logger.warning(
-                "handler for %s offset %d did not end after it was cancelled; it is left behind",
-                record.topic_partition,
-                record.offset,
+                "handler for %s did not end after it was cancelled; it is left behind",
+                record.place,
                 extra={"action": "handler_abandoned", "offset": record.offset},
             )
 

@@ -13,14 +13,14 @@ from typing import Any
 from aioparallel.engine.fairness import FairRing
 from aioparallel.engine.history import history_of
 from aioparallel.engine.isolation import ENDED
-from aioparallel.engine.lanes import lane_keys, size_of_headers
+from aioparallel.engine.lanes import lane_keys
 from aioparallel.engine.orphans import Orphans
 from aioparallel.engine.parking import Parking
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
-from aioparallel.engine.tally import Outcome, Tally
+from aioparallel.engine.tally import EndState, Tally
 from aioparallel.engine.turn import HandOver, Step, Taken, Turn
-from aioparallel.options import OrderBy, Ordering
+from aioparallel.handling import OrderBy, Ordering
 from aioparallel.records import Record
 
 __all__ = ["AnyRecord", "Scheduler"]
@@ -112,17 +112,12 @@ class Scheduler:
     # -- in ---------------------------------------------------------------------------------------------
 
     def admit(self, source: Source, records: Sequence[AnyRecord]) -> None:
-        """Put records, ascending by offset, into their lanes."""
+        """Put records, ascending by offset, into their lanes. Whoever made them has set their ``_size``."""
         lanes, ready = source.lanes, source.ready
         orphans = self._orphans if self._orphans.left else None
         buffered_bytes = 0
         for record, key in zip(records, lane_keys(records, self._ordering, self._order_by), strict=False):
-            raw_key, value = record.key, record.value
-            size = (len(raw_key) if raw_key else 0) + (len(value) if value else 0)
-            if record.headers:
-                size += size_of_headers(record.headers)
-            record._size = size
-            buffered_bytes += size
+            buffered_bytes += record._size
             record._source = source
             record._lane = key
             record._next = None
@@ -186,7 +181,7 @@ class Scheduler:
         source.in_flight.remove(record)
         tally.in_flight -= 1
         if source.stopped:
-            self._end_stopped(record, source, Outcome.SUCCEEDED)
+            self._end_stopped(record, source, EndState.SUCCEEDED)
             return
         source.complete(record.offset)
         tally.succeeded += 1
@@ -216,7 +211,7 @@ class Scheduler:
             source.producing.remove(record)
             if source.stopped:
                 self.tally.producing -= 1
-                self._end_stopped(record, source, Outcome.SUCCEEDED)
+                self._end_stopped(record, source, EndState.SUCCEEDED)
                 continue
             completed[source].append(record.offset)
             # As in succeed(): shared, these lines cost 1 % of all that is done for a record.
@@ -237,7 +232,7 @@ class Scheduler:
         self.tally.producing -= count
         self.tally.count_succeeded(count)
 
-    def end(self, record: AnyRecord, outcome: Outcome) -> None:
+    def end(self, record: AnyRecord, outcome: EndState) -> None:
         """A record in flight or producing has ended, in whatever way."""
         source = record._source
         self.tally.leave(record)
@@ -303,7 +298,7 @@ class Scheduler:
             source.ready.append(record)
             self._ring.join(source)
 
-    def _end_stopped(self, record: AnyRecord, source: Source, outcome: Outcome | None) -> None:
+    def _end_stopped(self, record: AnyRecord, source: Source, outcome: EndState | None) -> None:
         """An outcome in a source that drains (it still counts), or was dropped (nothing counts, I6). The record is not
         in flight or producing any more."""
         record._next = None

@@ -17,12 +17,12 @@ from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.records import Record
 
-__all__ = ["Outcome", "Tally"]
+__all__ = ["EndState", "Tally"]
 
 AnyRecord = Record[Any, Any]
 
 
-class Outcome(enum.Enum):
+class EndState(enum.Enum):
     """How a record ended."""
 
     SUCCEEDED = "succeeded"
@@ -123,11 +123,11 @@ class Tally:
             source.in_flight.remove(record)
             self.in_flight -= 1
 
-    def count(self, outcome: Outcome) -> None:
+    def count(self, outcome: EndState) -> None:
         """One has ended in this way."""
-        if outcome is Outcome.SUCCEEDED:
+        if outcome is EndState.SUCCEEDED:
             self.count_succeeded(1)
-        elif outcome is Outcome.DEAD_LETTERED:
+        elif outcome is EndState.DEAD_LETTERED:
             self.dead_lettered += 1
         else:
             self.skipped += 1

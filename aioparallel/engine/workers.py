@@ -20,12 +20,12 @@ from typing import Any
 
 from aioparallel.engine.deadlines import Watch
 from aioparallel.engine.endings import Endings
-from aioparallel.engine.handlers import Handler, NotAHandler, coroutine_handler, in_task
 from aioparallel.engine.hits import Hit, Stuck, Worker
 from aioparallel.engine.isolation import ENDED, Ended, drive
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
 from aioparallel.engine.signals import Signals
 from aioparallel.errors import ConsumerStateError
+from aioparallel.handlers import Handler, NotAHandler, coroutine_handler, in_task
 
 __all__ = ["WorkerPool"]
 

@@ -26,7 +26,8 @@ from typing import NamedTuple
 
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.group.sessions import Session, SessionState
-from aioparallel.options import Options, Ordering
+from aioparallel.handling import Ordering
+from aioparallel.options import Options
 from aioparallel.records import TopicPartition
 
 __all__ = ["Intake", "Plan"]

@@ -12,7 +12,6 @@ import re
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
-from aioparallel.engine.handlers import Handler
 from aioparallel.engine.health import Problem
 from aioparallel.engine.outlets import Disposal, Outlet
 from aioparallel.engine.processor import Processor
@@ -31,6 +30,7 @@ from aioparallel.group.run_state import RunState
 from aioparallel.group.sessions import SessionState
 from aioparallel.group.snapshot import problems_of, stats_of
 from aioparallel.group.stores import BrokerOffsets
+from aioparallel.handlers import Handler
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
 
@@ -66,7 +66,9 @@ class GroupRun:
         self._state = state
         self._targets = targets
         signals = Signals()
-        self._processor = Processor(handler, options, signals, outlet=outlet, disposal=disposal)
+        self._processor = Processor(
+            handler, options, options.failures.patience, signals, outlet=outlet, disposal=disposal
+        )
         store = BrokerOffsets(client)
         holdings = Holdings(self._processor.scheduler, store, targets)
         self._committer = Committer(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from aioparallel.options import OptionFields, Ordering
+from aioparallel.handling import Ordering
+from aioparallel.options import OptionFields
 from aioparallel.policies import RetryPolicy
 from aioparallel.testing.memory import ErrorCode, Fault, Request
 

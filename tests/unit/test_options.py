@@ -11,7 +11,8 @@ import pytest
 
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.errors import AioparallelError, ConfigurationError
-from aioparallel.options import OptionFields, Options, Ordering
+from aioparallel.handling import Ordering
+from aioparallel.options import OptionFields, Options
 
 
 def test_the_defaults_fit_together() -> None:

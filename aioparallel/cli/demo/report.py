@@ -15,11 +15,11 @@ from aioparallel.cli.demo.checks import Check, Keys, Observed
 from aioparallel.cli.demo.cluster import PartitionOffsets
 from aioparallel.cli.demo.events import Place
 
-__all__ = ["Outcome", "enriched_places", "show"]
+__all__ = ["DemoResult", "enriched_places", "show"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DemoResult:
     """Everything the demo found out.
 
     ``handler`` and ``service`` are what each saw of the parallel run; ``lines`` counts the lines of the file of
@@ -99,13 +99,13 @@ def enriched_places(path: Path) -> Counter[Place]:
         return Counter(Place(record["partition"], record["offset"]) for record in records)
 
 
-def show(outcome: Outcome, console: Console) -> None:
+def show(outcome: DemoResult, console: Console) -> None:
     """Print the two tables."""
     console.print(measured(outcome))
     console.print(checked(outcome))
 
 
-def measured(outcome: Outcome) -> Table:
+def measured(outcome: DemoResult) -> Table:
     """The figures of both ways."""
     table = Table("", "plain loop", "aioparallel", title="Measured, first to last handler call")
     if outcome.kills:
@@ -121,7 +121,7 @@ def measured(outcome: Outcome) -> Table:
     return table
 
 
-def checked(outcome: Outcome) -> Table:
+def checked(outcome: DemoResult) -> Table:
     """The checks, with words as well as colours."""
     table = Table("check", "result", "figures", title="Checked, from what the handler and the service saw")
     for check in outcome.checks:

@@ -19,7 +19,7 @@ from aioparallel.cli.demo.job import Job
 from aioparallel.cli.demo.plot import Timeline, draw, read_samples
 from aioparallel.cli.demo.process import Child
 from aioparallel.cli.demo.progress import Meter, metering
-from aioparallel.cli.demo.report import Outcome, enriched_places
+from aioparallel.cli.demo.report import DemoResult, enriched_places
 from aioparallel.cli.demo.settings import Settings
 from aioparallel.errors import AioparallelError
 
@@ -65,14 +65,14 @@ class Demo:
         self._console = console
         self._kills: list[int] = []
 
-    async def run(self) -> Outcome:
+    async def run(self) -> DemoResult:
         """Everything, in order. Raises AioparallelError when a broker or a process fails."""
         async with open_cluster(self._settings, self._console.print) as cluster:
             keys = await self._produce(cluster)
             plain = await self._plain_loop(cluster)
             parallel = await self._parallel_consumer(cluster, len(keys))
             offsets = await cluster.offsets(parallel.group_id)
-        outcome = Outcome(
+        outcome = DemoResult(
             keys=keys,
             plain=observe(read_events(plain.events), keys),
             handler=observe(read_events(parallel.events), keys),
@@ -181,7 +181,7 @@ class Demo:
                 )
             await asyncio.sleep(POLL_INTERVAL)
 
-    def _draw(self, outcome: Outcome, job: Job) -> None:
+    def _draw(self, outcome: DemoResult, job: Job) -> None:
         killed = f", consumer killed {outcome.kills} times" if outcome.kills else ""
         title = (
             f"{outcome.handler.records:,} flights enriched in {outcome.handler.seconds:.1f} s: "

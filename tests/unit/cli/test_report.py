@@ -11,11 +11,11 @@ from rich.console import Console
 from aioparallel.cli.demo.checks import Observed
 from aioparallel.cli.demo.cluster import PartitionOffsets
 from aioparallel.cli.demo.events import Place
-from aioparallel.cli.demo.report import Outcome, enriched_places, show
+from aioparallel.cli.demo.report import DemoResult, enriched_places, show
 
 KEYS: dict[Place, bytes | None] = {Place(0, 0): b"a", Place(0, 1): None}
 FINE = Observed(calls=2, records=2, duplicates=0, lost=0, key_order_violations=0, seconds=0.5)
-GOOD = Outcome(
+GOOD = DemoResult(
     keys=KEYS,
     plain=replace(FINE, seconds=20.0),
     handler=FINE,
@@ -27,7 +27,7 @@ GOOD = Outcome(
 )
 
 
-def printed(outcome: Outcome) -> str:
+def printed(outcome: DemoResult) -> str:
     """What is shown, without colours."""
     output = StringIO()
     show(outcome, Console(file=output, width=120, color_system=None))
@@ -57,7 +57,7 @@ def test_everything_held() -> None:
         (replace(GOOD, kills=2, kills_asked=3), "consumer killed on the way"),
     ],
 )
-def test_each_broken_promise_fails_its_check(broken: Outcome, promise: str) -> None:
+def test_each_broken_promise_fails_its_check(broken: DemoResult, promise: str) -> None:
     """One broken promise fails exactly its own check, and with it the demo."""
     assert [check.promise for check in broken.checks if not check.passed] == [promise]
     assert not broken.passed

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aioparallel.group.sessions import Session
+from aioparallel.handling import Ordering
 from aioparallel.offsets import OffsetMap
-from aioparallel.options import Ordering
 from aioparallel.records import Record
 
 GAP = "gap"

@@ -12,7 +12,7 @@ from hypothesis.stateful import precondition, rule
 
 from aioparallel.engine.isolation import ENDED
 from aioparallel.engine.sources import NO_CEILING
-from aioparallel.engine.tally import Outcome
+from aioparallel.engine.tally import EndState
 from aioparallel.records import Record
 from tests.unit.engine.model import BEGUN, UNFINISHED, Entry, State
 from tests.unit.engine.model_group import Fate
@@ -85,7 +85,7 @@ class Moves(Sessions):
                 return None
             if len(started) in outputs:
                 return OUTPUT
-            self._ended(entry, Outcome.SUCCEEDED)
+            self._ended(entry, EndState.SUCCEEDED)
             return ENDED
 
         def hand_over(record: Record, outcome: object) -> bool:
@@ -137,12 +137,12 @@ class Moves(Sessions):
         entry = self.chosen(pick, State.IN_FLIGHT)
         with_drain = self._drains_with(entry)
         self.scheduler.succeed(entry.record)
-        self._ended(entry, Outcome.SUCCEEDED)
+        self._ended(entry, EndState.SUCCEEDED)
         assert self.drained == with_drain
 
     @precondition(having(*BEGUN))
-    @rule(pick=PICK, outcome=st.sampled_from(Outcome))
-    def end(self, pick: int, outcome: Outcome) -> None:
+    @rule(pick=PICK, outcome=st.sampled_from(EndState))
+    def end(self, pick: int, outcome: EndState) -> None:
         """Ended in flight (skipped, say), or producing and acknowledged."""
         entry = self.chosen(pick, *BEGUN)
         with_drain = self._drains_with(entry)
@@ -161,10 +161,10 @@ class Moves(Sessions):
         drains = {entry.owner for entry in entries if entry.owner.stopped and not entry.owner.dropped}
         self.scheduler.end_produced([entry.record for entry in entries])
         for entry in entries:
-            self._ended(entry, Outcome.SUCCEEDED)
+            self._ended(entry, EndState.SUCCEEDED)
         assert self.drained == any(not owner.count(*BEGUN) for owner in drains)
 
-    def _ended(self, entry: Entry, outcome: Outcome) -> None:
+    def _ended(self, entry: Entry, outcome: EndState) -> None:
         if not entry.owner.dropped:
             self.group.logs[entry.owner.partition].ended.add(entry.offset)
         self.model.end(entry, outcome.value)

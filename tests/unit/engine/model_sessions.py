@@ -12,9 +12,11 @@ from aioparallel.engine.retries import RetryQueue
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.engine.sources import Source
 from aioparallel.group.client import Generation
+from aioparallel.group.fetcher import measured
 from aioparallel.group.sessions import Session
+from aioparallel.handling import Ordering
 from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map
-from aioparallel.options import Options, Ordering
+from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
 from tests.unit.engine.model import BEGUN, GAP, Cell, Entry, Holding, Known, Model, State
 from tests.unit.engine.model_group import TOPIC, Commits, Group
@@ -140,7 +142,7 @@ class Sessions(RuleBasedStateMachine):
         assert list(wanted) == expected
         chosen = [record for record in records if record.offset in set(wanted)]
         if chosen:
-            self.scheduler.admit(holding.session, chosen)
+            self.scheduler.admit(holding.session, measured(chosen))
             self.model.admit(holding, chosen)
 
     @precondition(having(*BEGUN))

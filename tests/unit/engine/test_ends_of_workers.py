@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
-from aioparallel.engine.process import process
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.errors import RecordStopped
-from aioparallel.options import Options, Ordering
+from aioparallel.group.fetcher import measured
+from aioparallel.handling import Ordering
+from aioparallel.options import Options
 from aioparallel.policies import FailurePolicy, RetryPolicy
 from aioparallel.records import Record
+from tests.unit.engine.process import process
 from tests.unit.virtual_time import VirtualLoop
 
 ONCE = FailurePolicy(retry=RetryPolicy(max_attempts=1))
@@ -105,10 +107,10 @@ def test_a_worker_cancelled_when_all_is_done_still_tells() -> None:
         signals = Signals()
         idle = asyncio.Event()
         signals.idle = idle.set
-        processor = Processor(handle, Options(max_concurrency=1), signals)
+        processor = Processor(handle, Options(max_concurrency=1), FailurePolicy().patience, signals)
         source = Source("s")
         dropping.append(lambda: processor.scheduler.drop(source))
-        processor.admit(source, records(2))
+        processor.admit(source, measured(records(2)))
         async with asyncio.timeout(60):
             await idle.wait()
         assert processor.scheduler.unfinished == 0
@@ -132,9 +134,9 @@ def test_generator_exit_of_a_handler_leaves_nothing_in_flight(suspends: bool) ->
         signals = Signals()
         ended: list[BaseException] = []
         signals.fatal = ended.append
-        processor = Processor(handle, Options(max_concurrency=1), signals)
+        processor = Processor(handle, Options(max_concurrency=1), FailurePolicy().patience, signals)
         source = Source("s")
-        processor.admit(source, records(1))
+        processor.admit(source, measured(records(1)))
         async with asyncio.timeout(60):
             while not ended:
                 await asyncio.sleep(0)
@@ -153,7 +155,7 @@ def test_dropping_takes_time_by_what_the_source_has(begun: str) -> None:
     scheduler = Scheduler()
     sources = [Source(number) for number in range(500)]
     for number, source in enumerate(sources):
-        scheduler.admit(source, [Record("t", number, offset, b"%d" % offset) for offset in range(190)])
+        scheduler.admit(source, measured([Record("t", number, offset, b"%d" % offset) for offset in range(190)]))
     while (record := scheduler.take()) is not None:
         if begun == "producing":
             scheduler.produce(record)

@@ -6,9 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioparallel.engine.scheduler import Scheduler
+from aioparallel.group.fetcher import measured
 from aioparallel.group.intake import Intake
 from aioparallel.group.sessions import Session
-from aioparallel.options import Options, Ordering
+from aioparallel.handling import Ordering
+from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
 
 
@@ -25,7 +27,7 @@ def feed(scheduler: Scheduler, session: Session, count: int, *, keys: int, size:
         Record("t", session.partition.partition, first + i, b"%d" % (i % keys), bytes(size)) for i in range(count)
     ]
     session.ledger.register([record.offset for record in records], first + count)
-    scheduler.admit(session, records)
+    scheduler.admit(session, measured(records))
 
 
 def test_everybody_gets_the_same_share() -> None:

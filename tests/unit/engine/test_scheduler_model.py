@@ -11,8 +11,8 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from aioparallel.engine.sources import NO_CEILING
-from aioparallel.engine.tally import Outcome
-from aioparallel.options import Ordering
+from aioparallel.engine.tally import EndState
+from aioparallel.handling import Ordering
 from tests.examples import examples
 from tests.unit.engine.model import BEGUN, GAP, Cell, State
 from tests.unit.engine.model_group import Fate
@@ -114,13 +114,13 @@ class SyncCore(Moves):
         while self.scheduler.unfinished:
             self.advance(10.0)
             assert self._take(), "something is stuck"
-            self.end(0, Outcome.SUCCEEDED)
+            self.end(0, EndState.SUCCEEDED)
         self.check_all()
         self._commit_the_end()
 
     def _end_what_begun_and_stopped(self) -> None:
         while self.model.entries(*BEGUN):
-            self.end(0, Outcome.SUCCEEDED)
+            self.end(0, EndState.SUCCEEDED)
         for holding in list(self.model.holdings.values()):
             if holding.stopped:
                 self._drop(holding)
@@ -202,7 +202,7 @@ def test_who_was_held_back_while_another_was_in_flight_waits_for_a_whole_round_a
     play(
         begin(2, pair, pair, pair),
         lambda state: state.start(count=1),
-        lambda state: state.end(pick=0, outcome=Outcome.SUCCEEDED),
+        lambda state: state.end(pick=0, outcome=EndState.SUCCEEDED),
         lambda state: state.start(count=1),
         lambda state: state.run(most=1, looked_at=0, ends=1),
         lambda state: state.set_ceiling(pick=0, below=True),

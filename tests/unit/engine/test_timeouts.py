@@ -9,11 +9,11 @@ from typing import Literal
 import pytest
 
 from aioparallel import FailurePolicy, Record, RetryPolicy
-from aioparallel.engine.process import process
 from aioparallel.errors import HandlerTimeout
 from aioparallel.options import Options
 from aioparallel.testing.memory import InMemoryBroker
 from tests.unit.engine.memory import committed, consumer_of, produce, until
+from tests.unit.engine.process import process
 
 ONCE = FailurePolicy(retry=RetryPolicy(max_attempts=1), give_up="skip")
 

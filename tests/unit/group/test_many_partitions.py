@@ -8,7 +8,8 @@ from typing import Unpack
 
 import pytest
 
-from aioparallel.options import OptionFields, Ordering
+from aioparallel.handling import Ordering
+from aioparallel.options import OptionFields
 from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.memory import InMemoryBroker
 from tests.unit.engine.memory import Seen, committed, consumer_of, until

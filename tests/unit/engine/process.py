@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from aioparallel.engine.handlers import Handler
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.scheduler import AnyRecord
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
+from aioparallel.group.fetcher import measured
+from aioparallel.handlers import Handler
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
 
@@ -37,7 +38,7 @@ async def process(
 
     signals = Signals()
     signals.fatal, signals.idle, signals.taken = end, turn.set, turn.set
-    processor = Processor(handler, options, signals)
+    processor = Processor(handler, options, options.failures.patience, signals)
     sources: dict[TopicPartition, Source] = {}
     items = iter(records)
     exhausted = False
@@ -73,5 +74,5 @@ def _feed(
         source = sources.get(partition)
         if source is None:
             source = sources[partition] = Source(partition)
-        processor.admit(source, batch)
+        processor.admit(source, measured(batch))
     return not ended

@@ -1,0 +1,357 @@
+"""Items of any kind through the engine: fed in lists, their outcomes taken in lists. Plain methods on one event loop.
+
+Whoever feeds it asks for :attr:`Flow.room` first. What is fed counts against the bound until its outcome has been read,
+so a slow reader slows the source down and no handler ever waits for room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from time import perf_counter
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
+
+from aioparallel.engine.failure_log import FailureLog
+from aioparallel.engine.failures import Decision
+from aioparallel.engine.lanes import length_from
+from aioparallel.engine.outlets import Done, NoOutlet
+from aioparallel.engine.processor import Processor
+from aioparallel.engine.signals import Signals
+from aioparallel.engine.sources import Source
+from aioparallel.handlers import Handler, around, coroutine_handler
+from aioparallel.handling import Handling, Ordering
+from aioparallel.policies import Patience, RetryPolicy
+from aioparallel.records import Record
+
+__all__ = ["Flow", "FlowStats", "Label", "OnError", "Outcome"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+OnError = Literal["raise", "emit", "skip"]
+"""What an item that has failed for good does: end it all, be an outcome like the others, or be left out."""
+Label = Callable[[Any, int], str]
+"""How an item, with its index, is called in messages."""
+
+_ONE_ATTEMPT = RetryPolicy(max_attempts=1)
+
+
+class Outcome(NamedTuple, Generic[T, R]):
+    """How one item ended."""
+
+    item: T
+    index: int  # type: ignore[assignment]  # a tuple has a method of this name
+    """Its place in the input, from 0."""
+    value: R | None
+    """What the handler returned; None if it failed."""
+    error: Exception | None
+    """What the last attempt failed with; None: it succeeded."""
+    attempts: int
+    """Calls of the handler; 0 where the key function failed already."""
+    seconds: float
+    """From the start of the first attempt to the end of the last one, with the delays between them."""
+
+    def result(self) -> R:
+        """The value. Raises the error of an item that has failed."""
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value]
+
+
+class FlowStats(NamedTuple):
+    """Counts of items."""
+
+    fed: int
+    buffered: int
+    """Not started yet."""
+    in_flight: int
+    parked: int
+    """Waiting for their next attempt."""
+    unread: int
+    """Ended, and their outcomes not taken."""
+    succeeded: int
+    failed: int
+    """For good."""
+    failed_attempts: int
+    longest_lane: int
+    """Items of the key with most of them, ended ones not counted."""
+
+
+class _Item(Record[Any, Any]):
+    """An item in the engine's clothes: ``offset`` is its index, ``value`` the item."""
+
+    __slots__ = ()
+
+    # In place of the slots: every item has the same.
+    topic = ""
+    partition = 0
+    headers = ()
+    timestamp = -1
+    _size = 0
+
+    @property
+    def place(self) -> str:
+        """What the label says."""
+        source = self._source
+        assert isinstance(source, _Items)
+        return source.name_of(self.value, self.offset)
+
+
+class _Items(Source):
+    __slots__ = ("_label",)
+
+    def __init__(self, label: Label | None) -> None:
+        super().__init__("items")
+        self._label = label
+
+    def name_of(self, item: object, index: int) -> str:
+        """In messages."""
+        if self._label is not None:
+            try:
+                return self._label(item, index)
+            except Exception as error:
+                return f"item {index} (its label failed: {error!r})"
+        return f"item {index}"
+
+
+class _ItemLog(FailureLog):
+    def __init__(self, on_error: OnError) -> None:
+        super().__init__()
+        self._at_the_end = 'no more attempts: it is left out (on_error="skip")' if on_error == "skip" else None
+
+    def following(self, decision: Decision) -> str | None:
+        """An outcome, and what is raised, tell of the end by themselves."""
+        return self._at_the_end if decision.delay is None else super().following(decision)
+
+
+class Flow(Generic[T, R]):
+    """Runs ``handler`` on items under the order and bounds of ``handling``. Made, and used, within one event loop.
+
+    ``handling.order_by``: the item's key; items of equal keys run one after the other, None is no order, and so is no
+    ``order_by`` at all. ``retry``: None is a single attempt. ``on_ready()`` hears that there is something to take, or
+    nothing more to come, and ``on_room()`` that there is room again; both are called amid the engine's work.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[[T], Awaitable[R]],
+        handling: Handling,
+        *,
+        retry: RetryPolicy | None = None,
+        on_error: OnError = "raise",
+        in_order: bool = False,
+        on_ready: Callable[[], None],
+        on_room: Callable[[], None],
+        label: Label | None = None,
+    ) -> None:
+        self._on_error = on_error
+        self._on_ready = on_ready
+        self._on_room = on_room
+        self._key = handling.order_by
+        self._bound = handling.max_buffered + handling.max_concurrency
+        self._closing_time = handling.drain_timeout
+        self._source = _Items(label)
+        self._ready: list[Outcome[T, R]] = []  # to be taken
+        # With in_order: those that have ended before one in front of them; None in the place of one left out.
+        self._early: dict[int, Outcome[T, R] | None] | None = {} if in_order else None
+        self._next = 0  # the index of the next outcome, with in_order
+        self._began: dict[int, float] = {}  # of items that have failed before: start of the first attempt
+        self._fed = 0
+        self._outstanding = 0  # fed, and the outcome not read
+        self._lent = 0  # outcomes of the last take()
+        self._failed = 0
+        self._ended = False
+        self.failure: BaseException | None = None
+        """What has ended it before its time."""
+        signals = Signals()
+        signals.fatal = self._fail
+        ordering = handling.ordering
+        if ordering is Ordering.KEY and self._key is None:
+            ordering = Ordering.UNORDERED
+        handle = around(cast("Handler", handler), handling.middleware)
+        handle = around(cast("Handler", handler), handling.middleware)
+        self._processor = Processor(
+            self._told(cast("Callable[[T], Awaitable[R]]", coroutine_handler(handle))),
+            dataclasses.replace(handling, ordering=ordering, order_by=None),
+            Patience(retry or _ONE_ATTEMPT, "dead_letter"),
+            signals,
+            disposal=_Failed(self),
+            log=_ItemLog(on_error),
+        )
+        self._scheduler = self._processor.scheduler
+
+    # -- in ---------------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """Items that may be fed now."""
+        return 0 if self.failure is not None else max(0, self._bound - self._outstanding)
+
+    def feed(self, items: Sequence[T]) -> None:
+        """Run these, after those before. Raises ValueError where there is no room for them."""
+        if self._ended:
+            raise ValueError("no more items were to come: end() was called")
+        if self.failure is not None:
+            return  # nobody will read of them
+        if len(items) > self.room:
+            raise ValueError(f"{len(items)} items for a room of {self.room}")
+        first, self._fed = self._fed, self._fed + len(items)
+        self._outstanding += len(items)
+        records, new, key = [], _Item.__new__, self._key
+        for index, item in enumerate(items, first):
+            record: Record[Any, Any] = new(_Item)
+            record.offset, record.value = index, item
+            record._parks, record._history = 0, None
+            if key is None:
+                record.key = None
+            else:
+                try:
+                    record.key = key(item)
+                    hash(record.key)
+                except Exception as error:
+                    self._key_failed(record, error)
+                    continue
+            records.append(record)
+        self._processor.admit(self._source, records)
+
+    def end(self) -> None:
+        """Nothing more will be fed."""
+        self._ended = True
+        if not self._outstanding:
+            self._on_ready()
+
+    def _key_failed(self, record: Record[Any, Any], error: Exception) -> None:
+        record._source = self._source
+        error.add_note(f"from the key function, for {record.place}: a key is any hashable value, or None for no order")
+        self._end_badly(record, error, attempts=0, seconds=0.0)
+
+    # -- out --------------------------------------------------------------------------------------------
+
+    def take(self, at_most: int = sys.maxsize) -> list[Outcome[T, R]]:
+        """Outcomes, as the items end, or in the order of the input. What one call gives is read when the next comes."""
+        if self._lent:
+            self._outstanding -= self._lent
+            self._lent = 0
+            self._on_room()
+        ready = self._ready
+        if at_most >= len(ready):
+            self._ready = []
+        else:
+            self._ready = ready[at_most:]
+            del ready[at_most:]
+        self._lent = len(ready)
+        return ready
+
+    @property
+    def finished(self) -> bool:
+        """Whether all that was fed has been read, and nothing more will come; or :attr:`failure` has ended it."""
+        return self.failure is not None or (self._ended and not self._outstanding - self._lent)
+
+    def stats(self) -> FlowStats:
+        """A snapshot. Takes time by the number of keys in work."""
+        scheduler = self._scheduler
+        scheduler.keep_books()
+        early = sum(1 for outcome in (self._early or {}).values() if outcome is not None)
+        return FlowStats(
+            fed=self._fed,
+            buffered=scheduler.buffered,
+            in_flight=scheduler.tally.in_flight,
+            parked=scheduler.parked,
+            unread=len(self._ready) + early,
+            succeeded=scheduler.tally.succeeded,
+            failed=self._failed,
+            failed_attempts=scheduler.tally.failed_attempts,
+            longest_lane=max((length_from(head) for head in scheduler.heads()), default=0),
+        )
+
+    async def close(self) -> None:
+        """Cancel what runs and wait for it, ``drain_timeout`` seconds at most; start nothing more. Outcomes that nobody
+        has taken are lost."""
+        self._scheduler.pause()
+        await self._processor.close(self._closing_time)
+
+    # -- how items end ----------------------------------------------------------------------------------
+
+    def _told(self, handle: Callable[[T], Awaitable[R]]) -> Callable[[Record[Any, Any]], Coroutine[Any, Any, None]]:
+        """The handler of the record around an item. It tells of success itself and returns None: an outlet would take
+        three times as long for each."""
+
+        async def run(record: Record[Any, Any]) -> None:
+            began = perf_counter()
+            try:
+                value = await handle(record.value)
+            except BaseException:
+                self._began.setdefault(record.offset, began)
+                raise
+            attempts = 1
+            if record._history is not None:
+                attempts, began = record.attempt, self._began.pop(record.offset, began)
+            self._give(Outcome(record.value, record.offset, value, None, attempts, perf_counter() - began))
+
+        return run
+
+    def _give(self, outcome: Outcome[T, R]) -> None:
+        if self._early is not None:
+            self._give_in_order(outcome.index, outcome)
+            return
+        ready = self._ready
+        ready.append(outcome)
+        if len(ready) == 1:
+            self._on_ready()
+
+    def _give_in_order(self, index: int, outcome: Outcome[T, R] | None) -> None:
+        early, ready = self._early, self._ready
+        assert early is not None
+        early[index] = outcome
+        count = len(ready)
+        while self._next in early:
+            following = early.pop(self._next)
+            self._next += 1
+            if following is not None:
+                ready.append(following)
+        if not count and ready:
+            self._on_ready()
+
+    def _end_badly(self, record: Record[Any, Any], error: Exception, *, attempts: int, seconds: float) -> None:
+        """This item has failed for good."""
+        self._failed += 1
+        if self._on_error == "emit":
+            self._give(Outcome(record.value, record.offset, None, error, attempts, seconds))
+        elif self._on_error == "skip":
+            if self._early is not None:
+                self._give_in_order(record.offset, None)
+            self._outstanding -= 1
+            self._on_room()
+            if self.finished:
+                self._on_ready()
+        else:
+            times = f"{attempts} attempt{'s' if attempts != 1 else ''}"
+            error.add_note(
+                f'{record.place} failed for good after {times}; on_error="emit" or "skip" goes on without it'
+            )
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failure is None:
+            self.failure = error
+            self._scheduler.pause()
+            self._on_ready()
+
+    def _put_away(self, record: Record[Any, Any], error: Exception) -> None:
+        began = self._began.pop(record.offset, None)
+        seconds = 0.0 if began is None else perf_counter() - began
+        self._end_badly(record, error, attempts=record.attempt, seconds=seconds)
+
+
+class _Failed(NoOutlet):
+    """Takes items that have failed for good."""
+
+    def __init__(self, flow: Flow[Any, Any]) -> None:
+        self._flow = flow
+
+    def dispose(self, record: Record[Any, Any], error: Exception, retry_topic: str | None, done: Done) -> None:
+        """Tell of it; its lane goes on in the next turn."""
+        self._flow._put_away(record, error)
+        asyncio.get_running_loop().call_soon(done, record, None)
