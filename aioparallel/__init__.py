@@ -9,11 +9,15 @@
     consumer = ParallelConsumer("flights", bootstrap_servers="localhost:9092", group_id="enrich")
     async with consumer:
         await consumer.run(handle)
+
+And its engine without Kafka, over any items: :func:`parallel_map`.
 """
 
-from aioparallel.consumer import ParallelConsumer
+from typing import TYPE_CHECKING
+
 from aioparallel.delivery.results import Result
 from aioparallel.engine.deferral import Deferral
+from aioparallel.engine.flow import FlowStats, Outcome
 from aioparallel.engine.health import Health, Problem
 from aioparallel.engine.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
 from aioparallel.errors import (
@@ -29,6 +33,7 @@ from aioparallel.errors import (
     HandlerCancelled,
     HandlerTimeout,
     InvalidOutput,
+    LoopThreadEnded,
     NoCommittedOffset,
     NoHandler,
     NotAuthorized,
@@ -43,10 +48,14 @@ from aioparallel.errors import (
     TopicNotFound,
 )
 from aioparallel.handling import CallNext, Ordering
+from aioparallel.mapping import ParallelMap, parallel_map
 from aioparallel.options import Options
 from aioparallel.policies import FailurePolicy, Producing, RetryPolicy
 from aioparallel.records import Failure, Origin, Outgoing, Produced, Record, TopicPartition
 from aioparallel.resources import resource
+
+if TYPE_CHECKING:
+    from aioparallel.consumer import ParallelConsumer
 
 __version__ = "0.1.0"
 
@@ -65,11 +74,13 @@ __all__ = [
     "Failure",
     "FailurePolicy",
     "FetchFailed",
+    "FlowStats",
     "HandlerCancelled",
     "HandlerTimeout",
     "Health",
     "InvalidOutput",
     "LongestLane",
+    "LoopThreadEnded",
     "NoCommittedOffset",
     "NoHandler",
     "NotAuthorized",
@@ -79,8 +90,10 @@ __all__ = [
     "Options",
     "Ordering",
     "Origin",
+    "Outcome",
     "Outgoing",
     "ParallelConsumer",
+    "ParallelMap",
     "PartitionStats",
     "Problem",
     "ProduceFailed",
@@ -97,5 +110,20 @@ __all__ = [
     "TopicNotFound",
     "TopicPartition",
     "__version__",
+    "parallel_map",
     "resource",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Late: it loads the Kafka client, which parallel_map does not need (a tenth of a second in each process).
+    if name == "ParallelConsumer":
+        from aioparallel.consumer import ParallelConsumer  # noqa: PLC0415
+
+        globals()[name] = ParallelConsumer
+        return ParallelConsumer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,6 +5,7 @@
     AioparallelError
     ├── ConfigurationError (also ValueError)   an option is wrong, or two do not fit together
     ├── ConsumerStateError (also RuntimeError) the consumer is used the wrong way round: run twice, closed, ...
+    ├── LoopThreadEnded (also RuntimeError)    the thread of an event loop that was used from another one is gone
     ├── OffsetMapError (also ValueError)       commit metadata that is no readable offset map
     ├── BrokerStartError                       a broker for tests or the demo could not be started
     ├── ClientError                            the Kafka client or the cluster behind it
@@ -49,6 +50,7 @@ __all__ = [
     "HandlerCancelled",
     "HandlerTimeout",
     "InvalidOutput",
+    "LoopThreadEnded",
     "NoCommittedOffset",
     "NoHandler",
     "NotAuthorized",
@@ -80,6 +82,10 @@ class ConfigurationError(AioparallelError, ValueError):
 
 class ConsumerStateError(AioparallelError, RuntimeError):
     """The consumer was used in a state that does not allow it."""
+
+
+class LoopThreadEnded(AioparallelError, RuntimeError):
+    """The thread whose event loop ran this has ended, or was of another process, or the flow in it is closed."""
 
 
 class OffsetMapError(AioparallelError, ValueError):

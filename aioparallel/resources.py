@@ -13,7 +13,7 @@ from typing import TypeVar
 from aioparallel.errors import ConsumerStateError
 from aioparallel.handling import Resource
 
-__all__ = ["Resources", "resource"]
+__all__ = ["Resources", "reach", "resource"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +36,18 @@ def resource(name: str, kind: type[T] = object) -> T:  # type: ignore[assignment
     if name not in found:
         known = ", ".join(found) if found else "none"
         raise ConsumerStateError(
-            f"no resource {name!r} here (there are: {known}); give it to the consumer as resources={{{name!r}: ...}}, "
+            f"no resource {name!r} here (there are: {known}); give it as resources={{{name!r}: ...}}, "
             "and call resource() within a handler"
         )
     value = found[name]
     if not isinstance(value, kind):
         raise ConsumerStateError(f"resource {name!r} is a {type(value).__name__}, not a {kind.__name__}")
     return value
+
+
+def reach(opened: Mapping[str, object]) -> None:
+    """Let :func:`resource` find these in the current context, and in those copied from it."""
+    _reachable.set(opened)
 
 
 class Resources:
@@ -68,8 +73,8 @@ class Resources:
             await self._open.pop().close()
 
     def reach(self) -> None:
-        """Let :func:`resource` find them in the current context, and in those copied from it."""
-        _reachable.set(self.opened)
+        """:func:`reach` for these."""
+        reach(self.opened)
 
 
 class _Lifetime:

@@ -28,6 +28,7 @@ What is called *pure* has plain methods only: no ``await``, no clock, no I/O; ti
     outlets.py      where records go that leave handlers: implemented by delivery/
     producer.py     the interface that a producing Kafka client must have
     processor.py    all of it together
+    loop_thread.py  flows in a thread of their own, for programs that are not asynchronous
     flow.py         items of any kind through it, fed and read in lists
     health.py, stats.py   what is shown
 """

@@ -200,6 +200,7 @@ class Flow(Generic[T, R]):
         first, self._fed = self._fed, self._fed + len(items)
         self._outstanding += len(items)
         records, new, key = [], _Item.__new__, self._key
+        without_key: list[tuple[Record[Any, Any], Exception]] = []
         for index, item in enumerate(items, first):
             record: Record[Any, Any] = new(_Item)
             record.offset, record.value = index, item
@@ -211,10 +212,12 @@ class Flow(Generic[T, R]):
                     record.key = key(item)
                     hash(record.key)
                 except Exception as error:
-                    self._key_failed(record, error)
+                    without_key.append((record, error))
                     continue
             records.append(record)
         self._processor.admit(self._source, records)
+        for record, failure in without_key:  # last: who hears of it may feed more
+            self._key_failed(record, failure)
 
     def end(self) -> None:
         """Nothing more will be fed."""
