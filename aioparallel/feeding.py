@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-import queue
 import threading
-import time
-from collections.abc import AsyncIterable, Iterable, Iterator
+from collections.abc import AsyncIterable, Iterable
 from typing import Any, TypeVar, cast
 
 from aioparallel.engine.flow import Flow
@@ -18,8 +17,6 @@ T = TypeVar("T")
 
 # Items that are read before the event loop turns.
 _AT_ONCE = 256
-# Seconds that a thread reads on before it hands over what it has.
-_HAND_OVER = 0.005
 
 
 async def feed(
@@ -85,18 +82,10 @@ async def _feed_async(flow: Flow[T, Any], items: AsyncIterable[T], room: asyncio
 async def _feed_from_thread(flow: Flow[T, Any], items: Iterable[T], room: asyncio.Event) -> None:
     reader = _Reader(items)
     try:
-        while True:
-            batch, error, at_end = await reader.read(await _room(flow, room))
+        while batch := await reader.read(await _room(flow, room)):
             flow.feed(cast("list[T]", batch))
-            if error is not None:
-                raise error
-            if at_end:
-                return
     finally:
         reader.close()
-
-
-_Batch = tuple[list[object], BaseException | None, bool]
 
 
 class _Reader:
@@ -105,45 +94,66 @@ class _Reader:
     def __init__(self, items: Iterable[object]) -> None:
         self._items = items
         self._loop = asyncio.get_running_loop()
-        self._wanted: queue.SimpleQueue[tuple[int, asyncio.Future[_Batch]] | None] = queue.SimpleQueue()
+        self._some = asyncio.Event()
+        self._allowed = threading.Semaphore(0)  # items that may be read
+        self._owed = 0  # of them, those that have not come
+        self._closed = False
+        self._lock = threading.Lock()
+        # Under the lock:
+        self._read: list[object] = []
+        self._is_told = False  # that there is something
+        self._ended = False
+        self._error: BaseException | None = None
         threading.Thread(target=self._run, name="aioparallel-reading", daemon=True).start()
 
-    async def read(self, most: int) -> _Batch:
-        """Up to so many items, as soon as there is one; what iterating raised after them; and whether it has ended."""
-        future: asyncio.Future[_Batch] = self._loop.create_future()
-        self._wanted.put((most, future))
-        return await future
+    async def read(self, most: int) -> list[object]:
+        """Up to so many items, as soon as there is one; none at the end. Raises what iterating has raised, after the
+        items before it."""
+        if most > self._owed:
+            self._allowed.release(most - self._owed)
+            self._owed = most
+        while True:
+            with self._lock:
+                read, self._read = self._read, []
+                self._is_told = False
+                ended = self._ended
+            if read or ended:
+                break
+            self._some.clear()
+            await self._some.wait()
+        self._owed -= len(read)
+        if not read and self._error is not None:
+            raise self._error
+        return read
 
     def close(self) -> None:
         """The thread ends when its ``next()`` has returned."""
-        self._wanted.put(None)
+        self._closed = True
+        self._allowed.release()
 
     def _run(self) -> None:
-        iterator: Iterator[object] | None = None
-        while (wanted := self._wanted.get()) is not None:
-            most, future = wanted
-            batch: list[object] = []
-            error: BaseException | None = None
-            at_end = True
-            try:
-                iterator = iter(self._items) if iterator is None else iterator
-                until = 0.0
-                for item in itertools.islice(iterator, most):
-                    batch.append(item)
-                    until = until or time.monotonic() + _HAND_OVER
-                    if time.monotonic() >= until:
-                        at_end = False
-                        break
-                else:
-                    at_end = len(batch) < most
-            except BaseException as raised:
-                error = raised
-            try:
-                self._loop.call_soon_threadsafe(_answer, future, (batch, error, at_end))
-            except RuntimeError:
-                return  # the loop is closed
+        error: BaseException | None = None
+        try:
+            iterator = iter(self._items)
+            while True:
+                self._allowed.acquire()
+                if self._closed:
+                    return
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    break
+                with self._lock:
+                    self._read.append(item)
+                    is_told, self._is_told = self._is_told, True
+                if not is_told:
+                    self._tell()
+        except BaseException as raised:
+            error = raised
+        with self._lock:
+            self._ended, self._error = True, error
+        self._tell()
 
-
-def _answer(future: asyncio.Future[_Batch], batch: _Batch) -> None:
-    if not future.done():
-        future.set_result(batch)
+    def _tell(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._some.set)

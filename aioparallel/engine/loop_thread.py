@@ -220,6 +220,7 @@ class ThreadedFlow(Generic[T, R]):
         self._fed_of_first = 0
         self._feeding = False
         self._asked = False
+        self._over: BaseException | None = None
         self._answers: queue.SimpleQueue[list[Outcome[T, R]] | BaseException | None] = queue.SimpleQueue()
 
     def feed(self, items: Sequence[T]) -> None:
@@ -258,6 +259,9 @@ class ThreadedFlow(Generic[T, R]):
     # -- in the loop ------------------------------------------------------------------------------------
 
     def _queue(self, items: Sequence[T], fed: Future[None]) -> None:
+        if self._over is not None:
+            fed.set_exception(self._over)
+            return
         self._lists.append((items, fed))
         self._pump()
 
@@ -303,6 +307,9 @@ class ThreadedFlow(Generic[T, R]):
         """Something may be there for whoever asked."""
         if not self._asked:
             return
+        if self._over is not None:
+            self._answers.put(self._over)
+            return
         self._asked = False  # on_room and on_ready may lead here again
         flow = self._flow
         if taken := flow.take():
@@ -315,11 +322,12 @@ class ThreadedFlow(Generic[T, R]):
     async def _end(self, error: BaseException) -> None:
         if self in self._thread._flows:
             self._thread._flows.discard(self)
-            await self._flow.close()
             self._lost(error)
+            await self._flow.close()
 
     def _lost(self, error: BaseException) -> None:
-        """Nobody will answer any more."""
+        """Whoever waits hears of it, and whoever comes."""
+        self._over = self._over or error
         while self._lists:
             fed = self._lists.popleft()[1]
             if not fed.done():
