@@ -63,16 +63,16 @@ def around(handler: Handler, middleware: Sequence[Middleware]) -> Handler:
 def check_middleware(middleware: Sequence[Middleware], *, takes: str = "the record") -> None:
     """Raises ConfigurationError for what cannot be called as middleware."""
     for one in middleware:
-        _check(one, "middleware", f"two arguments, {takes} and call_next", 2)
+        _check(one, "middleware", f"two arguments, {takes} and call_next", 2, takes)
 
 
 def check_handlers(handlers: Handlers, *, takes: str = "the record") -> None:
     """Raises ConfigurationError for what cannot be a handler."""
     if not isinstance(handlers, Mapping):
-        _check(handlers, "handler", f"one argument, {takes}", 1)
+        _check(handlers, "handler", f"one argument, {takes}", 1, takes)
         return
     for topic, handler in handlers.items():
-        _check(handler, f"handler for topic {topic!r}", "one argument, the record", 1)
+        _check(handler, f"handler for topic {topic!r}", f"one argument, {takes}", 1, takes)
 
 
 def _one_handler(handlers: Handlers, topics: set[str]) -> Handler:
@@ -85,7 +85,7 @@ def _one_handler(handlers: Handlers, topics: set[str]) -> Handler:
     return _by_topic(dict(handlers))
 
 
-def _check(function: object, name: str, wanted: str, arguments: int) -> None:
+def _check(function: object, name: str, wanted: str, arguments: int, takes: str) -> None:
     if not callable(function):
         raise ConfigurationError(name, function, f"must be an async function of {wanted}")
     try:
@@ -102,7 +102,7 @@ def _check(function: object, name: str, wanted: str, arguments: int) -> None:
             name,
             function,
             "must be an `async def` function, or a partial, a method, a `__call__` or a wrapper (functools.wraps) of "
-            "one; call a blocking function within one: `await asyncio.to_thread(function, record)`",
+            f"one; call a blocking function within one: `await asyncio.to_thread(function, {takes.removeprefix('the ')})`",
         )
 
 
