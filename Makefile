@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo bench test lint format unit unit-newer explore chaos load-memory load-hot load-partitions load-brokers load-failures clean
+.PHONY: help demo bench test lint format unit unit-newer explore chaos load-memory load-hot load-partitions load-brokers load-failures load-map clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -65,6 +65,9 @@ lint: $(VENV)/.dev  ## ruff, strict types, import direction
 
 load-memory: $(VENV)/.dev  ## 2,000,000 records behind a slow handler: memory is flat (2 minutes)
 	$(BIN)/python -m pytest tests/load/test_memory.py $(ARGS)
+
+load-map: $(VENV)/.dev  ## 10,000,000 items through parallel_map: memory is flat (2 minutes)
+	$(BIN)/python -m pytest -s tests/load/test_parallel_map.py $(ARGS)
 
 load-hot: $(VENV)/.dev  ## a hot key and a hot partition (2 minutes, wants a quiet machine)
 	$(BIN)/python -m pytest tests/load/test_hot_key.py tests/load/test_hot_partition.py $(ARGS)

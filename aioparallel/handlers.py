@@ -102,7 +102,8 @@ def _check(function: object, name: str, wanted: str, arguments: int, takes: str)
             name,
             function,
             "must be an `async def` function, or a partial, a method, a `__call__` or a wrapper (functools.wraps) of "
-            f"one; call a blocking function within one: `await asyncio.to_thread(function, {takes.removeprefix('the ')})`",
+            "one; call a blocking function within one: "
+            f"`await asyncio.to_thread(function, {takes.removeprefix('the ')})`",
         )
 
 
