@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from aioparallel.delivery.results import Result
 from aioparallel.engine.deferral import Deferral
-from aioparallel.engine.flow import FlowStats, Outcome
+from aioparallel.engine.flow import FlowStats, OnError, Outcome
 from aioparallel.engine.health import Health, Problem
+from aioparallel.engine.loop_thread import LoopThread, ThreadedFlow
 from aioparallel.engine.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
 from aioparallel.errors import (
     AioparallelError,
@@ -47,7 +48,7 @@ from aioparallel.errors import (
     RetryLater,
     TopicNotFound,
 )
-from aioparallel.handling import CallNext, Ordering
+from aioparallel.handling import CallNext, Handling, Ordering
 from aioparallel.mapping import ParallelMap, parallel_map
 from aioparallel.options import Options
 from aioparallel.policies import FailurePolicy, Producing, RetryPolicy
@@ -77,9 +78,11 @@ __all__ = [
     "FlowStats",
     "HandlerCancelled",
     "HandlerTimeout",
+    "Handling",
     "Health",
     "InvalidOutput",
     "LongestLane",
+    "LoopThread",
     "LoopThreadEnded",
     "NoCommittedOffset",
     "NoHandler",
@@ -87,6 +90,7 @@ __all__ = [
     "NotCommitted",
     "OffsetMapError",
     "OffsetOutOfRange",
+    "OnError",
     "Options",
     "Ordering",
     "Origin",
@@ -107,6 +111,7 @@ __all__ = [
     "RetryLater",
     "RetryPolicy",
     "Stats",
+    "ThreadedFlow",
     "TopicNotFound",
     "TopicPartition",
     "__version__",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import itertools
 import threading
 from collections.abc import AsyncIterable, Iterable
@@ -47,16 +48,25 @@ async def _room(flow: Flow[T, Any], room: asyncio.Event) -> int:
 async def _feed_plain(flow: Flow[T, Any], items: Iterable[T], room: asyncio.Event) -> None:
     iterator = iter(items)
     more = True
-    while more:
-        most = min(await _room(flow, room), _AT_ONCE)
-        batch: list[T] = []
-        try:
-            for item in itertools.islice(iterator, most):
-                batch.append(item)  # noqa: PERF402 - of list() nothing would be left where the iterator raises
-        finally:
-            flow.feed(batch)
-        more = len(batch) == most
-        await asyncio.sleep(0)
+    try:
+        while more:
+            most = min(await _room(flow, room), _AT_ONCE)
+            batch: list[T] = []
+            try:
+                for item in itertools.islice(iterator, most):
+                    batch.append(item)  # noqa: PERF402 - of list() nothing would be left where the iterator raises
+            finally:
+                flow.feed(batch)
+            more = len(batch) == most
+            await asyncio.sleep(0)
+    finally:
+        _close(iterator)
+
+
+def _close(iterator: object) -> None:
+    """A generator that is left early is closed where it was read, now. Anything else is the caller's."""
+    if inspect.isgenerator(iterator):
+        iterator.close()
 
 
 async def _feed_async(flow: Flow[T, Any], items: AsyncIterable[T], room: asyncio.Event) -> None:
@@ -74,15 +84,14 @@ async def _feed_async(flow: Flow[T, Any], items: AsyncIterable[T], room: asyncio
             if read % _AT_ONCE == 0:
                 await asyncio.sleep(0)  # one that never suspends would let nobody run
     finally:
-        close = getattr(iterator, "aclose", None)  # of an async generator: what it holds is closed now
-        if close is not None:
-            await close()
+        if inspect.isasyncgen(iterator):  # anything else is the caller's
+            await iterator.aclose()
 
 
 async def _feed_from_thread(flow: Flow[T, Any], items: Iterable[T], room: asyncio.Event) -> None:
     reader = _Reader(items)
     try:
-        while batch := await reader.read(await _room(flow, room)):
+        while batch := await reader.read(min(await _room(flow, room), _AT_ONCE)):
             flow.feed(cast("list[T]", batch))
     finally:
         reader.close()
@@ -138,7 +147,7 @@ class _Reader:
             while True:
                 self._allowed.acquire()
                 if self._closed:
-                    return
+                    break
                 try:
                     item = next(iterator)
                 except StopIteration:
@@ -148,6 +157,7 @@ class _Reader:
                     is_told, self._is_told = self._is_told, True
                 if not is_told:
                     self._tell()
+            _close(iterator)
         except BaseException as raised:
             error = raised
         with self._lock:

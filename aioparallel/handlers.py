@@ -86,6 +86,9 @@ def _one_handler(handlers: Handlers, topics: set[str]) -> Handler:
 
 
 def _check(function: object, name: str, wanted: str, arguments: int, takes: str) -> None:
+    if inspect.iscoroutine(function):
+        function.close()
+        raise ConfigurationError(name, function, "is a call of a function: give the function itself, without ()")
     if not callable(function):
         raise ConfigurationError(name, function, f"must be an async function of {wanted}")
     try:
@@ -97,6 +100,12 @@ def _check(function: object, name: str, wanted: str, arguments: int, takes: str)
     called: object = getattr(function, "__call__", None)  # noqa: B004 - of an object; a function has none of its own
     if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(called):
         raise ConfigurationError(name, function, "must be an `async def` function, this is a plain one with `yield`")
+    if getattr(function, "__name__", None) == "<lambda>":
+        raise ConfigurationError(
+            name,
+            function,
+            "must be an `async def` function, or a partial of one: what a lambda gives is not known before it is called",
+        )
     if not is_async(function):
         raise ConfigurationError(
             name,

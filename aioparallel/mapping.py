@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
+import inspect
+import logging
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
+from time import perf_counter
+from types import AsyncGeneratorType, TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
-from aioparallel.engine.flow import Flow, FlowStats, Label, OnError, Outcome
+from aioparallel.engine.flow import Flow, FlowStats, Label, OnError, Outcome, check_flow
+from aioparallel.engine.waiting import to_the_end
 from aioparallel.errors import ConfigurationError, ConsumerStateError
 from aioparallel.feeding import feed
 from aioparallel.handlers import check_handlers, check_middleware
@@ -20,11 +24,17 @@ from aioparallel.resources import Resources
 
 __all__ = ["ParallelMap", "parallel_map"]
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 R = TypeVar("R")
 
+# Seconds that a reader may take outcomes that are ready before the event loop turns.
+_TURN = 0.005
 # Outcomes taken from the flow at once, at most: they count as unread until the last of them is read.
 _AT_ONCE = 256
+# Seconds that an async source of items has to close when it is left early.
+_SOURCE_TIMEOUT = 10.0
 # Seconds for each resource to open.
 _OPEN_TIMEOUT = 30.0
 
@@ -73,21 +83,15 @@ def parallel_map(
     Raises ConfigurationError at once for what is wrong with any of them. Iterating raises what opening a resource, or
     iterating ``items``, raises; the latter when all that was read before has ended.
     """
+    if isinstance(handler, Mapping):
+        raise ConfigurationError("handler", handler, "must be one async function of the item")
     check_handlers(cast("Any", handler), takes="the item")
-    check_middleware(middleware, takes="the item")
+    _check_items(items, read_in_thread)
     if timeout is not None:
         check_time("timeout", timeout)
-    if retry is not None and not isinstance(retry, RetryPolicy):
-        raise ConfigurationError("retry", retry, "must be None, for a single attempt, or a RetryPolicy")
-    if key is not None and not _is_plain(key):
-        raise ConfigurationError("key", key, "must be a plain function of the item")
-    if label is not None and not _is_plain(label):
-        raise ConfigurationError("label", label, "must be a plain function of the item and its index")
-    if not isinstance(items, Iterable | AsyncIterable):
-        raise ConfigurationError("items", items, "must be iterable, or async iterable")
-    if read_in_thread and not isinstance(items, Iterable):
-        raise ConfigurationError("read_in_thread", read_in_thread, "is for plain iterables; this one is asynchronous")
-    check_choice("on_error", on_error, ("raise", "emit", "skip"))
+    _check_plain("key", key, "the item", 1)
+    _check_plain("label", label, "the item and its index", 2)
+    check_choice("in_order", in_order, (True, False))
     handling = Handling(
         ordering=Ordering.KEY if key is not None else Ordering.UNORDERED,
         order_by=key,
@@ -97,11 +101,33 @@ def parallel_map(
         middleware=middleware,
         resources=resources or {},
     )
+    check_middleware(middleware, takes="the item")
+    check_flow(handling, retry, on_error)
     return ParallelMap(_Plan(handler, items, handling, retry, on_error, in_order, label, read_in_thread))
 
 
-def _is_plain(function: object) -> bool:
-    return callable(function) and not is_async(function)
+def _check_items(items: object, read_in_thread: object) -> None:
+    if isinstance(items, str | bytes):
+        raise ConfigurationError("items", items, "is one text, and would be read letter by letter: put it into a list")
+    if not isinstance(items, Iterable | AsyncIterable):
+        hint = "; a generator function is called first: f()" if callable(items) else ""
+        raise ConfigurationError("items", items, f"must be iterable, or async iterable{hint}")
+    check_choice("read_in_thread", read_in_thread, (True, False))
+    if read_in_thread and not isinstance(items, Iterable):
+        raise ConfigurationError("read_in_thread", read_in_thread, "is for plain iterables; this one is asynchronous")
+
+
+def _check_plain(name: str, function: object, wanted: str, arguments: int) -> None:
+    if function is None:
+        return
+    if not callable(function) or is_async(function):
+        raise ConfigurationError(name, function, f"must be a plain function of {wanted}")
+    try:
+        inspect.signature(function).bind(*[None] * arguments)
+    except TypeError as error:
+        raise ConfigurationError(name, function, f"must take {wanted} ({error})") from None
+    except ValueError:
+        pass  # a callable without a signature, e.g. one written in C
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +146,31 @@ class ParallelMap(Generic[T, R]):
     """What :func:`parallel_map` gives: outcomes to be iterated once, with ``async for``.
 
     Left early (``break``, an error in the loop's body, a cancellation) it cancels what runs and closes what it opened,
-    soon; as ``async with parallel_map(...) as outcomes:`` it has done so when the block is left.
+    in the next turns of the event loop. As ``async with parallel_map(...) as outcomes:`` it has done so when the block
+    is left; within the block a ``break`` ends nothing, and another ``async for`` goes on.
     """
 
     def __init__(self, plan: _Plan[T, R]) -> None:
+        self._name = getattr(plan.handler, "__qualname__", repr(plan.handler))
         self._running = _Running[T, R]()
-        # No part of it knows this object, so that the generator is closed as soon as nobody iterates.
-        self._outcomes = _outcomes(plan, self._running)
+        # No part of it knows this object, and outside of `async with` only who iterates holds it: so it is closed as
+        # soon as nobody does.
+        stream = cast("AsyncGeneratorType[Outcome[T, R], None]", _outcomes(plan, self._running))
+        self._stream: AsyncGeneratorType[Outcome[T, R], None] | None = stream
+        self._given = weakref.ref(stream)
+        self._is_entered = False
 
     def __aiter__(self) -> AsyncGenerator[Outcome[T, R], None]:
-        return self._outcomes
+        """Raises ConsumerStateError where it was iterated before, or closed."""
+        stream = self._stream
+        if stream is None or stream.ag_frame is None:
+            raise ConsumerStateError(f"{self!r}: its outcomes come once; call parallel_map() again")
+        if not self._is_entered:
+            self._stream = None
+        return stream
 
     async def __aenter__(self) -> Self:
+        self._is_entered = True
         return self
 
     async def __aexit__(
@@ -140,65 +179,135 @@ class ParallelMap(Generic[T, R]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End it: cancel what runs, close what was opened."""
-        await self._outcomes.aclose()
+        """End it: cancel what runs, close what was opened. Whoever iterates meanwhile comes to the end."""
+        stream = self._given()
+        if stream is None:
+            return
+        if stream.ag_running:
+            await self._running.end()
+        else:
+            await stream.aclose()
 
     def stats(self) -> FlowStats:
         """Counts of items. Raises ConsumerStateError before the first outcome was asked for."""
         if self._running.flow is None:
-            raise ConsumerStateError("nothing runs yet, so there are no statistics: iterate it first")
+            raise ConsumerStateError(f"{self!r}: nothing runs yet, so there are no statistics: iterate it first")
         return self._running.flow.stats()
+
+    def __repr__(self) -> str:
+        stream = self._given()
+        if stream is None or stream.ag_frame is None:
+            state = "over"
+        else:
+            state = 'to be read with "async for"' if self._running.flow is None else "running"
+        return f"<parallel_map of {self._name}, {state}>"
 
 
 class _Running(Generic[T, R]):
-    """What runs, once it does."""
+    """What runs, once it does, and how to end it from outside."""
 
     def __init__(self) -> None:
         self.flow: Flow[T, R] | None = None
+        self.ready = asyncio.Event()
+        """There may be something to take, or to end."""
+        self.is_unwanted = False
+        self.over = asyncio.Event()
+
+    async def end(self) -> None:
+        """Returns when it is over."""
+        self.is_unwanted = True
+        self.ready.set()
+        await self.over.wait()
 
 
 async def _outcomes(plan: _Plan[T, R], running: _Running[T, R]) -> AsyncGenerator[Outcome[T, R], None]:
-    handling = plan.handling
+    handling, ready, room = plan.handling, running.ready, asyncio.Event()
     at_once = max(1, min(_AT_ONCE, (handling.max_buffered + handling.max_concurrency) // 4))
     resources = Resources(handling.resources)
+    flow: Flow[T, R] | None = None
+    feeding: asyncio.Task[None] | None = None
+
+    def make() -> Flow[T, R]:
+        resources.reach()  # in a context of its own, which handlers copy
+        return Flow(
+            plan.handler,
+            handling,
+            retry=plan.retry,
+            on_error=plan.on_error,
+            in_order=plan.in_order,
+            on_ready=ready.set,
+            on_room=room.set,
+            label=plan.label,
+        )
+
     try:
         await resources.open(_OPEN_TIMEOUT)
-        ready, room = asyncio.Event(), asyncio.Event()
-
-        def make() -> Flow[T, R]:
-            resources.reach()  # in a context of its own, which handlers copy
-            return Flow(
-                plan.handler,
-                handling,
-                retry=plan.retry,
-                on_error=plan.on_error,
-                in_order=plan.in_order,
-                on_ready=ready.set,
-                on_room=room.set,
-                label=plan.label,
-            )
-
         flow = running.flow = contextvars.copy_context().run(make)
         feeding = asyncio.get_running_loop().create_task(
             feed(flow, plan.items, room, in_thread=plan.read_in_thread), name="aioparallel-feeding"
         )
-        try:
-            while True:
-                taken = flow.take(at_once)
-                if not taken:
-                    if flow.finished:
-                        break
-                    ready.clear()
-                    await ready.wait()
-                for outcome in taken:
-                    yield outcome
-            if flow.failure is not None:
-                raise flow.failure
+        turn = perf_counter() + _TURN
+        while not running.is_unwanted:
+            taken = flow.take(at_once)
+            if not taken:
+                if flow.finished:
+                    break
+                ready.clear()
+                await ready.wait()
+            for outcome in taken:
+                yield outcome
+                if perf_counter() > turn:  # whoever reads what is ready never waits, and so nobody else would run
+                    await asyncio.sleep(0)
+                    turn = perf_counter() + _TURN
+        if flow.failure is not None:
+            raise _raisable(flow.failure)
+        if not running.is_unwanted:
             await feeding  # raises what reading has raised
-        finally:
-            feeding.cancel()
-            await flow.close()
-            with contextlib.suppress(BaseException):
-                await feeding
     finally:
-        await resources.close()
+        if flow is not None:
+            flow.failure = None  # its traceback holds this frame, which holds the flow
+        await to_the_end(_end(flow, feeding, resources, running.over))
+
+
+def _raisable(failure: BaseException) -> BaseException:
+    """A generator may not raise these two: the interpreter would say so, and not of which item they are."""
+    if not isinstance(failure, StopIteration | StopAsyncIteration):
+        return failure
+    error = RuntimeError(f"the handler raised {failure!r}")
+    error.__cause__ = failure
+    for note in getattr(failure, "__notes__", ()):
+        error.add_note(note)
+    return error
+
+
+async def _end(
+    flow: Flow[Any, Any] | None, feeding: asyncio.Task[None] | None, resources: Resources, over: asyncio.Event
+) -> None:
+    try:
+        if flow is not None and feeding is not None:
+            await _end_running(flow, feeding)
+    finally:
+        try:
+            await resources.close()
+        finally:
+            over.set()
+
+
+async def _end_running(flow: Flow[Any, Any], feeding: asyncio.Task[None]) -> None:
+    had_ended = feeding.done()
+    if not feeding.cancelling():  # it was, where the loop shuts down: not twice, amid the source's own closing
+        feeding.cancel()
+    try:
+        await flow.close()
+    finally:
+        await asyncio.wait((feeding,), timeout=_SOURCE_TIMEOUT)
+        if not feeding.done():
+            logger.error(
+                "the source of items did not close within %g s, and ignores that it was cancelled; it is left behind",
+                _SOURCE_TIMEOUT,
+                extra={"action": "source_abandoned"},
+            )
+        elif not feeding.cancelled() and (error := feeding.exception()) is not None and not had_ended:
+            logger.warning(
+                "the source of items failed while it was closed", exc_info=error, extra={"action": "source_failed"}
+            )

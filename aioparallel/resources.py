@@ -46,8 +46,9 @@ def resource(name: str, kind: type[T] = object) -> T:  # type: ignore[assignment
 
 
 def reach(opened: Mapping[str, object]) -> None:
-    """Let :func:`resource` find these in the current context, and in those copied from it."""
-    _reachable.set(opened)
+    """Let :func:`resource` find these in the current context, and in those copied from it; beside those that can be
+    found there already, of a handler that this is within."""
+    _reachable.set({**_reachable.get({}), **opened})
 
 
 class Resources:

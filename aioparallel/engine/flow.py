@@ -7,10 +7,14 @@ so a slow reader slows the source down and no handler ever waits for room.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import sys
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from time import perf_counter
+from types import CoroutineType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 from aioparallel.engine.failure_log import FailureLog
@@ -20,12 +24,13 @@ from aioparallel.engine.outlets import Done, NoOutlet
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
+from aioparallel.errors import ConfigurationError, HandlerCancelled
 from aioparallel.handlers import Handler, around, coroutine_handler
-from aioparallel.handling import Handling, Ordering
+from aioparallel.handling import Handling, Ordering, check_choice
 from aioparallel.policies import Patience, RetryPolicy
 from aioparallel.records import Record
 
-__all__ = ["Flow", "FlowStats", "Label", "OnError", "Outcome"]
+__all__ = ["Flow", "FlowStats", "Label", "OnError", "Outcome", "check_flow"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -112,7 +117,7 @@ class _Items(Source):
             try:
                 return self._label(item, index)
             except Exception as error:
-                return f"item {index} (its label failed: {error!r})"
+                return f"item {index} (its label raised {type(error).__name__})"
         return f"item {index}"
 
 
@@ -124,6 +129,22 @@ class _ItemLog(FailureLog):
     def following(self, decision: Decision) -> str | None:
         """An outcome, and what is raised, tell of the end by themselves."""
         return self._at_the_end if decision.delay is None else super().following(decision)
+
+
+def check_flow(handling: Handling, retry: RetryPolicy | None, on_error: OnError) -> None:
+    """Raises ConfigurationError for what a flow cannot be made of."""
+    if not isinstance(handling, Handling):
+        raise ConfigurationError("handling", handling, "must be a Handling(...)")
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise ConfigurationError("retry", retry, "must be None, for a single attempt, or a RetryPolicy")
+    check_choice("on_error", on_error, ("raise", "emit", "skip"))
+
+
+def _note(error: BaseException, text: str) -> None:
+    """Some exceptions take no notes, and one object may be raised for many items."""
+    with contextlib.suppress(Exception):
+        if text not in getattr(error, "__notes__", ()):
+            error.add_note(text)
 
 
 class Flow(Generic[T, R]):
@@ -146,6 +167,7 @@ class Flow(Generic[T, R]):
         on_room: Callable[[], None],
         label: Label | None = None,
     ) -> None:
+        check_flow(handling, retry, on_error)
         self._on_error = on_error
         self._on_ready = on_ready
         self._on_room = on_room
@@ -153,7 +175,7 @@ class Flow(Generic[T, R]):
         self._bound = handling.max_buffered + handling.max_concurrency
         self._closing_time = handling.drain_timeout
         self._source = _Items(label)
-        self._ready: list[Outcome[T, R]] = []  # to be taken
+        self._ready: deque[Outcome[T, R]] = deque()  # to be taken
         # With in_order: those that have ended before one in front of them; None in the place of one left out.
         self._early: dict[int, Outcome[T, R] | None] | None = {} if in_order else None
         self._next = 0  # the index of the next outcome, with in_order
@@ -162,7 +184,8 @@ class Flow(Generic[T, R]):
         self._outstanding = 0  # fed, and the outcome not read
         self._lent = 0  # outcomes of the last take()
         self._failed = 0
-        self._ended = False
+        self.ended = False
+        """Whether :meth:`end` was called."""
         self.failure: BaseException | None = None
         """What has ended it before its time."""
         signals = Signals()
@@ -172,13 +195,17 @@ class Flow(Generic[T, R]):
             ordering = Ordering.UNORDERED
         handle = around(cast("Handler", handler), handling.middleware)
         handle = around(cast("Handler", handler), handling.middleware)
+        self._log = _ItemLog(on_error)
         self._processor = Processor(
             self._told(cast("Callable[[T], Awaitable[R]]", coroutine_handler(handle))),
-            dataclasses.replace(handling, ordering=ordering, order_by=None),
+            # All that is fed may wait for its next attempt: what bounds it is the room.
+            dataclasses.replace(
+                handling, ordering=ordering, order_by=None, max_parked=self._bound + 2 * handling.max_concurrency
+            ),
             Patience(retry or _ONE_ATTEMPT, "dead_letter"),
             signals,
             disposal=_Failed(self),
-            log=_ItemLog(on_error),
+            log=self._log,
         )
         self._scheduler = self._processor.scheduler
 
@@ -191,7 +218,7 @@ class Flow(Generic[T, R]):
 
     def feed(self, items: Sequence[T]) -> None:
         """Run these, after those before. Raises ValueError where there is no room for them."""
-        if self._ended:
+        if self.ended:
             raise ValueError("no more items were to come: end() was called")
         if self.failure is not None:
             return  # nobody will read of them
@@ -199,6 +226,13 @@ class Flow(Generic[T, R]):
             raise ValueError(f"{len(items)} items for a room of {self.room}")
         first, self._fed = self._fed, self._fed + len(items)
         self._outstanding += len(items)
+        try:
+            self._admit(items, first)
+        except BaseException as error:  # a key whose == raises, amid the lanes: nobody can tell what is where
+            self._fail(error)
+            raise
+
+    def _admit(self, items: Sequence[T], first: int) -> None:
         records, new, key = [], _Item.__new__, self._key
         without_key: list[tuple[Record[Any, Any], Exception]] = []
         for index, item in enumerate(items, first):
@@ -210,9 +244,15 @@ class Flow(Generic[T, R]):
             else:
                 try:
                     record.key = key(item)
+                    if type(record.key) is CoroutineType:  # each would be a key of its own
+                        record.key.close()
+                        raise TypeError("the key function gave a coroutine: it must be a plain function")  # noqa: TRY301
                     hash(record.key)
                 except Exception as error:
                     without_key.append((record, error))
+                    continue
+                except asyncio.CancelledError:  # nothing is awaited here, so it is the function's own
+                    without_key.append((record, HandlerCancelled()))
                     continue
             records.append(record)
         self._processor.admit(self._source, records)
@@ -221,13 +261,14 @@ class Flow(Generic[T, R]):
 
     def end(self) -> None:
         """Nothing more will be fed."""
-        self._ended = True
+        self.ended = True
         if not self._outstanding:
             self._on_ready()
 
     def _key_failed(self, record: Record[Any, Any], error: Exception) -> None:
         record._source = self._source
-        error.add_note(f"from the key function, for {record.place}: a key is any hashable value, or None for no order")
+        _note(error, f"from the key function, for {record.place}: a key is any hashable value, or None for no order")
+        self._log.decided(record, error, Decision(end="dead_letter"), time.monotonic())
         self._end_badly(record, error, attempts=0, seconds=0.0)
 
     # -- out --------------------------------------------------------------------------------------------
@@ -240,17 +281,17 @@ class Flow(Generic[T, R]):
             self._on_room()
         ready = self._ready
         if at_most >= len(ready):
-            self._ready = []
+            taken = list(ready)
+            ready.clear()
         else:
-            self._ready = ready[at_most:]
-            del ready[at_most:]
-        self._lent = len(ready)
-        return ready
+            taken = [ready.popleft() for _ in range(at_most)]
+        self._lent = len(taken)
+        return taken
 
     @property
     def finished(self) -> bool:
         """Whether all that was fed has been read, and nothing more will come; or :attr:`failure` has ended it."""
-        return self.failure is not None or (self._ended and not self._outstanding - self._lent)
+        return self.failure is not None or (self.ended and not self._outstanding - self._lent)
 
     def stats(self) -> FlowStats:
         """A snapshot. Takes time by the number of keys in work."""
@@ -271,9 +312,14 @@ class Flow(Generic[T, R]):
 
     async def close(self) -> None:
         """Cancel what runs and wait for it, ``drain_timeout`` seconds at most; start nothing more. Outcomes that nobody
-        has taken are lost."""
-        self._scheduler.pause()
+        has taken are lost, and nothing of the items is kept: an error may outlive the flow, and hold it."""
+        self._scheduler.stop(self._source)
         await self._processor.close(self._closing_time)
+        self._scheduler.drop(self._source)
+        self._ready.clear()
+        self._began.clear()
+        if self._early:
+            self._early.clear()
 
     # -- how items end ----------------------------------------------------------------------------------
 
@@ -314,6 +360,8 @@ class Flow(Generic[T, R]):
             self._next += 1
             if following is not None:
                 ready.append(following)
+            else:
+                self._left_out()
         if not count and ready:
             self._on_ready()
 
@@ -325,16 +373,21 @@ class Flow(Generic[T, R]):
         elif self._on_error == "skip":
             if self._early is not None:
                 self._give_in_order(record.offset, None)
-            self._outstanding -= 1
-            self._on_room()
-            if self.finished:
-                self._on_ready()
+            else:
+                self._left_out()
         else:
-            times = f"{attempts} attempt{'s' if attempts != 1 else ''}"
-            error.add_note(
-                f'{record.place} failed for good after {times}; on_error="emit" or "skip" goes on without it'
-            )
+            if attempts:  # else it was the key function, and a note says so
+                times = f"{attempts} attempt{'s' if attempts > 1 else ''}"
+                more = 'on_error="emit" or "skip" goes on without it'
+                _note(error, f"{record.place} failed for good after {times}; {more}")
             self._fail(error)
+
+    def _left_out(self) -> None:
+        """An item whose outcome nobody will read."""
+        self._outstanding -= 1
+        self._on_room()
+        if self.finished:
+            self._on_ready()
 
     def _fail(self, error: BaseException) -> None:
         if self.failure is None:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures.thread  # noqa: F401 - see _at_exit
+import contextlib
 import contextvars
 import os
 import queue
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from aioparallel.engine.flow import Flow, FlowStats, Label, OnError, Outcome
-from aioparallel.errors import LoopThreadEnded
+from aioparallel.engine.flow import Flow, FlowStats, Label, OnError, Outcome, check_flow
+from aioparallel.errors import ConsumerStateError, LoopThreadEnded
 from aioparallel.event_loop import loop_factory
 from aioparallel.handlers import check_handlers
 from aioparallel.handling import Handling, Resource
@@ -89,6 +91,7 @@ class LoopThread:
         Opens those of the resources that no flow before has opened; raises what that raises, or ConfigurationError.
         """
         check_handlers(cast("Any", handler), takes="the item")
+        check_flow(handling, retry, on_error)
         made: ThreadedFlow[T, R] = ThreadedFlow(self)
 
         async def make() -> None:
@@ -108,6 +111,7 @@ class LoopThread:
                 )
 
             made._flow = contextvars.Context().run(begin)
+            made._at_once = max(1, (handling.max_buffered + handling.max_concurrency) // 2)
             self._flows.add(made)
 
         self.run(make())
@@ -115,13 +119,22 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run it in the loop, wait for it, and give what it gives or raises."""
+        begun: list[asyncio.Task[T]] = []
         try:
-            return cast("T", self.ask(self._start, work))
+            return cast("T", self.ask(self._start, work, begun))
+        except BaseException:
+            if begun:  # Ctrl-C, say: the loop's own work is not this thread's to close
+                with contextlib.suppress(LoopThreadEnded):
+                    self.call(begun[0].cancel)
+            raise
         finally:
-            work.close()  # it may not have begun
+            if not begun:
+                work.close()
 
     def ask(self, function: Callable[..., object], *arguments: object) -> Any:
-        """Call it in the loop with a future besides, and wait for what that is told. Raises LoopThreadEnded."""
+        """Call it in the loop with a future besides, and wait for what that is told. Raises LoopThreadEnded, and
+        ConsumerStateError within the loop itself."""
+        self.expect_other_thread()
         future: Future[Any] = Future()
         self._waiting.add(future)
         try:
@@ -129,6 +142,13 @@ class LoopThread:
             return future.result()
         finally:
             self._waiting.discard(future)
+
+    def expect_other_thread(self) -> None:
+        """Who would wait for the loop within it waits for ever. Raises ConsumerStateError."""
+        if threading.current_thread() is self._thread:
+            raise ConsumerStateError(
+                "a LoopThread cannot be waited for within its own event loop: use parallel_map() in a handler"
+            )
 
     def call(self, function: Callable[..., object], *arguments: object) -> None:
         """Call it in the loop, soon. Raises LoopThreadEnded."""
@@ -141,8 +161,10 @@ class LoopThread:
 
     def close(self) -> None:
         """Close what was opened, and end. Flows that are not closed raise at their readers."""
+        self.expect_other_thread()
         if self._pid == os.getpid() and self.is_alive:
-            self.call(self._loop.stop)
+            with contextlib.suppress(LoopThreadEnded):
+                self.call(self._loop.stop)
             self._thread.join(_CLOSE_TIMEOUT)
 
     # -- in the thread ----------------------------------------------------------------------------------
@@ -171,8 +193,10 @@ class LoopThread:
                 flow._lost(self._gone())
 
     async def _end(self) -> None:
-        for flow in list(self._flows):
-            await flow._end(self._gone())
+        flows = list(self._flows)
+        for flow in flows:
+            flow._lost(self._gone())
+        await asyncio.gather(*(flow._end(self._gone()) for flow in flows), return_exceptions=True)
         while self._opened:
             _, resources = self._opened.popitem()
             await resources.close()
@@ -182,7 +206,7 @@ class LoopThread:
         error.__cause__ = self._ended
         return error
 
-    def _start(self, work: Coroutine[Any, Any, T], future: Future[T]) -> None:
+    def _start(self, work: Coroutine[Any, Any, T], begun: list[asyncio.Task[T]], future: Future[T]) -> None:
         def done(task: asyncio.Task[T]) -> None:
             if future.done():
                 return
@@ -193,7 +217,8 @@ class LoopThread:
             else:
                 future.set_result(task.result())
 
-        self._loop.create_task(work).add_done_callback(done)
+        begun.append(self._loop.create_task(work))
+        begun[0].add_done_callback(done)
 
     async def _open(self, factories: Mapping[str, Resource]) -> dict[str, object]:
         async with self._opening:
@@ -209,6 +234,10 @@ class LoopThread:
             return {name: self._opened[name].opened[name] for name in factories}
 
 
+class _End(BaseException):
+    """Everything was taken. Never raised."""
+
+
 class ThreadedFlow(Generic[T, R]):
     """A flow of a :class:`LoopThread`. One thread reads it, one (the same, or another) feeds it."""
 
@@ -220,13 +249,17 @@ class ThreadedFlow(Generic[T, R]):
         self._fed_of_first = 0
         self._feeding = False
         self._asked = False
+        self._at_once = 1  # half of the bound: while these are read, there is room for as many
         self._over: BaseException | None = None
-        self._answers: queue.SimpleQueue[list[Outcome[T, R]] | BaseException | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[list[Outcome[T, R]] | BaseException] = queue.SimpleQueue()
 
-    def feed(self, items: Sequence[T]) -> None:
+    def feed(self, items: Iterable[T]) -> None:
         """Run these, after those before. Returns when all of them are in, so it waits for the reader where there is no
-        room. Raises LoopThreadEnded."""
-        self._thread.ask(self._queue, items)
+        room: where one thread does both, feed no more than ``max_buffered`` before each :meth:`take`.
+
+        Raises LoopThreadEnded, and ValueError after :meth:`end`.
+        """
+        self._thread.ask(self._queue, items if isinstance(items, list | tuple | range) else list(items))
 
     def end(self) -> None:
         """Nothing more will be fed."""
@@ -238,11 +271,18 @@ class ThreadedFlow(Generic[T, R]):
 
         Raises what has ended the flow, or LoopThreadEnded.
         """
+        self._thread.expect_other_thread()
+        if self._over is not None and self._answers.empty():
+            return self._answer_of(self._over)
         self._thread.call(self._ask)
-        answer = self._answers.get()
+        return self._answer_of(self._answers.get())
+
+    def _answer_of(self, answer: list[Outcome[T, R]] | BaseException) -> list[Outcome[T, R]]:
+        if isinstance(answer, _End):
+            return []
         if isinstance(answer, BaseException):
             raise answer
-        return answer or []
+        return answer
 
     def stats(self) -> FlowStats:
         """Counts of items."""
@@ -259,8 +299,11 @@ class ThreadedFlow(Generic[T, R]):
     # -- in the loop ------------------------------------------------------------------------------------
 
     def _queue(self, items: Sequence[T], fed: Future[None]) -> None:
-        if self._over is not None:
+        if self._over is not None and not isinstance(self._over, _End):
             fed.set_exception(self._over)
+            return
+        if self._flow.ended:
+            fed.set_exception(ValueError("no more items were to come: end() was called"))
             return
         self._lists.append((items, fed))
         self._pump()
@@ -281,23 +324,26 @@ class ThreadedFlow(Generic[T, R]):
             items, fed = self._lists[0]
             first = self._fed_of_first
             batch = items[first : first + flow.room]
-            if first + len(batch) < len(items) and flow.failure is None:
-                if batch:
-                    self._fed_of_first += len(batch)
-                    flow.feed(batch)
-                    continue
+            is_last = first + len(batch) >= len(items) or flow.failure is not None
+            if not is_last and not batch:
                 return
-            self._lists.popleft()
-            self._fed_of_first = 0
+            self._fed_of_first = first + len(batch)
+            error: BaseException | None = None
             try:
                 flow.feed(batch)
-            except Exception as error:
-                fed.set_exception(error)
-            else:
-                fed.set_result(None)
+            except BaseException as raised:
+                error = raised
+            if error is not None or is_last:
+                self._lists.popleft()
+                self._fed_of_first = 0
+                if error is None:
+                    fed.set_result(None)
+                else:
+                    fed.set_exception(error)
 
     def _end_of_input(self) -> None:
         self._flow.end()
+        self._refuse(ValueError("end() was called while this list waited for room"))
 
     def _ask(self) -> None:
         self._asked = True
@@ -307,32 +353,37 @@ class ThreadedFlow(Generic[T, R]):
         """Something may be there for whoever asked."""
         if not self._asked:
             return
-        if self._over is not None:
-            self._answers.put(self._over)
-            return
         self._asked = False  # on_room and on_ready may lead here again
         flow = self._flow
-        if taken := flow.take():
+        if self._over is not None:
+            self._answers.put(self._over)
+        elif taken := flow.take(self._at_once):
             self._answers.put(taken)
         elif flow.finished:
-            self._answers.put(flow.failure)
+            self._thread._loop.create_task(self._end(flow.failure or _End()))  # nobody has to close it
         else:
             self._asked = True
 
     async def _end(self, error: BaseException) -> None:
         if self in self._thread._flows:
-            self._thread._flows.discard(self)
             self._lost(error)
+            self._thread._flows.discard(self)
             await self._flow.close()
 
     def _lost(self, error: BaseException) -> None:
         """Whoever waits hears of it, and whoever comes."""
-        self._over = self._over or error
+        if self._over is None:
+            self._over = error
+            self._refuse(error)
+            self._answers.put(error)
+
+    def _refuse(self, error: BaseException) -> None:
+        """What waits for room is not fed any more."""
+        self._fed_of_first = 0
         while self._lists:
             fed = self._lists.popleft()[1]
             if not fed.done():
                 fed.set_exception(error)
-        self._answers.put(error)
 
 
 def _after_fork() -> None:
@@ -349,4 +400,6 @@ def _at_exit() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_at_exit)
+# Before the interpreter waits for threads: one of them may wait in feed(). And before the executor's own end, which was
+# registered when it was imported: what is closed then may use it.
+getattr(threading, "_register_atexit", atexit.register)(_at_exit)

@@ -80,10 +80,9 @@ def measured(records: Sequence[Record]) -> Sequence[Record]:
     """These records, each with its size: bytes of its key, value and headers."""
     for record in records:
         key, value = record.key, record.value
-        size = (len(key) if key else 0) + (len(value) if value else 0)
+        record._size = (len(key) if key else 0) + (len(value) if value else 0)
         if record.headers:
-            size += sum([len(name) + (0 if held is None else len(held)) for name, held in record.headers])
-        record._size = size
+            record._size += sum([len(name) + (0 if held is None else len(held)) for name, held in record.headers])
     return records
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import gc
 import logging
 import re
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from aioparallel import ConfigurationError, ConsumerStateError, ParallelMap, RetryPolicy, parallel_map, resource
-from aioparallel.errors import HandlerTimeout, Reject
+from aioparallel.errors import HandlerCancelled, HandlerTimeout, Reject
 
 
 async def double(number: int) -> int:
@@ -164,6 +167,14 @@ async def test_keys_that_fail() -> None:
         ({"on_error": "yield"}, "on_error='yield': must be one of raise, emit, skip"),
         ({"middleware": [double]}, "must take two arguments, the item and call_next"),
         ({"label": 3}, "label=3: must be a plain function of the item and its index"),
+        ({"label": lambda item: item}, "must take the item and its index"),
+        ({"key": lambda: 3}, "must take the item"),
+        ({"handler": {"a": double}}, "must be one async function of the item"),
+        ({"handler": lambda n: double(n)}, "what a lambda gives is not known before it is called"),
+        ({"items": "http://one"}, "is one text, and would be read letter by letter: put it into a list"),
+        ({"items": range}, "a generator function is called first: f()"),
+        ({"middleware": None}, "middleware=None: must be async functions"),
+        ({"in_order": "yes"}, "in_order='yes': must be one of True, False"),
     ],
 )
 async def test_mistakes_are_refused_at_once(given: dict[str, Any], said: str) -> None:
@@ -346,3 +357,311 @@ def test_no_kafka_client_is_loaded() -> None:
     code = "import sys, aioparallel; print([m for m in sys.modules if m in ('aiokafka', 'zstandard', 'cramjam')])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+async def test_a_call_in_place_of_a_function() -> None:
+    """The commonest slip: it says so, and no coroutine is left behind."""
+    with pytest.raises(ConfigurationError, match=r"give the function itself, without \(\)"):
+        parallel_map(double(1), [1])  # type: ignore[arg-type]
+
+
+class Awkward:
+    """A key that cannot be compared."""
+
+    def __hash__(self) -> int:
+        return 1
+
+    def __eq__(self, other: object) -> bool:
+        raise ArithmeticError("not comparable")
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    """Takes no notes."""
+
+    number: int
+
+
+def cancelled(number: int) -> int:
+    raise asyncio.CancelledError
+
+
+def frozen(number: int) -> int:
+    raise Frozen(number)
+
+
+async def test_keys_that_cannot_be_compared_end_it() -> None:
+    """Amid the lanes nobody can tell any more what is where."""
+    with pytest.raises(ArithmeticError, match="not comparable"):
+        await read(parallel_map(double, range(5), key=lambda n: Awkward(), on_error="emit"), [])
+    assert tasks() == 1
+
+
+async def test_keys_that_fail_in_their_own_ways() -> None:
+    """Cancelled errors, exceptions that take no notes, coroutines: all of them the items' own failures."""
+    for key, kind in ((cancelled, HandlerCancelled), (frozen, Frozen), (double, TypeError)):
+        given = [
+            outcome
+            async for outcome in parallel_map(
+                double,
+                range(3),
+                key=lambda n, key=key: key(n),  # type: ignore[misc]
+                on_error="emit",
+                label=lambda item, index: 1 / 0,  # type: ignore[arg-type, return-value]
+            )
+        ]
+        assert [type(outcome.error) for outcome in given] == [kind] * 3
+
+
+async def test_errors_that_take_no_notes_are_raised_as_they_are() -> None:
+    """Not what adding the note has raised."""
+
+    async def fail(number: int) -> None:
+        raise Frozen(number)
+
+    with pytest.raises(Frozen):
+        await read(parallel_map(fail, [1]), [])
+
+
+async def test_what_a_generator_may_not_raise() -> None:
+    """It is said which item it was."""
+
+    async def fail(number: int) -> None:
+        raise StopAsyncIteration
+
+    with pytest.raises(RuntimeError, match="the handler raised StopAsyncIteration") as raised:
+        await read(parallel_map(fail, [1]), [])
+    assert "item 0 failed for good" in raised.value.__notes__[0]
+
+
+async def test_left_out_items_count_until_their_turn() -> None:
+    """In input order, behind a slow item: the source is not read without bound."""
+    slow = asyncio.Event()
+    numbers = 0
+
+    def source() -> Iterator[int]:
+        nonlocal numbers
+        for number in range(10_000):
+            numbers += 1
+            yield number
+
+    async def handle(number: int) -> int:
+        if number == 0:
+            await slow.wait()
+        else:
+            raise ValueError
+        return number
+
+    options: dict[str, Any] = {"on_error": "skip", "in_order": True, "max_buffered": 15, "max_concurrency": 5}
+    given: list[int] = []
+    reading = asyncio.ensure_future(read(parallel_map(handle, source(), **options), given))
+    for _ in range(500):
+        await asyncio.sleep(0)
+    assert numbers <= 20
+    slow.set()
+    await reading
+    assert given == [0]
+    assert numbers == 10_000
+
+
+async def test_a_reader_that_never_waits_lets_others_run() -> None:
+    """The event loop turns every few milliseconds, though outcomes are ready all the time and the body blocks."""
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    other = asyncio.ensure_future(turn())
+    async with parallel_map(double, range(0, 200, 2)) as outcomes:
+        async for outcome in outcomes:
+            if outcome.index == 0:
+                for _ in range(20):
+                    await asyncio.sleep(0)  # until all are ready
+                turns = 0
+            time.sleep(0.001)  # noqa: ASYNC251 - as a body does that writes to a file
+    other.cancel()
+    assert turns > 5
+
+
+async def test_break_with_a_variable_ends_it() -> None:
+    """Only ``async with`` holds it open; and its outcomes come once."""
+    outcomes = parallel_map(forever, range(100), max_concurrency=10, timeout=0.001, on_error="emit")
+    async for _ in outcomes:
+        break
+    async with asyncio.timeout(10):
+        while tasks() > 1:
+            await asyncio.sleep(0.001)
+    with pytest.raises(ConsumerStateError, match="come once; call parallel_map"):
+        aiter(outcomes)
+    assert outcomes.stats().parked == outcomes.stats().in_flight == outcomes.stats().buffered == 0
+    assert repr(outcomes) == "<parallel_map of forever, over>"
+    async with parallel_map(double, range(10)) as held:
+        async for _ in held:
+            break
+        assert len([outcome async for outcome in held]) == 9
+    with pytest.raises(ConsumerStateError):
+        aiter(held)
+
+
+async def test_closing_while_another_task_iterates() -> None:
+    """The other one comes to the end."""
+    outcomes = parallel_map(forever, range(100), max_concurrency=10)
+    given: list[int] = []
+    reading = asyncio.ensure_future(read(outcomes, given))
+    await asyncio.sleep(0.01)
+    assert repr(outcomes) == "<parallel_map of forever, running>"
+    await outcomes.aclose()
+    await reading
+    assert tasks() == 1
+
+
+async def test_a_cancellation_while_it_closes_is_not_lost() -> None:
+    """All is closed, in order and to the end, and then the cancellation goes on."""
+    events: list[str] = []
+
+    def resource_named(name: str) -> Any:
+        @contextlib.asynccontextmanager
+        async def slow() -> AsyncIterator[str]:
+            yield name
+            await asyncio.sleep(0.05)
+            events.append(name)
+
+        return slow
+
+    async def source() -> AsyncIterator[int]:
+        try:
+            for number in range(1_000):
+                yield number
+        finally:
+            await asyncio.sleep(0.05)
+            events.append("source")
+
+    async def leave() -> None:
+        resources = {"a": resource_named("a"), "b": resource_named("b")}
+        async with parallel_map(double, source(), max_buffered=1, max_concurrency=1, resources=resources) as outcomes:
+            async for _ in outcomes:
+                break
+        raise AssertionError("the cancellation is lost")
+
+    leaving = asyncio.ensure_future(leave())
+    await asyncio.sleep(0.02)
+    leaving.cancel()
+    await asyncio.sleep(0.01)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert events == ["source", "b", "a"]
+    assert tasks() == 1
+
+
+def test_a_loop_that_shuts_down_lets_the_source_close() -> None:
+    """It is cancelled once."""
+    events: list[str] = []
+
+    async def source() -> AsyncIterator[int]:
+        try:
+            for number in range(1_000):
+                yield number
+        finally:
+            await asyncio.sleep(0.01)
+            events.append("closed")
+
+    async def main() -> None:
+        async for _ in parallel_map(double, source(), max_buffered=1, max_concurrency=1):
+            return
+
+    asyncio.run(main())
+    assert events == ["closed"]
+
+
+async def test_generators_are_closed_where_they_were_read() -> None:
+    """A cursor wants that; what is no generator is the caller's."""
+    closed: list[int] = []
+
+    def source() -> Iterator[int]:
+        try:
+            yield from range(1_000)
+        finally:
+            closed.append(threading.get_ident())
+
+    for in_thread in (False, True):
+        generator = source()
+        options: dict[str, Any] = {"max_buffered": 1, "max_concurrency": 1, "read_in_thread": in_thread}
+        async with parallel_map(double, generator, **options) as outcomes:
+            async for _ in outcomes:
+                break
+        async with asyncio.timeout(10):
+            while len(closed) < 1 + in_thread:
+                await asyncio.sleep(0.001)
+    assert closed[0] == threading.get_ident() != closed[1]
+
+
+async def test_a_map_within_a_handler_reaches_the_resources_around_it() -> None:
+    """And adds its own."""
+
+    @contextlib.asynccontextmanager
+    async def named(name: str) -> AsyncIterator[str]:
+        yield name
+
+    async def inner(number: int) -> str:
+        return resource("outer", str) + resource("inner", str)
+
+    async def outer(number: int) -> list[str | None]:
+        return [o.value async for o in parallel_map(inner, [1], resources={"inner": lambda: named("i")})]
+
+    given = [o.value async for o in parallel_map(outer, [1], resources={"outer": lambda: named("o")})]
+    assert given == [["oi"]]
+
+
+async def test_nothing_of_the_items_is_kept_by_an_error() -> None:
+    """Whoever keeps it keeps its frames, and these the flow; not what was read ahead."""
+
+    class Item:
+        pass
+
+    alive: weakref.WeakSet[Item] = weakref.WeakSet()
+
+    def items() -> Iterator[Item]:
+        for _ in range(500):
+            item = Item()
+            alive.add(item)
+            yield item
+
+    async def fail(item: Item) -> None:
+        await asyncio.sleep(0.01)
+        raise ValueError
+
+    gc.disable()
+    try:
+        with pytest.raises(ValueError) as raised:  # noqa: PT011
+            await read(parallel_map(fail, items(), max_concurrency=5), [])
+        await asyncio.sleep(0.01)
+        assert len(alive) < 20
+        del raised
+    finally:
+        gc.enable()
+
+
+async def test_large_backlogs_are_read_in_little_time() -> None:
+    """Taking some of those that are ready does not touch the rest."""
+    slow = asyncio.Event()
+
+    async def handle(number: int) -> int:
+        if number == 0:
+            await slow.wait()
+        return number
+
+    async with parallel_map(handle, range(200_000), in_order=True, max_buffered=300_000) as outcomes:
+        given: list[int] = []
+        reading = asyncio.ensure_future(read(outcomes, given))
+        async with asyncio.timeout(60):
+            while outcomes._running.flow is None or outcomes.stats().unread < 199_999:
+                await asyncio.sleep(0.05)
+        began = time.process_time()
+        slow.set()
+        await reading
+        assert time.process_time() - began < 2.0
+    assert given == list(range(200_000))

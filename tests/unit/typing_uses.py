@@ -12,7 +12,7 @@ from typing import Any, assert_type
 
 import msgspec
 
-from aioparallel import CallNext, Outgoing, ParallelConsumer, Record, Result
+from aioparallel import CallNext, Outcome, Outgoing, ParallelConsumer, ParallelMap, Record, Result, parallel_map
 from aioparallel.deserializers import msgspec_json, text
 
 
@@ -137,4 +137,37 @@ async def bad() -> None:
     Outgoing("out", "text")  # refused
     Outgoing("out", headers=[("trace", "text")])  # refused
     Outgoing("out", headers={"trace": b"1"})  # refused
+    await asyncio.sleep(0)
+
+
+async def length(word: str) -> int:
+    return len(word)
+
+
+def plain_length(word: str) -> int:
+    return len(word)
+
+
+async def words() -> AsyncIterator[str]:
+    yield "word"
+
+
+async def mapped() -> None:
+    assert_type(parallel_map(length, ["a"]), ParallelMap[str, int])
+    async for outcome in parallel_map(length, words(), key=len, label=lambda word, index: word):
+        assert_type(outcome, Outcome[str, int])
+        assert_type(outcome.result(), int)
+        assert_type(outcome.item, str)
+    async with parallel_map(length, words(), on_error="emit") as outcomes:
+        assert_type([one.value async for one in outcomes], list[int | None])
+
+
+async def bad_maps() -> None:
+    parallel_map(length, [1])  # refused
+    parallel_map(plain_length, ["a"])  # refused
+    parallel_map(length, ["a"], on_error="yield")  # refused
+    parallel_map(length, ["a"], key=lambda word: [word])  # refused
+    parallel_map(length, ["a"], retry=3)  # refused
+    for one in parallel_map(length, ["a"]):  # refused
+        print(one)
     await asyncio.sleep(0)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
 from aioparallel.engine.flow import Outcome
 from aioparallel.engine.loop_thread import LoopThread, ThreadedFlow
-from aioparallel.errors import ConfigurationError, LoopThreadEnded
+from aioparallel.errors import ConfigurationError, ConsumerStateError, LoopThreadEnded
 from aioparallel.handling import Handling
 from aioparallel.resources import resource
 
@@ -225,3 +228,184 @@ def test_hanging_handlers_are_cancelled_by_close(thread: LoopThread) -> None:
     flow.feed(range(100))
     flow.close()
     assert flow.stats().in_flight == 0
+
+
+def in_background(function: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """What it has returned, or raised."""
+    ended: list[object] = []
+
+    def run() -> None:
+        try:
+            ended.append(function())
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, ended
+
+
+def test_what_cannot_be_fed_is_told_to_the_feeder(thread: LoopThread) -> None:
+    """Any iterable can; after end() nothing can, however much of it, and who waits for room then hears of it, too."""
+    flow = thread.flow(same, Handling(max_buffered=8, max_concurrency=2), in_order=True)
+    flow.feed(number for number in range(3))
+    flow.feed({3: "a"})
+    with pytest.raises(TypeError):
+        flow.feed(5)  # type: ignore[arg-type]
+    flow.feed(deque([4]))
+    waiting, ended = in_background(lambda: flow.feed(range(5, 100)))
+    while flow.stats().fed < 10:
+        pass
+    flow.end()
+    waiting.join(20)
+    assert isinstance(ended[0], ValueError)
+    for items in ([1], range(100)):
+        with pytest.raises(ValueError, match=r"end\(\) was called"):
+            flow.feed(items)
+    reading, given = in_background(lambda: [outcome.value for outcome in read(flow)])
+    reading.join(20)
+    assert given == [list(range(10))]
+    with pytest.raises(ValueError, match=r"end\(\) was called"):
+        flow.feed([1])
+
+
+def test_a_key_that_breaks_the_lanes_is_raised_at_both(thread: LoopThread) -> None:
+    """Feeder and reader."""
+
+    class Awkward:
+        def __hash__(self) -> int:
+            return 1
+
+        def __eq__(self, other: object) -> bool:
+            raise ArithmeticError("not comparable")
+
+    flow = thread.flow(same, Handling(order_by=lambda n: Awkward()), on_error="emit")
+    with pytest.raises(ArithmeticError):
+        flow.feed(range(5))
+    with pytest.raises(ArithmeticError):
+        read(flow)
+    with pytest.raises(ArithmeticError):
+        flow.take()
+
+
+def test_it_cannot_be_waited_for_within_itself(thread: LoopThread) -> None:
+    """That would be for ever."""
+
+    async def nested(item: int) -> None:
+        thread.flow(same, Handling())
+
+    flow = thread.flow(nested, Handling())
+    flow.feed([1])
+    with pytest.raises(ConsumerStateError, match="within its own event loop"):
+        flow.take()
+
+
+def test_readers_hear_at_once_that_it_is_over(thread: LoopThread) -> None:
+    """Not one after the other, behind handlers that ignore their cancellation."""
+
+    async def stubborn(item: int) -> None:
+        until = asyncio.get_running_loop().time() + 1.0
+        while asyncio.get_running_loop().time() < until:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.05)
+
+    flows = [thread.flow(stubborn, Handling(drain_timeout=5)) for _ in range(4)]
+    for flow in flows:
+        flow.feed([1])
+    readers = [in_background(flow.take) for flow in flows]
+    closing, _ = in_background(thread.close)
+    for reader, _ in readers:
+        reader.join(20)
+    assert closing.is_alive()  # the handlers still run
+    assert all(isinstance(ended[0], LoopThreadEnded) for _, ended in readers)
+    closing.join(20)
+
+
+def test_a_flow_that_was_read_to_its_end_leaves_nothing(thread: LoopThread) -> None:
+    """Nobody has to close it; its statistics stay."""
+    flow = thread.flow(same, Handling())
+    flow.feed(range(10))
+    flow.end()
+    assert len(read(flow)) == 10
+    assert flow.take() == []
+
+    async def tasks() -> int:
+        return len(asyncio.all_tasks()) - 1
+
+    deadline = time.monotonic() + 20
+    while thread.run(tasks()) and time.monotonic() < deadline:
+        pass
+    assert thread.run(tasks()) == 0
+    assert not thread._flows
+    assert flow.stats().succeeded == 10
+    flow.close()
+    with pytest.raises(ConfigurationError, match="must be a Handling"):
+        thread.flow(same, {})  # type: ignore[arg-type]
+
+
+EXIT = """
+import asyncio, contextlib, threading
+from aioparallel import Handling, LoopThread
+
+@contextlib.asynccontextmanager
+async def client():
+    yield "client"
+    await asyncio.to_thread(print, "closed", flush=True)
+
+async def same(item):
+    return item
+
+flow = LoopThread.of_this_process().flow(same, Handling(max_buffered=2, max_concurrency=1, resources={"c": client}))
+
+def feed():
+    try:
+        flow.feed(range(100))
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+
+threading.Thread(target=feed).start()
+print(len(flow.take()) > 0, flush=True)
+"""
+
+
+def test_the_interpreter_ends(thread: LoopThread) -> None:
+    """Though a feeder waits for room; and what is closed then may use threads."""
+    ran = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    assert sorted(ran.stdout.split()) == ["LoopThreadEnded", "True", "closed"], ran.stderr
+
+
+INTERRUPTED = """
+import asyncio, contextlib, os, signal, threading
+from aioparallel import Handling, LoopThread
+
+@contextlib.asynccontextmanager
+async def slow():
+    try:
+        await asyncio.sleep(30)
+        yield
+    finally:
+        print("cancelled", flush=True)
+
+async def same(item):
+    return item
+
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+thread = LoopThread.of_this_process()
+try:
+    thread.flow(same, Handling(resources={"slow": slow}))
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+flow = thread.flow(same, Handling())
+flow.feed([1])
+flow.end()
+print(len(flow.take()), flush=True)
+"""
+
+
+def test_ctrl_c_while_a_resource_opens(thread: LoopThread) -> None:
+    """KeyboardInterrupt, and the opening is cancelled in its own thread."""
+    ran = subprocess.run([sys.executable, "-X", "dev", "-c", INTERRUPTED], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    assert sorted(ran.stdout.split()) == ["1", "cancelled", "interrupted"], ran.stderr
+    assert "Error" not in ran.stderr, ran.stderr
