@@ -104,7 +104,7 @@ def _check(function: object, name: str, wanted: str, arguments: int, takes: str)
         raise ConfigurationError(
             name,
             function,
-            "must be an `async def` function, or a partial of one: what a lambda gives is not known before it is called",
+            "must be an `async def` function, or a partial of one: what a lambda gives is known when it is called",
         )
     if not is_async(function):
         raise ConfigurationError(

@@ -45,6 +45,11 @@ def test_an_async_generator_to_a_file(tmp_path: Path) -> None:
         assert values == sorted(values)
 
 
+def test_a_cursor_in_a_thread(tmp_path: Path) -> None:
+    """In the order of its rows."""
+    assert run(program("sqlite3"), tmp_path) == "2\n4\n6\n"
+
+
 def test_a_thread(tmp_path: Path) -> None:
     """The sum of all."""
     assert run(program("LoopThread"), tmp_path) == f"{sum(range(100_000)) * 2}\n"

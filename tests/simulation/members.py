@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -40,6 +40,7 @@ class Member:
         self._largest_fetch = 0
         self._unsaid: dict[TopicPartition, Hold] = {}
         self.is_committing = False
+        self._said: dict[TopicPartition, Hold | None] = {}  # by the commit under way
         self._committed_at = 0.0
         self._idle_since: tuple[float, int] | None = None
         self.client = WatchedClient(self)
@@ -244,13 +245,18 @@ class Member:
             bounds.append(("parked", stats.parked, options.parked_bound))
         return bounds
 
+    def commits(self, partitions: Iterable[TopicPartition]) -> None:
+        """What the answer will be about is what it holds now, not what it may hold by then."""
+        self.is_committing = True
+        self._said = {partition: self.play.truth.holds.get((self.name, partition)) for partition in partitions}
+
     def committed(self, results: Mapping[TopicPartition, CommitFault | None]) -> None:
         """What became of a commit: what was not taken must be said again (I7)."""
         self.is_committing, self._committed_at = False, asyncio.get_running_loop().time()
         for partition, fault in results.items():
             self._unsaid.pop(partition, None)
             if fault is not None and fault is not CommitFault.FENCED:
-                hold = self.play.truth.holds.get((self.name, partition))
+                hold = self._said.get(partition)
                 if hold is not None and hold.is_sound:
                     self._unsaid[partition] = hold
 

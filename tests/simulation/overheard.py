@@ -56,7 +56,7 @@ class WatchedClient(InMemoryClient):
         tell, name = self._member.play.tell, self._member.name
         said = ", ".join(f"{p}@{c.offset}+{len(c.metadata)}" for p, c in offsets.items())
         tell(lambda: f"{name} commits {said} under {generation.id}")
-        self._member.is_committing = True
+        self._member.commits(offsets)
         results = await super().commit(offsets, generation, timeout)
         self._member.committed(results)
         faults = {str(p): fault.value for p, fault in results.items() if fault is not None}

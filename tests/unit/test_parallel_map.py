@@ -170,7 +170,7 @@ async def test_keys_that_fail() -> None:
         ({"label": lambda item: item}, "must take the item and its index"),
         ({"key": lambda: 3}, "must take the item"),
         ({"handler": {"a": double}}, "must be one async function of the item"),
-        ({"handler": lambda n: double(n)}, "what a lambda gives is not known before it is called"),
+        ({"handler": lambda n: double(n)}, "what a lambda gives is known when it is called"),
         ({"items": "http://one"}, "is one text, and would be read letter by letter: put it into a list"),
         ({"items": range}, "a generator function is called first: f()"),
         ({"middleware": None}, "middleware=None: must be async functions"),
