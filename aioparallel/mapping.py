@@ -221,7 +221,7 @@ class _Running(Generic[T, R]):
 
 
 async def _outcomes(plan: _Plan[T, R], running: _Running[T, R]) -> AsyncGenerator[Outcome[T, R], None]:
-    handling, ready, room = plan.handling, running.ready, asyncio.Event()
+    handling, ready, room, read = plan.handling, running.ready, asyncio.Event(), asyncio.Event()
     at_once = max(1, min(_AT_ONCE, (handling.max_buffered + handling.max_concurrency) // 4))
     resources = Resources(handling.resources)
     flow: Flow[T, R] | None = None
@@ -243,9 +243,7 @@ async def _outcomes(plan: _Plan[T, R], running: _Running[T, R]) -> AsyncGenerato
     try:
         await resources.open(_OPEN_TIMEOUT)
         flow = running.flow = contextvars.copy_context().run(make)
-        feeding = asyncio.get_running_loop().create_task(
-            feed(flow, plan.items, room, in_thread=plan.read_in_thread), name="aioparallel-feeding"
-        )
+        feeding = asyncio.get_running_loop().create_task(_feed(flow, plan, room, read), name="aioparallel-feeding")
         turn = perf_counter() + _TURN
         while not running.is_unwanted:
             taken = flow.take(at_once)
@@ -262,11 +260,23 @@ async def _outcomes(plan: _Plan[T, R], running: _Running[T, R]) -> AsyncGenerato
         if flow.failure is not None:
             raise _raisable(flow.failure)
         if not running.is_unwanted:
+            read.set()
             await feeding  # raises what reading has raised
     finally:
         if flow is not None:
             flow.failure = None  # its traceback holds this frame, which holds the flow
         await to_the_end(_end(flow, feeding, resources, running.over))
+
+
+async def _feed(flow: Flow[T, Any], plan: _Plan[T, Any], room: asyncio.Event, read: asyncio.Event) -> None:
+    """Feed all items, and stay until all outcomes are read: where a loop shuts down it cancels all tasks, and records
+    whose handlers it has cancelled must not start anew while others still close what they hold."""
+    try:
+        await feed(flow, plan.items, room, in_thread=plan.read_in_thread)
+        await read.wait()
+    except asyncio.CancelledError:
+        flow.pause()
+        raise
 
 
 def _raisable(failure: BaseException) -> BaseException:

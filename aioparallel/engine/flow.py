@@ -40,6 +40,7 @@ OnError = Literal["raise", "emit", "skip"]
 Label = Callable[[Any, int], str]
 """How an item, with its index, is called in messages."""
 
+_MOST_NOTES = 10
 _ONE_ATTEMPT = RetryPolicy(max_attempts=1)
 
 
@@ -143,7 +144,8 @@ def check_flow(handling: Handling, retry: RetryPolicy | None, on_error: OnError)
 def _note(error: BaseException, text: str) -> None:
     """Some exceptions take no notes, and one object may be raised for many items."""
     with contextlib.suppress(Exception):
-        if text not in getattr(error, "__notes__", ()):
+        notes = getattr(error, "__notes__", ())
+        if len(notes) < _MOST_NOTES and text not in notes:
             error.add_note(text)
 
 
@@ -309,6 +311,10 @@ class Flow(Generic[T, R]):
             failed_attempts=scheduler.tally.failed_attempts,
             longest_lane=max((length_from(head) for head in scheduler.heads()), default=0),
         )
+
+    def pause(self) -> None:
+        """Start nothing more."""
+        self._scheduler.pause()
 
     async def close(self) -> None:
         """Cancel what runs and wait for it, ``drain_timeout`` seconds at most; start nothing more. Outcomes that nobody

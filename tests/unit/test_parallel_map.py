@@ -557,24 +557,44 @@ async def test_a_cancellation_while_it_closes_is_not_lost() -> None:
     assert tasks() == 1
 
 
-def test_a_loop_that_shuts_down_lets_the_source_close() -> None:
-    """It is cancelled once."""
+@pytest.mark.parametrize("count", [5, 100_000])
+def test_a_loop_that_shuts_down_lets_all_of_it_close(count: int) -> None:
+    """All tasks are cancelled, once: the source and the resources close, and no handler starts anew meanwhile."""
     events: list[str] = []
+    running = 0
 
     async def source() -> AsyncIterator[int]:
         try:
-            for number in range(1_000):
+            for number in range(count):
                 yield number
         finally:
-            await asyncio.sleep(0.01)
-            events.append("closed")
+            if count > 5:  # else it has come to its end by itself, and the cancellation would be its own
+                await asyncio.sleep(0.01)
+            events.append("source")
+
+    @contextlib.asynccontextmanager
+    async def client() -> AsyncIterator[None]:
+        yield
+        await asyncio.sleep(0.05)  # longer than it takes to replace a worker
+        events.append("client")
+
+    async def handle(number: int) -> int:
+        nonlocal running
+        running += 1
+        try:
+            await asyncio.sleep(0 if number == 0 else 0.02)
+        finally:
+            running -= 1
+        return number
 
     async def main() -> None:
-        async for _ in parallel_map(double, source(), max_buffered=1, max_concurrency=1):
+        async for _ in parallel_map(handle, source(), resources={"client": client}, max_buffered=10, max_concurrency=3):
             return
 
     asyncio.run(main())
-    assert events == ["closed"]
+    gc.collect()
+    assert sorted(events) == ["client", "source"]
+    assert running == 0
 
 
 async def test_generators_are_closed_where_they_were_read() -> None:
