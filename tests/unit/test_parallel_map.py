@@ -132,7 +132,7 @@ async def test_retries() -> None:
     given = [o async for o in parallel_map(handle, range(2), retry=policy, on_error="emit", in_order=True)]
     assert [(o.value, o.attempts, type(o.error)) for o in given] == [(0, 3, type(None)), (None, 1, Reject)]
     assert 0.02 <= given[0].seconds < 10
-    assert given[1].seconds < 0.02
+    assert given[1].seconds < given[0].seconds
 
 
 async def test_the_time_of_an_attempt() -> None:
@@ -302,7 +302,7 @@ async def test_a_source_that_blocks_is_read_in_a_thread() -> None:
         await read(parallel_map(double, source(), read_in_thread=True), given)
     ticking.cancel()
     assert sorted(given) == list(range(10))
-    assert ticks > 30
+    assert ticks >= 5
 
     goes_on = threading.Event()
 
@@ -511,8 +511,9 @@ async def test_closing_while_another_task_iterates() -> None:
     outcomes = parallel_map(forever, range(100), max_concurrency=10)
     given: list[int] = []
     reading = asyncio.ensure_future(read(outcomes, given))
-    await asyncio.sleep(0.01)
-    assert repr(outcomes) == "<parallel_map of forever, running>"
+    async with asyncio.timeout(20):
+        while repr(outcomes) != "<parallel_map of forever, running>":
+            await asyncio.sleep(0.001)
     await outcomes.aclose()
     await reading
     assert tasks() == 1
@@ -521,6 +522,7 @@ async def test_closing_while_another_task_iterates() -> None:
 async def test_a_cancellation_while_it_closes_is_not_lost() -> None:
     """All is closed, in order and to the end, and then the cancellation goes on."""
     events: list[str] = []
+    closing = asyncio.Event()
 
     def resource_named(name: str) -> Any:
         @contextlib.asynccontextmanager
@@ -536,6 +538,7 @@ async def test_a_cancellation_while_it_closes_is_not_lost() -> None:
             for number in range(1_000):
                 yield number
         finally:
+            closing.set()
             await asyncio.sleep(0.05)
             events.append("source")
 
@@ -547,9 +550,9 @@ async def test_a_cancellation_while_it_closes_is_not_lost() -> None:
         raise AssertionError("the cancellation is lost")
 
     leaving = asyncio.ensure_future(leave())
-    await asyncio.sleep(0.02)
+    await closing.wait()
     leaving.cancel()
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaving

@@ -303,13 +303,14 @@ def test_it_cannot_be_waited_for_within_itself(thread: LoopThread) -> None:
 def test_readers_hear_at_once_that_it_is_over(thread: LoopThread) -> None:
     """Not one after the other, behind handlers that ignore their cancellation."""
 
-    async def stubborn(item: int) -> None:
-        until = asyncio.get_running_loop().time() + 1.0
-        while asyncio.get_running_loop().time() < until:
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(0.05)
+    goes_on = threading.Event()
 
-    flows = [thread.flow(stubborn, Handling(drain_timeout=5)) for _ in range(4)]
+    async def stubborn(item: int) -> None:
+        while not goes_on.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    flows = [thread.flow(stubborn, Handling(drain_timeout=60)) for _ in range(4)]
     for flow in flows:
         flow.feed([1])
     readers = [in_background(flow.take) for flow in flows]
@@ -318,6 +319,7 @@ def test_readers_hear_at_once_that_it_is_over(thread: LoopThread) -> None:
         reader.join(20)
     assert closing.is_alive()  # the handlers still run
     assert all(isinstance(ended[0], LoopThreadEnded) for _, ended in readers)
+    goes_on.set()
     closing.join(20)
 
 
@@ -376,12 +378,13 @@ def test_the_interpreter_ends(thread: LoopThread) -> None:
 
 
 INTERRUPTED = """
-import asyncio, contextlib, os, signal, threading
+import asyncio, contextlib, os, signal
 from aioparallel import Handling, LoopThread
 
 @contextlib.asynccontextmanager
 async def slow():
     try:
+        asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGINT)
         await asyncio.sleep(30)
         yield
     finally:
@@ -390,7 +393,6 @@ async def slow():
 async def same(item):
     return item
 
-threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 thread = LoopThread.of_this_process()
 try:
     thread.flow(same, Handling(resources={"slow": slow}))
