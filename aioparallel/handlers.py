@@ -21,6 +21,7 @@ __all__ = [
     "NotAHandler",
     "Outputs",
     "around",
+    "check_arguments",
     "check_handlers",
     "check_middleware",
     "collect",
@@ -60,6 +61,16 @@ def around(handler: Handler, middleware: Sequence[Middleware]) -> Handler:
     return handler
 
 
+def check_arguments(function: Callable[..., object], name: str, wanted: str, arguments: int) -> None:
+    """Raises ConfigurationError for what cannot be called with so many arguments; ``wanted`` says which."""
+    try:
+        inspect.signature(function).bind(*[None] * arguments)
+    except TypeError as error:
+        raise ConfigurationError(name, function, f"must take {wanted} ({error})") from None
+    except ValueError:
+        pass  # a callable without a signature, e.g. one written in C
+
+
 def check_middleware(middleware: Sequence[Middleware], *, takes: str = "the record") -> None:
     """Raises ConfigurationError for what cannot be called as middleware."""
     for one in middleware:
@@ -91,12 +102,7 @@ def _check(function: object, name: str, wanted: str, arguments: int, takes: str)
         raise ConfigurationError(name, function, "is a call of a function: give the function itself, without ()")
     if not callable(function):
         raise ConfigurationError(name, function, f"must be an async function of {wanted}")
-    try:
-        inspect.signature(function).bind(*[None] * arguments)
-    except TypeError as error:
-        raise ConfigurationError(name, function, f"must take {wanted} ({error})") from None
-    except ValueError:
-        pass  # a callable without a signature, e.g. one written in C
+    check_arguments(function, name, wanted, arguments)
     called: object = getattr(function, "__call__", None)  # noqa: B004 - of an object; a function has none of its own
     if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(called):
         raise ConfigurationError(name, function, "must be an `async def` function, this is a plain one with `yield`")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import logging
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from aioparallel.engine.flow import Flow, FlowStats, Label, OnError, Outcome, ch
 from aioparallel.engine.waiting import to_the_end
 from aioparallel.errors import ConfigurationError, ConsumerStateError
 from aioparallel.feeding import feed
-from aioparallel.handlers import check_handlers, check_middleware
+from aioparallel.handlers import check_arguments, check_handlers, check_middleware
 from aioparallel.handling import Handling, Middleware, Ordering, Resource, check_choice, check_time
 from aioparallel.policies import RetryPolicy, is_async
 from aioparallel.resources import Resources
@@ -122,12 +121,7 @@ def _check_plain(name: str, function: object, wanted: str, arguments: int) -> No
         return
     if not callable(function) or is_async(function):
         raise ConfigurationError(name, function, f"must be a plain function of {wanted}")
-    try:
-        inspect.signature(function).bind(*[None] * arguments)
-    except TypeError as error:
-        raise ConfigurationError(name, function, f"must take {wanted} ({error})") from None
-    except ValueError:
-        pass  # a callable without a signature, e.g. one written in C
+    check_arguments(function, name, wanted, arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +216,6 @@ class _Running(Generic[T, R]):
 
 async def _outcomes(plan: _Plan[T, R], running: _Running[T, R]) -> AsyncGenerator[Outcome[T, R], None]:
     handling, ready, room, read = plan.handling, running.ready, asyncio.Event(), asyncio.Event()
-    at_once = max(1, min(_AT_ONCE, (handling.max_buffered + handling.max_concurrency) // 4))
     resources = Resources(handling.resources)
     flow: Flow[T, R] | None = None
     feeding: asyncio.Task[None] | None = None
@@ -244,6 +237,7 @@ async def _outcomes(plan: _Plan[T, R], running: _Running[T, R]) -> AsyncGenerato
         await resources.open(_OPEN_TIMEOUT)
         flow = running.flow = contextvars.copy_context().run(make)
         feeding = asyncio.get_running_loop().create_task(_feed(flow, plan, room, read), name="aioparallel-feeding")
+        at_once = max(1, min(_AT_ONCE, flow.bound // 4))
         turn = perf_counter() + _TURN
         while not running.is_unwanted:
             taken = flow.take(at_once)

@@ -174,7 +174,8 @@ class Flow(Generic[T, R]):
         self._on_ready = on_ready
         self._on_room = on_room
         self._key = handling.order_by
-        self._bound = handling.max_buffered + handling.max_concurrency
+        self.bound = handling.max_buffered + handling.max_concurrency
+        """Items fed whose outcomes are not read, at most."""
         self._closing_time = handling.drain_timeout
         self._source = _Items(label)
         self._ready: deque[Outcome[T, R]] = deque()  # to be taken
@@ -196,13 +197,12 @@ class Flow(Generic[T, R]):
         if ordering is Ordering.KEY and self._key is None:
             ordering = Ordering.UNORDERED
         handle = around(cast("Handler", handler), handling.middleware)
-        handle = around(cast("Handler", handler), handling.middleware)
         self._log = _ItemLog(on_error)
         self._processor = Processor(
             self._told(cast("Callable[[T], Awaitable[R]]", coroutine_handler(handle))),
             # All that is fed may wait for its next attempt: what bounds it is the room.
             dataclasses.replace(
-                handling, ordering=ordering, order_by=None, max_parked=self._bound + 2 * handling.max_concurrency
+                handling, ordering=ordering, order_by=None, max_parked=self.bound + 2 * handling.max_concurrency
             ),
             Patience(retry or _ONE_ATTEMPT, "dead_letter"),
             signals,
@@ -216,7 +216,7 @@ class Flow(Generic[T, R]):
     @property
     def room(self) -> int:
         """Items that may be fed now."""
-        return 0 if self.failure is not None else max(0, self._bound - self._outstanding)
+        return 0 if self.failure is not None else max(0, self.bound - self._outstanding)
 
     def feed(self, items: Sequence[T]) -> None:
         """Run these, after those before. Raises ValueError where there is no room for them."""

@@ -111,7 +111,7 @@ class LoopThread:
                 )
 
             made._flow = contextvars.Context().run(begin)
-            made._at_once = max(1, (handling.max_buffered + handling.max_concurrency) // 2)
+            made._at_once = max(1, made._flow.bound // 2)
             self._flows.add(made)
 
         self.run(make())
