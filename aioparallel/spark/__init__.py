@@ -1,0 +1,1 @@
+"""aioparallel inside Apache Spark (extra ``[spark]``): async handlers on the rows of a DataFrame, in order of key."""
