@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 from aioparallel.delivery.results import Result
 from aioparallel.engine.deferral import Deferral
-from aioparallel.engine.flow import FlowStats, OnError, Outcome
+from aioparallel.engine.flow import FlowStats, Outcome
 from aioparallel.engine.health import Health, Problem
 from aioparallel.engine.loop_thread import LoopThread, ThreadedFlow
 from aioparallel.engine.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
+from aioparallel.engine.work import OnError, Work
 from aioparallel.errors import (
     AioparallelError,
     BrokerStartError,
@@ -114,6 +115,7 @@ __all__ = [
     "ThreadedFlow",
     "TopicNotFound",
     "TopicPartition",
+    "Work",
     "__version__",
     "parallel_map",
     "resource",

@@ -7,16 +7,16 @@ import contextvars
 import logging
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from types import AsyncGeneratorType, TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
-from aioparallel.engine.flow import Flow, FlowStats, Label, OnError, Outcome, check_flow
+from aioparallel.engine.flow import Flow, FlowStats, Outcome
 from aioparallel.engine.waiting import to_the_end
+from aioparallel.engine.work import Label, OnError, Work
 from aioparallel.errors import ConfigurationError, ConsumerStateError
 from aioparallel.feeding import feed
-from aioparallel.handlers import check_arguments, check_handlers, check_middleware
+from aioparallel.handlers import check_arguments
 from aioparallel.handling import Handling, Middleware, Ordering, Resource, check_choice, check_time
 from aioparallel.policies import RetryPolicy, is_async
 from aioparallel.resources import Resources
@@ -82,15 +82,11 @@ def parallel_map(
     Raises ConfigurationError at once for what is wrong with any of them. Iterating raises what opening a resource, or
     iterating ``items``, raises; the latter when all that was read before has ended.
     """
-    if isinstance(handler, Mapping):
-        raise ConfigurationError("handler", handler, "must be one async function of the item")
-    check_handlers(cast("Any", handler), takes="the item")
     _check_items(items, read_in_thread)
     if timeout is not None:
         check_time("timeout", timeout)
     _check_plain("key", key, "the item", 1)
     _check_plain("label", label, "the item and its index", 2)
-    check_choice("in_order", in_order, (True, False))
     handling = Handling(
         ordering=Ordering.KEY if key is not None else Ordering.UNORDERED,
         order_by=key,
@@ -100,9 +96,8 @@ def parallel_map(
         middleware=middleware,
         resources=resources or {},
     )
-    check_middleware(middleware, takes="the item")
-    check_flow(handling, retry, on_error)
-    return ParallelMap(_Plan(handler, items, handling, retry, on_error, in_order, label, read_in_thread))
+    work = Work(handler, handling, retry=retry, on_error=on_error, in_order=in_order, label=label)
+    return ParallelMap(work, items, read_in_thread=read_in_thread)
 
 
 def _check_items(items: object, read_in_thread: object) -> None:
@@ -124,18 +119,6 @@ def _check_plain(name: str, function: object, wanted: str, arguments: int) -> No
     check_arguments(function, name, wanted, arguments)
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan(Generic[T, R]):
-    handler: Callable[[T], Awaitable[R]]
-    items: Iterable[T] | AsyncIterable[T]
-    handling: Handling
-    retry: RetryPolicy | None
-    on_error: OnError
-    in_order: bool
-    label: Label | None
-    read_in_thread: bool
-
-
 class ParallelMap(Generic[T, R]):
     """What :func:`parallel_map` gives: outcomes to be iterated once, with ``async for``.
 
@@ -144,12 +127,12 @@ class ParallelMap(Generic[T, R]):
     is left; within the block a ``break`` ends nothing, and another ``async for`` goes on.
     """
 
-    def __init__(self, plan: _Plan[T, R]) -> None:
-        self._name = getattr(plan.handler, "__qualname__", repr(plan.handler))
+    def __init__(self, work: Work[T, R], items: Iterable[T] | AsyncIterable[T], *, read_in_thread: bool) -> None:
+        self._name = getattr(work.handler, "__qualname__", repr(work.handler))
         self._running = _Running[T, R]()
         # No part of it knows this object, and outside of `async with` only who iterates holds it: so it is closed as
         # soon as nobody does.
-        stream = cast("AsyncGeneratorType[Outcome[T, R], None]", _outcomes(plan, self._running))
+        stream = cast("AsyncGeneratorType[Outcome[T, R], None]", _outcomes(work, items, read_in_thread, self._running))
         self._stream: AsyncGeneratorType[Outcome[T, R], None] | None = stream
         self._given = weakref.ref(stream)
         self._is_entered = False
@@ -214,29 +197,24 @@ class _Running(Generic[T, R]):
         await self.over.wait()
 
 
-async def _outcomes(plan: _Plan[T, R], running: _Running[T, R]) -> AsyncGenerator[Outcome[T, R], None]:
-    handling, ready, room, read = plan.handling, running.ready, asyncio.Event(), asyncio.Event()
-    resources = Resources(handling.resources)
+async def _outcomes(
+    work: Work[T, R], items: Iterable[T] | AsyncIterable[T], read_in_thread: bool, running: _Running[T, R]
+) -> AsyncGenerator[Outcome[T, R], None]:
+    ready, room, read = running.ready, asyncio.Event(), asyncio.Event()
+    resources = Resources(work.handling.resources)
     flow: Flow[T, R] | None = None
     feeding: asyncio.Task[None] | None = None
 
     def make() -> Flow[T, R]:
         resources.reach()  # in a context of its own, which handlers copy
-        return Flow(
-            plan.handler,
-            handling,
-            retry=plan.retry,
-            on_error=plan.on_error,
-            in_order=plan.in_order,
-            on_ready=ready.set,
-            on_room=room.set,
-            label=plan.label,
-        )
+        return Flow(work, on_ready=ready.set, on_room=room.set)
 
     try:
         await resources.open(_OPEN_TIMEOUT)
         flow = running.flow = contextvars.copy_context().run(make)
-        feeding = asyncio.get_running_loop().create_task(_feed(flow, plan, room, read), name="aioparallel-feeding")
+        feeding = asyncio.get_running_loop().create_task(
+            _feed(flow, items, room, read, read_in_thread), name="aioparallel-feeding"
+        )
         at_once = max(1, min(_AT_ONCE, flow.bound // 4))
         turn = perf_counter() + _TURN
         while not running.is_unwanted:
@@ -262,11 +240,17 @@ async def _outcomes(plan: _Plan[T, R], running: _Running[T, R]) -> AsyncGenerato
         await to_the_end(_end(flow, feeding, resources, running.over))
 
 
-async def _feed(flow: Flow[T, Any], plan: _Plan[T, Any], room: asyncio.Event, read: asyncio.Event) -> None:
+async def _feed(
+    flow: Flow[T, Any],
+    items: Iterable[T] | AsyncIterable[T],
+    room: asyncio.Event,
+    read: asyncio.Event,
+    read_in_thread: bool,
+) -> None:
     """Feed all items, and stay until all outcomes are read: where a loop shuts down it cancels all tasks, and records
     whose handlers it has cancelled must not start anew while others still close what they hold."""
     try:
-        await feed(flow, plan.items, room, in_thread=plan.read_in_thread)
+        await feed(flow, items, room, in_thread=read_in_thread)
         await read.wait()
     except asyncio.CancelledError:
         flow.pause()

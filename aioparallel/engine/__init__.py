@@ -29,6 +29,7 @@ What is called *pure* has plain methods only: no ``await``, no clock, no I/O; ti
     producer.py     the interface that a producing Kafka client must have
     processor.py    all of it together
     loop_thread.py  flows in a thread of their own, for programs that are not asynchronous
+    work.py         what is done with each item, and how
     flow.py         items of any kind through it, fed and read in lists
     health.py, stats.py   what is shown
 """

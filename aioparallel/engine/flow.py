@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from time import perf_counter
 from types import CoroutineType
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from aioparallel.engine.failure_log import FailureLog
 from aioparallel.engine.failures import Decision
@@ -24,21 +24,17 @@ from aioparallel.engine.outlets import Done, NoOutlet
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
-from aioparallel.errors import ConfigurationError, HandlerCancelled
+from aioparallel.engine.work import Label, OnError, Work
+from aioparallel.errors import HandlerCancelled
 from aioparallel.handlers import Handler, around, coroutine_handler
-from aioparallel.handling import Handling, Ordering, check_choice
+from aioparallel.handling import Ordering
 from aioparallel.policies import Patience, RetryPolicy
 from aioparallel.records import Record
 
-__all__ = ["Flow", "FlowStats", "Label", "OnError", "Outcome", "check_flow"]
+__all__ = ["Flow", "FlowStats", "Outcome"]
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-OnError = Literal["raise", "emit", "skip"]
-"""What an item that has failed for good does: end it all, be an outcome like the others, or be left out."""
-Label = Callable[[Any, int], str]
-"""How an item, with its index, is called in messages."""
 
 _MOST_NOTES = 10
 _ONE_ATTEMPT = RetryPolicy(max_attempts=1)
@@ -132,15 +128,6 @@ class _ItemLog(FailureLog):
         return self._at_the_end if decision.delay is None else super().following(decision)
 
 
-def check_flow(handling: Handling, retry: RetryPolicy | None, on_error: OnError) -> None:
-    """Raises ConfigurationError for what a flow cannot be made of."""
-    if not isinstance(handling, Handling):
-        raise ConfigurationError("handling", handling, "must be a Handling(...)")
-    if retry is not None and not isinstance(retry, RetryPolicy):
-        raise ConfigurationError("retry", retry, "must be None, for a single attempt, or a RetryPolicy")
-    check_choice("on_error", on_error, ("raise", "emit", "skip"))
-
-
 def _note(error: BaseException, text: str) -> None:
     """Some exceptions take no notes, and one object may be raised for many items."""
     with contextlib.suppress(Exception):
@@ -150,37 +137,25 @@ def _note(error: BaseException, text: str) -> None:
 
 
 class Flow(Generic[T, R]):
-    """Runs ``handler`` on items under the order and bounds of ``handling``. Made, and used, within one event loop.
+    """Does ``work`` on items. Made, and used, within one event loop.
 
-    ``handling.order_by``: the item's key; items of equal keys run one after the other, None is no order, and so is no
-    ``order_by`` at all. ``retry``: None is a single attempt. ``on_ready()`` hears that there is something to take, or
-    nothing more to come, and ``on_room()`` that there is room again; both are called amid the engine's work.
+    ``on_ready()`` hears that there is something to take, or nothing more to come, and ``on_room()`` that there is room
+    again; both are called amid the engine's work.
     """
 
-    def __init__(
-        self,
-        handler: Callable[[T], Awaitable[R]],
-        handling: Handling,
-        *,
-        retry: RetryPolicy | None = None,
-        on_error: OnError = "raise",
-        in_order: bool = False,
-        on_ready: Callable[[], None],
-        on_room: Callable[[], None],
-        label: Label | None = None,
-    ) -> None:
-        check_flow(handling, retry, on_error)
-        self._on_error = on_error
+    def __init__(self, work: Work[T, R], *, on_ready: Callable[[], None], on_room: Callable[[], None]) -> None:
+        handling = work.handling
+        self._on_error = work.on_error
         self._on_ready = on_ready
         self._on_room = on_room
         self._key = handling.order_by
-        self.bound = handling.max_buffered + handling.max_concurrency
+        self.bound = work.bound
         """Items fed whose outcomes are not read, at most."""
         self._closing_time = handling.drain_timeout
-        self._source = _Items(label)
+        self._source = _Items(work.label)
         self._ready: deque[Outcome[T, R]] = deque()  # to be taken
         # With in_order: those that have ended before one in front of them; None in the place of one left out.
-        self._early: dict[int, Outcome[T, R] | None] | None = {} if in_order else None
+        self._early: dict[int, Outcome[T, R] | None] | None = {} if work.in_order else None
         self._next = 0  # the index of the next outcome, with in_order
         self._began: dict[int, float] = {}  # of items that have failed before: start of the first attempt
         self._fed = 0
@@ -196,15 +171,15 @@ class Flow(Generic[T, R]):
         ordering = handling.ordering
         if ordering is Ordering.KEY and self._key is None:
             ordering = Ordering.UNORDERED
-        handle = around(cast("Handler", handler), handling.middleware)
-        self._log = _ItemLog(on_error)
+        handle = around(cast("Handler", work.handler), handling.middleware)
+        self._log = _ItemLog(work.on_error)
         self._processor = Processor(
             self._told(cast("Callable[[T], Awaitable[R]]", coroutine_handler(handle))),
             # All that is fed may wait for its next attempt: what bounds it is the room.
             dataclasses.replace(
                 handling, ordering=ordering, order_by=None, max_parked=self.bound + 2 * handling.max_concurrency
             ),
-            Patience(retry or _ONE_ATTEMPT, "dead_letter"),
+            Patience(work.retry or _ONE_ATTEMPT, "dead_letter"),
             signals,
             disposal=_Failed(self),
             log=self._log,

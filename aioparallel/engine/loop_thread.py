@@ -16,16 +16,15 @@ import os
 import queue
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from aioparallel.engine.flow import Flow, FlowStats, Label, OnError, Outcome, check_flow
+from aioparallel.engine.flow import Flow, FlowStats, Outcome
+from aioparallel.engine.work import Work
 from aioparallel.errors import ConsumerStateError, LoopThreadEnded
 from aioparallel.event_loop import loop_factory
-from aioparallel.handlers import check_handlers
-from aioparallel.handling import Handling, Resource
-from aioparallel.policies import RetryPolicy
+from aioparallel.handling import Resource
 from aioparallel.resources import Resources, reach
 
 __all__ = ["LoopThread", "ThreadedFlow"]
@@ -76,39 +75,19 @@ class LoopThread:
         """Whether it runs."""
         return self._ended is None and self._thread.is_alive()
 
-    def flow(
-        self,
-        handler: Callable[[T], Awaitable[R]],
-        handling: Handling,
-        *,
-        retry: RetryPolicy | None = None,
-        on_error: OnError = "raise",
-        in_order: bool = False,
-        label: Label | None = None,
-    ) -> ThreadedFlow[T, R]:
+    def flow(self, work: Work[T, R]) -> ThreadedFlow[T, R]:
         """A flow (:class:`~aioparallel.engine.flow.Flow`) to be used from this thread, and one that feeds it.
 
-        Opens those of the resources that no flow before has opened; raises what that raises, or ConfigurationError.
+        Opens those of the resources that no flow before has opened, and raises what that raises.
         """
-        check_handlers(cast("Any", handler), takes="the item")
-        check_flow(handling, retry, on_error)
         made: ThreadedFlow[T, R] = ThreadedFlow(self)
 
         async def make() -> None:
-            opened = await self._open(handling.resources)
+            opened = await self._open(work.handling.resources)
 
             def begin() -> Flow[T, R]:
                 reach(opened)
-                return Flow(
-                    handler,
-                    handling,
-                    retry=retry,
-                    on_error=on_error,
-                    in_order=in_order,
-                    on_ready=made._answer,
-                    on_room=made._pump,
-                    label=label,
-                )
+                return Flow(work, on_ready=made._answer, on_room=made._pump)
 
             made._flow = contextvars.Context().run(begin)
             made._at_once = max(1, made._flow.bound // 2)

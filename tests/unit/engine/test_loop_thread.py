@@ -17,6 +17,7 @@ import pytest
 
 from aioparallel.engine.flow import Outcome
 from aioparallel.engine.loop_thread import LoopThread, ThreadedFlow
+from aioparallel.engine.work import Work
 from aioparallel.errors import ConfigurationError, ConsumerStateError, LoopThreadEnded
 from aioparallel.handling import Handling
 from aioparallel.resources import resource
@@ -47,7 +48,7 @@ def read(flow: ThreadedFlow[Any, Any]) -> list[Outcome[Any, Any]]:
 
 def test_lists_go_in_and_come_out(thread: LoopThread) -> None:
     """More than there is room for: the feeder waits for the reader."""
-    flow = thread.flow(same, Handling(max_buffered=100, max_concurrency=10), in_order=True)
+    flow = thread.flow(Work(same, Handling(max_buffered=100, max_concurrency=10), in_order=True))
 
     def feed() -> None:
         flow.feed(range(1_000))
@@ -66,7 +67,7 @@ def test_lists_go_in_and_come_out(thread: LoopThread) -> None:
 
 def test_a_reader_that_stops_holds_up_the_feeder(thread: LoopThread) -> None:
     """And closing lets it go."""
-    flow = thread.flow(same, Handling(max_buffered=50, max_concurrency=10))
+    flow = thread.flow(Work(same, Handling(max_buffered=50, max_concurrency=10)))
     failed: list[BaseException] = []
 
     def feed() -> None:
@@ -98,9 +99,11 @@ def test_keys_that_fail_do_not_overtake(thread: LoopThread) -> None:
         return "one key" if number % 3 else ["no key"]
 
     flow = thread.flow(
-        note,
-        Handling(max_buffered=3, max_concurrency=1, order_by=key),
-        on_error="skip",
+        Work(
+            note,
+            Handling(max_buffered=3, max_concurrency=1, order_by=key),
+            on_error="skip",
+        )
     )
 
     def feed() -> None:
@@ -121,14 +124,14 @@ def test_what_fails_is_raised_at_the_reader(thread: LoopThread) -> None:
     async def fail(item: int) -> None:
         raise ValueError(item)
 
-    flow = thread.flow(fail, Handling())
+    flow = thread.flow(Work(fail, Handling()))
     flow.feed([7])
     with pytest.raises(ValueError, match="7"):
         flow.take()
     flow.close()
     with pytest.raises(ConfigurationError, match="must be an `async def` function"):
-        thread.flow(lambda item: item, Handling())
-    other = thread.flow(same, Handling())
+        thread.flow(Work(lambda item: item, Handling()))
+    other = thread.flow(Work(same, Handling()))
     other.feed([1])
     other.end()
     assert [outcome.value for outcome in read(other)] == [1]
@@ -154,9 +157,9 @@ def test_resources_are_opened_once_and_kept() -> None:
     thread = LoopThread()
     handling = Handling(resources={"client": client})
     with pytest.raises(ConnectionError, match="not yet"):
-        thread.flow(use, handling)
+        thread.flow(Work(use, handling))
     for _ in range(3):
-        flow = thread.flow(use, handling)
+        flow = thread.flow(Work(use, handling))
         flow.feed([1])
         flow.end()
         assert [outcome.value for outcome in read(flow)] == ["client"]
@@ -165,7 +168,7 @@ def test_resources_are_opened_once_and_kept() -> None:
     thread.close()
     assert events == ["failed", "open", "closed"]
     with pytest.raises(LoopThreadEnded):
-        thread.flow(same, Handling())
+        thread.flow(Work(same, Handling()))
 
 
 def test_a_thread_that_dies_raises_at_readers_and_feeders(thread: LoopThread) -> None:
@@ -175,7 +178,7 @@ def test_a_thread_that_dies_raises_at_readers_and_feeders(thread: LoopThread) ->
         asyncio.get_running_loop().call_later(0.05, sys.exit, 3)
         await asyncio.Event().wait()
 
-    flow = thread.flow(kill, Handling(max_buffered=1, max_concurrency=1))
+    flow = thread.flow(Work(kill, Handling(max_buffered=1, max_concurrency=1)))
     failed: list[BaseException] = []
 
     def feed() -> None:
@@ -201,7 +204,7 @@ def test_a_forked_process_has_one_of_its_own() -> None:
     """The parent's is not touched, and says so when it is used there."""
     first = LoopThread.of_this_process()
     assert LoopThread.of_this_process() is first
-    old = first.flow(same, Handling())
+    old = first.flow(Work(same, Handling()))
     child = os.fork()
     if child == 0:
         code = 1
@@ -209,7 +212,7 @@ def test_a_forked_process_has_one_of_its_own() -> None:
             with contextlib.suppress(LoopThreadEnded):
                 old.feed([1])
                 os._exit(2)
-            flow = LoopThread.of_this_process().flow(same, Handling())
+            flow = LoopThread.of_this_process().flow(Work(same, Handling()))
             flow.feed(range(1_000))
             flow.end()
             code = 0 if len(read(flow)) == 1_000 else 3
@@ -224,7 +227,7 @@ def test_a_forked_process_has_one_of_its_own() -> None:
 
 def test_hanging_handlers_are_cancelled_by_close(thread: LoopThread) -> None:
     """And close() waits for them."""
-    flow = thread.flow(forever, Handling())
+    flow = thread.flow(Work(forever, Handling()))
     flow.feed(range(100))
     flow.close()
     assert flow.stats().in_flight == 0
@@ -247,7 +250,7 @@ def in_background(function: Callable[[], object]) -> tuple[threading.Thread, lis
 
 def test_what_cannot_be_fed_is_told_to_the_feeder(thread: LoopThread) -> None:
     """Any iterable can; after end() nothing can, however much of it, and who waits for room then hears of it, too."""
-    flow = thread.flow(same, Handling(max_buffered=8, max_concurrency=2), in_order=True)
+    flow = thread.flow(Work(same, Handling(max_buffered=8, max_concurrency=2), in_order=True))
     flow.feed(number for number in range(3))
     flow.feed({3: "a"})
     with pytest.raises(TypeError):
@@ -279,7 +282,7 @@ def test_a_key_that_breaks_the_lanes_is_raised_at_both(thread: LoopThread) -> No
         def __eq__(self, other: object) -> bool:
             raise ArithmeticError("not comparable")
 
-    flow = thread.flow(same, Handling(order_by=lambda n: Awkward()), on_error="emit")
+    flow = thread.flow(Work(same, Handling(order_by=lambda n: Awkward()), on_error="emit"))
     with pytest.raises(ArithmeticError):
         flow.feed(range(5))
     with pytest.raises(ArithmeticError):
@@ -292,9 +295,9 @@ def test_it_cannot_be_waited_for_within_itself(thread: LoopThread) -> None:
     """That would be for ever."""
 
     async def nested(item: int) -> None:
-        thread.flow(same, Handling())
+        thread.flow(Work(same, Handling()))
 
-    flow = thread.flow(nested, Handling())
+    flow = thread.flow(Work(nested, Handling()))
     flow.feed([1])
     with pytest.raises(ConsumerStateError, match="within its own event loop"):
         flow.take()
@@ -310,7 +313,7 @@ def test_readers_hear_at_once_that_it_is_over(thread: LoopThread) -> None:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.01)
 
-    flows = [thread.flow(stubborn, Handling(drain_timeout=60)) for _ in range(4)]
+    flows = [thread.flow(Work(stubborn, Handling(drain_timeout=60))) for _ in range(4)]
     for flow in flows:
         flow.feed([1])
     readers = [in_background(flow.take) for flow in flows]
@@ -325,7 +328,7 @@ def test_readers_hear_at_once_that_it_is_over(thread: LoopThread) -> None:
 
 def test_a_flow_that_was_read_to_its_end_leaves_nothing(thread: LoopThread) -> None:
     """Nobody has to close it; its statistics stay."""
-    flow = thread.flow(same, Handling())
+    flow = thread.flow(Work(same, Handling()))
     flow.feed(range(10))
     flow.end()
     assert len(read(flow)) == 10
@@ -342,31 +345,35 @@ def test_a_flow_that_was_read_to_its_end_leaves_nothing(thread: LoopThread) -> N
     assert flow.stats().succeeded == 10
     flow.close()
     with pytest.raises(ConfigurationError, match="must be a Handling"):
-        thread.flow(same, {})  # type: ignore[arg-type]
+        thread.flow(Work(same, {}))  # type: ignore[arg-type]
 
 
 EXIT = """
-import asyncio, contextlib, threading
-from aioparallel import Handling, LoopThread
+import asyncio, contextlib, os, threading
+from aioparallel import Handling, LoopThread, Work
+
+def say(what):  # in one piece: threads speak at once
+    os.write(1, f"{what}\\n".encode())
 
 @contextlib.asynccontextmanager
 async def client():
     yield "client"
-    await asyncio.to_thread(print, "closed", flush=True)
+    await asyncio.to_thread(say, "closed")
 
 async def same(item):
     return item
 
-flow = LoopThread.of_this_process().flow(same, Handling(max_buffered=2, max_concurrency=1, resources={"c": client}))
+handling = Handling(max_buffered=2, max_concurrency=1, resources={"c": client})
+flow = LoopThread.of_this_process().flow(Work(same, handling))
 
 def feed():
     try:
         flow.feed(range(100))
     except Exception as error:
-        print(type(error).__name__, flush=True)
+        say(type(error).__name__)
 
 threading.Thread(target=feed).start()
-print(len(flow.take()) > 0, flush=True)
+say(len(flow.take()) > 0)
 """
 
 
@@ -379,7 +386,10 @@ def test_the_interpreter_ends(thread: LoopThread) -> None:
 
 INTERRUPTED = """
 import asyncio, contextlib, os, signal
-from aioparallel import Handling, LoopThread
+from aioparallel import Handling, LoopThread, Work
+
+def say(what):  # in one piece: threads speak at once
+    os.write(1, f"{what}\\n".encode())
 
 @contextlib.asynccontextmanager
 async def slow():
@@ -388,20 +398,20 @@ async def slow():
         await asyncio.sleep(30)
         yield
     finally:
-        print("cancelled", flush=True)
+        say("cancelled")
 
 async def same(item):
     return item
 
 thread = LoopThread.of_this_process()
 try:
-    thread.flow(same, Handling(resources={"slow": slow}))
+    thread.flow(Work(same, Handling(resources={"slow": slow})))
 except KeyboardInterrupt:
-    print("interrupted", flush=True)
-flow = thread.flow(same, Handling())
+    say("interrupted")
+flow = thread.flow(Work(same, Handling()))
 flow.feed([1])
 flow.end()
-print(len(flow.take()), flush=True)
+say(len(flow.take()))
 """
 
 

@@ -1,0 +1,59 @@
+"""What is done with each item, and how: one description for all who run items without Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Generic, Literal, TypeVar, cast
+
+from aioparallel.errors import ConfigurationError
+from aioparallel.handlers import check_handlers, check_middleware
+from aioparallel.handling import Handling, check_choice
+from aioparallel.policies import RetryPolicy
+
+__all__ = ["Label", "OnError", "Work"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+OnError = Literal["raise", "emit", "skip"]
+"""What an item that has failed for good does: end it all, be an outcome like the others, or be left out."""
+Label = Callable[[Any, int], str]
+"""How an item, with its index, is called in messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work(Generic[T, R]):
+    """``handler``, an async function of an item, under the order and bounds of ``handling``.
+
+    ``handling.order_by`` is the item's key: items of equal keys run one after the other, None is no order, and so is no
+    ``order_by`` at all. Raises ConfigurationError for what cannot be run.
+    """
+
+    handler: Callable[[T], Awaitable[R]]
+    handling: Handling = field(default_factory=Handling)
+    _: KW_ONLY
+    retry: RetryPolicy | None = None
+    """When a failed item is tried again; None: a single attempt."""
+    on_error: OnError = "raise"
+    in_order: bool = False
+    """Outcomes in the order of the items, not as they end."""
+    label: Label | None = None
+    """Names an item, with its index, in messages; None: "item 17"."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.handler, Mapping):
+            raise ConfigurationError("handler", self.handler, "must be one async function of the item")
+        check_handlers(cast("Any", self.handler), takes="the item")
+        if not isinstance(self.handling, Handling):
+            raise ConfigurationError("handling", self.handling, "must be a Handling(...)")
+        check_middleware(self.handling.middleware, takes="the item")
+        if self.retry is not None and not isinstance(self.retry, RetryPolicy):
+            raise ConfigurationError("retry", self.retry, "must be None, for a single attempt, or a RetryPolicy")
+        check_choice("on_error", self.on_error, ("raise", "emit", "skip"))
+        check_choice("in_order", self.in_order, (True, False))
+
+    @property
+    def bound(self) -> int:
+        """Items fed whose outcomes are not read, at most."""
+        return self.handling.max_buffered + self.handling.max_concurrency
