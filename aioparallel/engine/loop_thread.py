@@ -49,7 +49,7 @@ class LoopThread:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop
-        self._opened: dict[str, Resources] = {}
+        self._opened: dict[tuple[str, str], Resources] = {}
         self._opening: asyncio.Lock
         self._flows: set[ThreadedFlow[Any, Any]] = set()
         self._waiting: set[Future[Any]] = (
@@ -75,15 +75,15 @@ class LoopThread:
         """Whether it runs."""
         return self._ended is None and self._thread.is_alive()
 
-    def flow(self, work: Work[T, R]) -> ThreadedFlow[T, R]:
+    def flow(self, work: Work[T, R], *, scope: str = "") -> ThreadedFlow[T, R]:
         """A flow (:class:`~aioparallel.engine.flow.Flow`) to be used from this thread, and one that feeds it.
 
-        Opens those of the resources that no flow before has opened, and raises what that raises.
+        Opens those of the resources that no flow before has opened in the same ``scope``, and raises what that raises.
         """
         made: ThreadedFlow[T, R] = ThreadedFlow(self)
 
         async def make() -> None:
-            opened = await self._open(work.handling.resources)
+            opened = await self._open(work.handling.resources, scope)
 
             def begin() -> Flow[T, R]:
                 reach(opened)
@@ -199,18 +199,18 @@ class LoopThread:
         begun.append(self._loop.create_task(work))
         begun[0].add_done_callback(done)
 
-    async def _open(self, factories: Mapping[str, Resource]) -> dict[str, object]:
+    async def _open(self, factories: Mapping[str, Resource], scope: str) -> dict[str, object]:
         async with self._opening:
             for name, factory in factories.items():
-                if name not in self._opened:
+                if (scope, name) not in self._opened:
                     resources = Resources({name: factory})
                     try:
                         await resources.open(_OPEN_TIMEOUT)
                     except BaseException:
                         await resources.close()
                         raise
-                    self._opened[name] = resources
-            return {name: self._opened[name].opened[name] for name in factories}
+                    self._opened[scope, name] = resources
+            return {name: self._opened[scope, name].opened[name] for name in factories}
 
 
 class _End(BaseException):

@@ -1,0 +1,216 @@
+"""Async functions as columns, for ``select`` and ``withColumn``."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import DataType, StructField, StructType
+
+from aioparallel.engine.flow import Outcome
+from aioparallel.engine.work import Work
+from aioparallel.errors import ConfigurationError
+from aioparallel.handling import Handling, Middleware, Ordering, Resource, check_choice, check_time
+from aioparallel.policies import RetryPolicy, is_async
+from aioparallel.spark.limits import calls_per_task, tell_of_limits
+from aioparallel.spark.operator import DEFAULT_RETRY
+from aioparallel.spark.results import EMITTED, Results, emitted
+from aioparallel.spark.rows import ColumnBuilder, type_of
+from aioparallel.spark.task import Shipment, partition_number
+
+__all__ = ["AsyncColumn", "async_udf"]
+
+OnError = Literal["raise", "emit", "null"]
+Arguments = tuple[Any, ...]
+
+# Values made of one Arrow array at a time: Arrow makes them without letting other threads run.
+_AT_ONCE: Final = 1_000
+
+
+def async_udf(
+    *,
+    returns: str | DataType,
+    key: str | Callable[..., Hashable] | None = None,
+    max_concurrency: int | None = None,
+    job_concurrency: int | None = None,
+    tasks: int | None = None,
+    max_buffered: int = 10_000,
+    timeout: float | None = None,
+    retry: RetryPolicy | None = DEFAULT_RETRY,
+    on_error: OnError = "raise",
+    resources: Mapping[str, Resource] | None = None,
+    middleware: Sequence[Middleware] = (),
+) -> Callable[[Callable[..., Awaitable[object]]], AsyncColumn]:
+    """Make an async function of values a function of columns.
+
+    ::
+
+        @async_udf(returns="struct<status int, body string>", max_concurrency=100)
+        async def fetch(url: str) -> dict[str, object]: ...
+
+        pages = df.withColumn("page", fetch("url"))
+
+    ``returns``: the type of the new column, as DDL or a Spark type; for a struct the function returns a dict (or a Row,
+    a named tuple, a dataclass).
+    ``key``: the name of one of the function's parameters, or a plain function of the same arguments: calls with equal
+    keys run one after the other, in the order of the rows of a partition.
+    ``on_error``: a call that has failed for good fails the task, which names the row (``"raise"``); the column is a
+    struct of ``value``, ``error``, ``attempts`` and ``seconds`` (``"emit"``); or it is null, with a line in the
+    executor's log (``"null"``).
+    Middleware gets a tuple of the arguments. All else is as in :func:`~aioparallel.spark.operator.parallel_map`.
+
+    It runs in input order, and with the whole partition in view, not one Arrow batch after the other. This is the form
+    that query functions of declared pipelines accept. Raises ConfigurationError at once for what is wrong.
+    """
+    kind = type_of("returns", returns)
+    check_choice("on_error", on_error, ("raise", "emit", "null"))
+    if timeout is not None:
+        check_time("timeout", timeout)
+    per_task = calls_per_task(max_concurrency, job_concurrency, tasks)
+
+    def decorate(function: Callable[..., Awaitable[object]]) -> AsyncColumn:
+        handling = Handling(
+            ordering=Ordering.UNORDERED if key is None else Ordering.KEY,
+            order_by=_key_function(key, function),
+            max_concurrency=per_task,
+            max_buffered=max_buffered,
+            handler_timeout=timeout,
+            middleware=middleware,
+            resources=resources or {},
+        )
+        # An error is an outcome here, and what it becomes is decided beside its column.
+        work: Work[Arguments, object] = Work(
+            _Spread(function), handling, retry=retry, on_error="raise" if on_error == "raise" else "emit", in_order=True
+        )
+        return AsyncColumn(function, Shipment.of(work), kind, on_error, tasks)
+
+    return decorate
+
+
+def _key_function(
+    key: str | Callable[..., Hashable] | None, function: Callable[..., Awaitable[object]]
+) -> Callable[[Arguments], Hashable] | None:
+    if key is None:
+        return None
+    if isinstance(key, str):
+        names = list(inspect.signature(function).parameters)
+        if key not in names:
+            raise ConfigurationError(
+                "key", key, f"is no parameter of the function; it has {', '.join(names) or 'none'}"
+            )
+        return _Nth(names.index(key))
+    given: object = key
+    if not callable(given) or is_async(given):
+        raise ConfigurationError("key", key, "must be a parameter's name, or a plain function of the same arguments")
+    return _Applied(key)
+
+
+class _Spread:
+    """Calls a function with the values of a tuple."""
+
+    def __init__(self, function: Callable[..., Awaitable[object]]) -> None:
+        if not is_async(function):
+            raise ConfigurationError("async_udf", function, "must decorate an `async def` function of column values")
+        self._function = function
+
+    async def __call__(self, arguments: Arguments) -> object:
+        return await self._function(*arguments)
+
+
+class _Nth:
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __call__(self, arguments: Arguments) -> Hashable:
+        key: Hashable = arguments[self._number]
+        return key
+
+
+class _Applied:
+    def __init__(self, function: Callable[..., Hashable]) -> None:
+        self._function = function
+
+    def __call__(self, arguments: Arguments) -> Hashable:
+        return self._function(*arguments)
+
+
+class AsyncColumn:
+    """What :func:`async_udf` gives: call it with columns, or their names. ``function``: the async function itself."""
+
+    def __init__(
+        self,
+        function: Callable[..., Awaitable[object]],
+        shipment: Shipment[Arguments, object],
+        kind: DataType,
+        on_error: OnError,
+        tasks: int | None,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self._name = getattr(function, "__qualname__", repr(function))
+        self._shipment = shipment
+        self._kind = kind
+        self._on_error = on_error
+        self._tasks = tasks
+
+    @property
+    def returns(self) -> DataType:
+        """The type of the column."""
+        if self._on_error != "emit":
+            return self._kind
+        return StructType([StructField("value", self._kind), *EMITTED])
+
+    def __call__(self, *columns: Column | str) -> Column:
+        """The column of its results. Raises ConfigurationError for a wrong number of columns."""
+        if not columns:
+            raise ConfigurationError(self._name, columns, "needs a column at least")
+        try:
+            inspect.signature(self.function).bind(*columns)
+        except TypeError as error:
+            raise ConfigurationError(self._name, columns, f"does not fit its parameters: {error}") from None
+        tell_of_limits(f"async_udf({self._name})", self._shipment.work.handling.max_concurrency, self._tasks)
+        run = self.on_executor()
+        # What an Arrow UDF gets and gives, Spark reads there.
+        given = pa.Array if len(columns) == 1 else tuple[pa.Array, ...]
+        run.__annotations__ = {"arrays": Iterator[given], "return": Iterator[pa.Array]}  # type: ignore[valid-type]
+        made: Any = arrow_udf(run, self.returns)  # type: ignore[call-overload]
+        # Or the optimizer may evaluate it twice, or for rows that a filter takes out later.
+        column: Column = made.asNondeterministic()(*columns)
+        return column
+
+    def on_executor(self) -> Callable[[Iterator[Any]], Iterator[pa.Array]]:
+        """What a task does with the arrays of its partition: arrays, or tuples of them."""
+        shipment, kind, returns, on_error = self._shipment, self._kind, self.returns, self._on_error
+
+        def run(arrays: Iterator[Any]) -> Iterator[pa.Array]:
+            builder = ColumnBuilder("", returns)
+
+            def build(outcomes: list[Outcome[Any, object]]) -> pa.Array:
+                if on_error != "emit":
+                    return builder.build([one.value for one in outcomes])
+                return builder.build(emitted(outcomes))
+
+            number = partition_number()
+            results = Results(build, ColumnBuilder("", kind).misfit, on_error, lambda _, index: _label(number, index))
+            return results.of(shipment.run(_arguments(arrays), lambda _, index: _label(number, index)))
+
+        return run
+
+    def __repr__(self) -> str:
+        return f"<async_udf {self._name} to {self._kind.simpleString()}>"
+
+
+def _label(partition: int, index: int) -> str:
+    return f"row {index} of partition {partition}"
+
+
+def _arguments(arrays: Iterable[pa.Array | tuple[pa.Array, ...]]) -> Iterator[list[Arguments]]:
+    for given in arrays:
+        columns = given if isinstance(given, tuple) else (given,)
+        for first in range(0, len(columns[0]), _AT_ONCE):
+            yield list(zip(*(column.slice(first, _AT_ONCE).to_pylist() for column in columns), strict=True))

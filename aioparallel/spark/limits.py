@@ -1,0 +1,65 @@
+"""How many calls run at once, and whose limit that is."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from aioparallel.errors import ConfigurationError
+from aioparallel.handling import check_count
+
+__all__ = ["calls_per_task", "tell_of_limits"]
+
+logger = logging.getLogger(__name__)
+
+_DEFAULT: Final = 100
+
+
+def calls_per_task(max_concurrency: int | None, job_concurrency: int | None, tasks: int | None) -> int:
+    """Handlers that may run at once in each task: ``max_concurrency``, or ``job_concurrency`` divided by ``tasks``.
+
+    A task cannot know how many others there are, so whoever wants a limit for all says how many run at once. Raises
+    ConfigurationError.
+    """
+    if tasks is not None:
+        check_count("tasks", tasks)
+    if job_concurrency is None:
+        if max_concurrency is None:
+            return _DEFAULT
+        check_count("max_concurrency", max_concurrency)
+        return max_concurrency
+    check_count("job_concurrency", job_concurrency)
+    if max_concurrency is not None:
+        raise ConfigurationError(
+            "max_concurrency", max_concurrency, "is each task's limit; give it, or job_concurrency and tasks"
+        )
+    if tasks is None:
+        raise ConfigurationError(
+            "job_concurrency",
+            job_concurrency,
+            "is divided by the tasks that run at once, which no task can know: say how many, with tasks=... (cores of "
+            "all executors, or partitions if they are fewer)",
+        )
+    if job_concurrency < tasks:
+        raise ConfigurationError("job_concurrency", job_concurrency, f"is less than one call for each of {tasks} tasks")
+    return job_concurrency // tasks
+
+
+def tell_of_limits(name: str, per_task: int, tasks: int | None) -> None:
+    """On the driver, once for each use."""
+    if tasks is None:
+        logger.info(
+            "%s: at most %d calls at once in each task, times the tasks that run at once",
+            name,
+            per_task,
+            extra={"action": "spark_limits", "per_task": per_task},
+        )
+    else:
+        logger.info(
+            "%s: at most %d calls at once (%d tasks, %d each)",
+            name,
+            tasks * per_task,
+            tasks,
+            per_task,
+            extra={"action": "spark_limits", "per_task": per_task, "tasks": tasks},
+        )

@@ -1,0 +1,58 @@
+"""A handler tried out through the operator, without Spark and without a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from aioparallel.errors import ConfigurationError
+from aioparallel.spark.column import AsyncColumn
+from aioparallel.spark.operator import Operator
+from aioparallel.spark.rows import columns_of
+
+__all__ = ["run_locally"]
+
+# Rows in an Arrow batch: small, so that a test's rows come in several.
+_BATCH: Final = 100
+
+
+def run_locally(
+    tried: Operator | AsyncColumn, rows: Iterable[Any], *, schema: str | StructType | None = None
+) -> list[Any]:
+    """What a task would make of these rows, as one partition: for tests of handlers.
+
+    ::
+
+        assert run_locally(parallel_map(enrich, schema="tailnum string, seats int"), [{"tailnum": "N1"}]) == [...]
+
+    For :func:`~aioparallel.spark.operator.parallel_map` rows are dicts, and so is what comes back. For
+    :func:`~aioparallel.spark.column.async_udf` they are the arguments of each call, a tuple or a single one, and values
+    come back. Rows go through Arrow on their way in and out, as in Spark: ``schema`` says their types, or they are
+    inferred. Clients that handlers share stay open in this process for the next call. Raises what a task would raise.
+    """
+    given: object = tried
+    if isinstance(given, AsyncColumn):
+        return _column(given, rows)
+    if not isinstance(given, Operator):
+        raise ConfigurationError(
+            "tried", given, "must be what parallel_map() or async_udf() of aioparallel.spark gives"
+        )
+    arrow = None if schema is None else to_arrow_schema(columns_of("schema", schema), timezone="UTC")
+    table = pa.Table.from_pylist([dict(row) for row in rows], arrow)
+    batches = table.to_batches(_BATCH)
+    output = given.on_executor(from_arrow_schema(table.schema))(batches)
+    return [row for batch in output for row in batch.to_pylist()]
+
+
+def _column(column: AsyncColumn, rows: Iterable[Any]) -> list[Any]:
+    source = iter(row if isinstance(row, tuple) else (row,) for row in rows)
+    batches = []
+    while batch := list(islice(source, _BATCH)):
+        arrays = [pa.array(values) for values in zip(*batch, strict=True)]
+        batches.append(arrays[0] if len(arrays) == 1 else tuple(arrays))
+    return [value for array in column.on_executor()(iter(batches)) for value in array.to_pylist()]

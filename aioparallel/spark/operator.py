@@ -1,0 +1,155 @@
+"""Async handlers on the rows of a DataFrame: batch or stream, classic or Connect."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField, StructType
+
+from aioparallel.engine.flow import Outcome
+from aioparallel.engine.work import OnError, Work
+from aioparallel.errors import ConfigurationError
+from aioparallel.handling import Handling, Middleware, Ordering, Resource, check_time
+from aioparallel.policies import RetryPolicy
+from aioparallel.spark.keys import Key, RowLabel, check_key, key_columns, key_function
+from aioparallel.spark.limits import calls_per_task, tell_of_limits
+from aioparallel.spark.results import EMITTED, Results, emitted
+from aioparallel.spark.rows import Row, RowBuilder, columns_of, lists_of_rows
+from aioparallel.spark.task import Shipment, partition_number
+
+__all__ = ["DEFAULT_RETRY", "Operator", "parallel_map", "split"]
+
+DEFAULT_RETRY: Final = RetryPolicy(max_attempts=3)
+"""Three attempts, one second after the first and two after the second. A job that never gives up would never end."""
+
+
+def parallel_map(
+    handler: Callable[[Row], Awaitable[object]],
+    *,
+    schema: str | StructType,
+    key: Key | None = None,
+    max_concurrency: int | None = None,
+    job_concurrency: int | None = None,
+    tasks: int | None = None,
+    max_buffered: int = 10_000,
+    timeout: float | None = None,
+    retry: RetryPolicy | None = DEFAULT_RETRY,
+    on_error: OnError = "raise",
+    in_order: bool = False,
+    resources: Mapping[str, Resource] | None = None,
+    middleware: Sequence[Middleware] = (),
+) -> Operator:
+    """Run the async function ``handler`` on each row, many at once, in order of key; for ``df.transform(...)``.
+
+    ::
+
+        enriched = flights.transform(parallel_map(enrich, schema="tailnum string, delay int", key="tailnum"))
+
+    ``handler``: gets a row as a dict and returns one (or a Row, a named tuple, a dataclass) with the columns of
+    ``schema``. It is sent to the executors, where aioparallel must be installed.
+    ``schema``: columns and types of the output, as DDL or StructType.
+    ``key``: a column, several, or a plain function of the row. Rows of equal keys within one partition run one after
+    the other, in their order; null is no order. See :func:`~aioparallel.spark.keys.repartition_by_key`.
+    ``max_concurrency``: handlers running at once **in each task**, 100 by default. Or ``job_concurrency``: in all
+    tasks, divided by ``tasks``, the number of them that run at once.
+    ``max_buffered``: rows read and not started in each task, at most: how far it sees past a slow key.
+    ``timeout``: seconds for each attempt; then it is cancelled and has failed with HandlerTimeout.
+    ``retry``: three attempts by default; None: a single one.
+    ``on_error``: a row that has failed for good fails the task, which names it (``"raise"``); is a row with its error
+    (``"emit"``: columns ``value``, ``row``, ``error``, ``attempts``, ``seconds``, see :func:`split`); or is left out,
+    with a line in the executor's log (``"skip"``). So is a row whose result does not fit ``schema``.
+    ``in_order``: rows come out as they went in, not as they end.
+    ``resources``: functions by name that make async context managers, opened once in each Python worker and kept for
+    the tasks and micro-batches that follow; the handler reaches them with ``resource("http")``.
+    ``middleware``: async functions of a row and ``call_next``, around each attempt, the first outermost.
+
+    Spark evaluates lazily: two actions on the result run the handlers twice (``persist()`` it), a failed task and a
+    failed micro-batch run them again, and so does speculation. Raises ConfigurationError at once for what is wrong.
+    """
+    check_key(key)
+    if timeout is not None:
+        check_time("timeout", timeout)
+    per_task = calls_per_task(max_concurrency, job_concurrency, tasks)
+    handling = Handling(
+        ordering=Ordering.UNORDERED if key is None else Ordering.KEY,
+        order_by=key_function(key),
+        max_concurrency=per_task,
+        max_buffered=max_buffered,
+        handler_timeout=timeout,
+        middleware=middleware,
+        resources=resources or {},
+    )
+    work = Work(handler, handling, retry=retry, on_error=on_error, in_order=in_order)
+    return Operator(Shipment.of(work), columns_of("schema", schema), key_columns(key), tasks)
+
+
+class Operator:
+    """What :func:`parallel_map` gives: a function from DataFrame to DataFrame."""
+
+    def __init__(
+        self, shipment: Shipment[Row, object], columns: StructType, keys: tuple[str, ...], tasks: int | None
+    ) -> None:
+        self._shipment = shipment
+        self._columns = columns
+        self._keys = keys
+        self._tasks = tasks
+        self._name = getattr(shipment.work.handler, "__qualname__", repr(shipment.work.handler))
+
+    def __call__(self, df: DataFrame) -> DataFrame:
+        """The rows after the handler. Raises ConfigurationError where ``df`` has no column that the key needs."""
+        given = df.schema
+        names = [name.lower() for name in given.fieldNames()]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ConfigurationError("df", twice, "stands twice among its columns, and a row has each name once")
+        if missing := [name for name in self._keys if name not in given.fieldNames()]:
+            raise ConfigurationError("key", missing[0], f"is no column; there are {', '.join(given.fieldNames())}")
+        tell_of_limits(f"parallel_map({self._name})", self._shipment.work.handling.max_concurrency, self._tasks)
+        return df.mapInArrow(self.on_executor(given), self.output(given))
+
+    def output(self, given: StructType) -> StructType:
+        """The columns that come out where ``given`` go in."""
+        if self._shipment.work.on_error != "emit":
+            return self._columns
+        return StructType([StructField("value", self._columns), StructField("row", given), *EMITTED])
+
+    def on_executor(self, given: StructType) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+        """What a task does with the batches of its partition."""
+        shipment, keys, columns, output = self._shipment, self._keys, self._columns, self.output(given)
+        on_error = shipment.work.on_error
+
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            builder = RowBuilder(output)
+
+            def build(outcomes: list[Outcome[Row, object]]) -> pa.RecordBatch:
+                if on_error != "emit":
+                    return builder.build([one.value for one in outcomes])
+                rows = emitted(outcomes)
+                for row, outcome in zip(rows, outcomes, strict=True):
+                    row["row"] = None if outcome.error is None else outcome.item
+                return builder.build(rows)
+
+            label = RowLabel(partition_number(), keys)
+            results = Results(build, RowBuilder(columns).misfit, on_error, label)
+            return results.of(shipment.run(lists_of_rows(batches), label))
+
+        return run
+
+    def __repr__(self) -> str:
+        return f"<parallel_map of {self._name} for DataFrame.transform>"
+
+
+def split(df: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """The rows that have succeeded, and those that have failed, of ``parallel_map(..., on_error="emit")``.
+
+    The first has the handler's columns. The second has ``row``, the input, ``error``, ``attempts`` and ``seconds``:
+    ``failed.select("row.*")`` can be run again. Each of them evaluates ``df``, and so runs the handlers: ``persist()``
+    it before, or write it and read it again.
+    """
+    failed = df["error"].isNotNull()
+    return (
+        df.where(~failed).select("value.*"),
+        df.where(failed).select("row", "error", "attempts", "seconds"),
+    )
