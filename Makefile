@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo bench test lint format unit unit-newer explore chaos load-memory load-hot load-partitions load-brokers load-failures load-map clean
+.PHONY: help demo bench test spark-jars lint format unit unit-newer explore chaos load-memory load-hot load-partitions load-brokers load-failures load-map clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -35,7 +35,11 @@ bench: $(VENV)/.bench  ## measure aioparallel and its peers (an hour; ARGS=--qui
 
 test: $(VENV)/.dev  ## all tests, on Apache Kafka 4.3.1 too (fetched with Maven the first time)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
+	$(BIN)/python -m aioparallel.jvm spark --directory
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile $(ARGS)
+
+spark-jars: $(VENV)/.dev  ## fetch the jars of Spark's Kafka connector with Maven; prints where they are
+	@$(BIN)/python -m aioparallel.jvm spark --directory
 
 unit: $(VENV)/.dev  ## the tests that need no broker
 	$(BIN)/python -m pytest tests/unit $(ARGS)

@@ -8,6 +8,8 @@
     ├── LoopThreadEnded (also RuntimeError)    the thread of an event loop that was used from another one is gone
     ├── OffsetMapError (also ValueError)       commit metadata that is no readable offset map
     ├── BrokerStartError                       a broker for tests or the demo could not be started
+    ├── JavaNotFound                           no Java runtime that is new enough
+    ├── JarsMissing                            jars that Java needs are not there and could not be fetched
     ├── ClientError                            the Kafka client or the cluster behind it
     │   ├── BrokerUnreachable                  no broker answered within the deadline
     │   ├── TopicNotFound                      a topic asked for by name does not exist
@@ -50,6 +52,8 @@ __all__ = [
     "HandlerCancelled",
     "HandlerTimeout",
     "InvalidOutput",
+    "JarsMissing",
+    "JavaNotFound",
     "LoopThreadEnded",
     "NoCommittedOffset",
     "NoHandler",
@@ -97,6 +101,14 @@ class OffsetMapError(AioparallelError, ValueError):
 
 class BrokerStartError(AioparallelError):
     """A broker for tests or for the demo could not be started."""
+
+
+class JavaNotFound(AioparallelError):
+    """There is no Java runtime that is new enough; the message names those that were found."""
+
+
+class JarsMissing(AioparallelError):
+    """Jars that a Java program needs are not there, and could not be fetched."""
 
 
 class ClientError(AioparallelError):

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import ClassVar, Final, Protocol, cast
 
 from aioparallel.errors import BrokerStartError
+from aioparallel.jvm.sets import KAFKA_VERSION
 from aioparallel.testing.brokers import TOPIC_TIMEOUT, Broker
-from aioparallel.testing.jars import KAFKA_VERSION
 from aioparallel.testing.readiness import answers, free_port
 from aioparallel.testing.server_properties import broker_properties, checked
 from aioparallel.testing.topics import create_topic

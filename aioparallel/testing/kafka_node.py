@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from aioparallel.errors import BrokerStartError
+from aioparallel.jvm.java_runtime import JavaRuntime
 from aioparallel.testing.guarded_process import GuardedProcess
-from aioparallel.testing.java_runtime import JavaRuntime
 
 __all__ = ["HOST", "KafkaNode", "KafkaProgram"]
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from aioparallel.errors import BrokerStartError
-from aioparallel.testing.jars import KAFKA_VERSION
+from aioparallel.jvm.sets import KAFKA_VERSION
 from aioparallel.testing.kafka_node import HOST, KafkaNode, KafkaProgram
 from aioparallel.testing.metadata import View, ask
 from aioparallel.testing.readiness import answers, free_ports

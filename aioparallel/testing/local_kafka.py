@@ -18,11 +18,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final
 
-from aioparallel.errors import BrokerStartError, ConfigurationError
+from aioparallel.errors import BrokerStartError, ConfigurationError, JarsMissing, JavaNotFound
+from aioparallel.jvm.java_runtime import find_java
+from aioparallel.jvm.maven import maven
+from aioparallel.jvm.sets import KAFKA, KAFKA_VERSION
 from aioparallel.testing.brokers import TOPIC_TIMEOUT, Broker
 from aioparallel.testing.guarded_process import check_platform
-from aioparallel.testing.jars import KAFKA_VERSION, cached_jars, fetch_jars, maven
-from aioparallel.testing.java_runtime import find_java
 from aioparallel.testing.kafka_node import KafkaNode, KafkaProgram
 from aioparallel.testing.kafka_nodes import KafkaNodes
 from aioparallel.testing.metadata import PartitionView
@@ -42,10 +43,10 @@ def local_kafka_available() -> tuple[bool, str]:
     try:
         check_platform()
         java = find_java()
-    except BrokerStartError as error:
+    except (BrokerStartError, JavaNotFound) as error:
         return False, str(error)
     found = f"Java {java.version} was found ({java.source})"
-    if cached_jars() is not None:
+    if KAFKA.cached() is not None:
         return True, f"{found} and the jars are cached"
     if maven() is not None:
         return True, f"{found} and Maven can fetch the jars"
@@ -125,7 +126,10 @@ class LocalKafka(Broker):
         if self._nodes is not None:
             return
         check_platform()
-        program = KafkaProgram(find_java(), fetch_jars(self._report), compile_once=self._count > 1)
+        try:
+            program = KafkaProgram(find_java(), KAFKA.fetch(self._report), compile_once=self._count > 1)
+        except (JavaNotFound, JarsMissing) as error:
+            raise BrokerStartError(str(error)) from error
         self._nodes = KafkaNodes(self._count, program, self._heap, self._properties)
         atexit.register(self.stop)
         try:
@@ -259,12 +263,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         if options.prepare:
-            print(f"Apache Kafka {KAFKA_VERSION} is in {fetch_jars(print)}")
+            print(f"Apache Kafka {KAFKA_VERSION} is in {KAFKA.fetch(print)}")
             return
         with LocalKafka(brokers=options.brokers, report=print) as kafka, contextlib.suppress(KeyboardInterrupt):
             print(f"Apache Kafka {KAFKA_VERSION} runs at {kafka.bootstrap_servers} (Ctrl-C ends it)", flush=True)
             threading.Event().wait()
-    except (BrokerStartError, ConfigurationError) as error:
+    except (BrokerStartError, ConfigurationError, JavaNotFound, JarsMissing) as error:
         parser.exit(1, f"{error}{os.linesep}")
 
 

@@ -11,8 +11,8 @@ from typing import Final
 from aioparallel.cli.bench.settings import Settings
 from aioparallel.cli.demo.cluster import conversation, delete_topic
 from aioparallel.errors import BrokerUnreachable
+from aioparallel.jvm.sets import KAFKA_VERSION
 from aioparallel.testing.embedded import EmbeddedBroker
-from aioparallel.testing.jars import KAFKA_VERSION
 from aioparallel.testing.local_kafka import LocalKafka
 from aioparallel.testing.topics import create_topic
 

