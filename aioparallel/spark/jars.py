@@ -1,0 +1,48 @@
+"""The jars of Spark's Kafka connector for the installed PySpark."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import pyspark
+
+from aioparallel.errors import ConfigurationError
+from aioparallel.jvm.jars import JarSet
+from aioparallel.jvm.sets import SPARK_KAFKA
+
+__all__ = ["kafka_jars"]
+
+logger = logging.getLogger(__name__)
+
+_CONNECTORS: Final[dict[str, JarSet]] = {"4.2.0": SPARK_KAFKA, "4.3.0": SPARK_KAFKA}
+"""By PySpark's version. The connector of 4.3.0 cannot be fetched whole; that of 4.2.0 reads and writes there too (run:
+round trip, the operator, real-time mode), which Spark does not promise."""
+
+
+def kafka_jars(report: Callable[[str], None] = logger.info) -> list[str]:
+    """The paths of the four jars (10 MB) that Spark needs to read and write Kafka, fetched once with Maven.
+
+    ::
+
+        spark = SparkSession.builder.config("spark.jars", ",".join(kafka_jars())).getOrCreate()
+
+    The same with ``SparkSession.builder.remote("local[2]")``, whose server is started with the builder's settings. A
+    server that runs elsewhere needs them when it is started. Declared pipelines take them on the command line alone,
+    ``spark-pipelines run --jars "$(python -m aioparallel.jvm)"``: in ``spark-pipeline.yml`` they end the run with
+    CANNOT_MODIFY_CONFIG, though a dry run accepts them.
+
+    ``report`` is told in a sentence each what takes long. Raises JarsMissing when they are not in the cache and cannot
+    be fetched, JavaNotFound when there is no Java for Maven, and ConfigurationError for a PySpark whose connector is
+    not known.
+    """
+    version = pyspark.__version__
+    if version not in _CONNECTORS:
+        raise ConfigurationError(
+            "pyspark",
+            version,
+            f"jars of the Kafka connector are known for {', '.join(_CONNECTORS)}; install pyspark=={SPARK_KAFKA.version}, "
+            f"or give Spark those of org.apache.spark:spark-sql-kafka-0-10_2.13:{version} yourself (spark.jars.packages)",
+        )
+    return [str(jar) for jar in _CONNECTORS[version].paths(report)]

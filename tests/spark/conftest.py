@@ -1,0 +1,70 @@
+"""One Spark for all tests here: a JVM of its own for each pytest process, gone when the tests are."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from aioparallel.errors import JarsMissing, JavaNotFound
+from aioparallel.jvm.java_runtime import find_java
+from aioparallel.spark.jars import kafka_jars
+
+EXIT_TIMEOUT = 60.0
+"""Seconds for the JVM to end after its standard input has been closed."""
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark in a JVM beside this process, ``local[2]``, with the Kafka connector. Takes 5 to 9 s.
+
+    Its files (warehouse, scratch space) are pytest's temporary ones. Where there is no Java, or the jars cannot be
+    had, the tests are skipped; in CI they fail.
+    """
+    scratch = tmp_path_factory.mktemp("spark")
+    with pytest.MonkeyPatch.context() as patch:
+        try:
+            patch.setenv("JAVA_HOME", str(find_java().home))
+            jars = kafka_jars()
+        except (JavaNotFound, JarsMissing) as error:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(f"Apache Spark cannot be started: {error}")
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        builder: Any = SparkSession.builder
+        session: SparkSession = (
+            builder.master("local[2]")
+            .appName("tests")
+            .config("spark.jars", ",".join(jars))
+            .config("spark.ui.enabled", "false")
+            .config("spark.log.level", "OFF")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.local.dir", str(scratch / "local"))
+            .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.session.timeZone", "UTC")
+            .getOrCreate()
+        )
+        try:
+            yield session
+        finally:
+            session.stop()
+            _end_jvm()
+
+
+def _end_jvm() -> None:
+    """``stop`` ends Spark and leaves the JVM to the end of Python; it ends when its standard input does."""
+    gateway: Any = SparkContext._gateway
+    if gateway is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(EXIT_TIMEOUT)

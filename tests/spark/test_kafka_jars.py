@@ -1,0 +1,44 @@
+"""The jars of Spark's Kafka connector, as a session needs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from aioparallel.errors import ConfigurationError
+from aioparallel.spark.jars import kafka_jars
+
+
+@pytest.mark.spark
+def test_a_session_with_the_jars_knows_kafka(spark: SparkSession) -> None:
+    """The source gives its columns, which it does without asking a broker."""
+    source = spark.read.format("kafka").options(**{"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "none"})
+    assert source.option("includeHeaders", True).load().columns == [
+        "key",
+        "value",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestampType",
+        "headers",
+    ]
+
+
+@pytest.mark.spark
+def test_the_same_connector_serves_the_next_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4.3.0 is known to work with the connector of 4.2.0: the same four jars."""
+    jars = kafka_jars()
+    assert [Path(jar).name.split("-")[0] for jar in jars] == ["commons", "kafka", "spark", "spark"]
+    monkeypatch.setattr(pyspark, "__version__", "4.3.0")
+    assert kafka_jars() == jars
+
+
+def test_an_unknown_pyspark_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version is named, with those that are known and the way round."""
+    monkeypatch.setattr(pyspark, "__version__", "4.1.0")
+    with pytest.raises(ConfigurationError, match=r"pyspark='4\.1\.0': .*install pyspark==4\.2\.0, or .*_2\.13:4\.1\.0"):
+        kafka_jars()
