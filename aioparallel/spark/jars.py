@@ -42,7 +42,8 @@ def kafka_jars(report: Callable[[str], None] = logger.info) -> list[str]:
         raise ConfigurationError(
             "pyspark",
             version,
-            f"jars of the Kafka connector are known for {', '.join(_CONNECTORS)}; install pyspark=={SPARK_KAFKA.version}, "
-            f"or give Spark those of org.apache.spark:spark-sql-kafka-0-10_2.13:{version} yourself (spark.jars.packages)",
+            f"jars of the Kafka connector are known for {', '.join(_CONNECTORS)}; install "
+            f"pyspark=={SPARK_KAFKA.version}, or give Spark those of "
+            f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version} yourself (spark.jars.packages)",
         )
     return [str(jar) for jar in _CONNECTORS[version].paths(report)]

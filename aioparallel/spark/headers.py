@@ -1,0 +1,105 @@
+"""Columns of records that leave for Kafka: key, value, and headers that say where each came from.
+
+Nothing here asks for the schema of a DataFrame, so all of it may be used in query functions of declared pipelines,
+where Spark refuses to analyse a plan (ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+__all__ = [
+    "SOURCE_INDEX",
+    "SOURCE_OFFSET",
+    "SOURCE_PARTITION",
+    "SOURCE_TOPIC",
+    "ColumnOrName",
+    "outgoing",
+    "source_headers",
+]
+
+ColumnOrName: TypeAlias = Column | str
+
+SOURCE_TOPIC: Final = "src-topic"
+SOURCE_PARTITION: Final = "src-partition"
+SOURCE_OFFSET: Final = "src-offset"
+SOURCE_INDEX: Final = "src-index"
+
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
+"""The type of the column ``headers`` of Spark's Kafka source and sink."""
+
+
+def source_headers(
+    headers: ColumnOrName | None = "headers",
+    *,
+    topic: ColumnOrName = "topic",
+    partition: ColumnOrName = "partition",
+    offset: ColumnOrName = "offset",
+    index: ColumnOrName | None = None,
+) -> Column:
+    """The column ``headers`` of a record that is made of another one: its headers, and where it stands.
+
+    ``headers``: the original headers, as Spark's source gives them: kept, but for those of an earlier stage with the
+    names below. NULL, which Spark gives for a record without any, is no headers here. None: there are none to keep.
+    ``topic``, ``partition``, ``offset``: the record's place. They become ``src-topic``, ``src-partition`` and
+    ``src-offset``, each as UTF-8 text (``b"1024"``). With them a consumer drops what comes twice: Spark writes at least
+    once, and after a crash up to a micro-batch again.
+    ``index``: where one record becomes several, which of them this is, from 0, the same each time; ``src-index``.
+    """
+    places = {SOURCE_TOPIC: topic, SOURCE_PARTITION: partition, SOURCE_OFFSET: offset}
+    if index is not None:
+        places[SOURCE_INDEX] = index
+    added = F.array(*(_header(name, place) for name, place in places.items()))
+    if headers is None:
+        return added
+    # concat with NULL is NULL: the coordinates would be lost for each record without headers.
+    original = F.coalesce(_column(headers), F.array().cast(_HEADERS))
+    names = (SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_OFFSET, SOURCE_INDEX)
+    return F.concat(F.filter(original, lambda header: ~header["key"].isin(*names)), added)
+
+
+def outgoing(
+    *,
+    key: ColumnOrName | None = "key",
+    value: ColumnOrName = "value",
+    headers: ColumnOrName | None = "headers",
+    source: bool = True,
+    index: ColumnOrName | None = None,
+) -> Callable[[DataFrame], DataFrame]:
+    """For ``df.transform(outgoing(...))``: the columns that Spark's Kafka sink writes, and no others.
+
+    ``key``, ``value``: columns of strings (written as UTF-8) or bytes, NULL for none. ``key=None``: records without.
+    ``headers``: the column of headers; None: without. ``source``: whether coordinates of the source are added, see
+    :func:`source_headers`, with ``index``; they need the columns topic, partition and offset of :func:`read_topic`.
+
+    Those are left out, which matters: the sink takes a column ``topic`` for where to write, and ``partition``, too.
+    """
+
+    def select(frame: DataFrame) -> DataFrame:
+        columns = [_no_bytes() if key is None else _column(key), _column(value)]
+        names = ["key", "value"]
+        if source:
+            columns.append(source_headers(headers, index=index))
+            names.append("headers")
+        elif headers is not None:
+            columns.append(_column(headers))
+            names.append("headers")
+        return frame.select(*(column.alias(name) for column, name in zip(columns, names, strict=True)))
+
+    return select
+
+
+def _header(name: str, value: ColumnOrName) -> Column:
+    return F.struct(F.lit(name).alias("key"), _column(value).cast("string").cast("binary").alias("value"))
+
+
+def _column(column: ColumnOrName) -> Column:
+    return F.col(column) if isinstance(column, str) else column
+
+
+def _no_bytes() -> Column:
+    return F.lit(None).cast("binary")

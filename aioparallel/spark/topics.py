@@ -1,0 +1,275 @@
+"""Topics as DataFrames: Spark's own Kafka source and sink, with the options that keep records and their order.
+
+They work over Spark Connect too, and :func:`read_topic` and :func:`sink_options` in declared pipelines::
+
+    @dp.temporary_view
+    def raw() -> DataFrame:
+        return read_topic(spark, "raw", bootstrap_servers=SERVERS)
+
+    dp.create_sink("work", "kafka", sink_options("work", bootstrap_servers=SERVERS))
+
+    @dp.append_flow(target="work")
+    def to_work() -> DataFrame:
+        return spark.readStream.table("raw").where("dep_time IS NOT NULL").transform(outgoing(key="tailnum"))
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, StringType, StructType
+
+from aioparallel.errors import ConfigurationError
+from aioparallel.spark.headers import outgoing
+from aioparallel.spark.positions import PastTheEnd, Position, ending_options, starting_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["read_topic", "sink_options", "write_topic"]
+
+_SPLITTING: Final = ("minPartitions", "maxRecordsPerPartition")
+_READING: Final = {
+    "assign": "name the topics",
+    "endingoffsets": "use ending",
+    "endingoffsetsbytimestamp": "use ending",
+    "endingtimestamp": "use ending",
+    "includeheaders": "leave it out, headers always come",
+    "kafka.bootstrap.servers": "use bootstrap_servers",
+    "kafka.isolation.level": "use isolation",
+    "maxoffsetspertrigger": "use per_trigger",
+    "startingoffsets": "use starting",
+    "startingoffsetsbytimestamp": "use starting",
+    "startingoffsetsbytimestampstrategy": "use past_the_end",
+    "startingtimestamp": "use starting",
+    "subscribe": "name the topics",
+    "subscribepattern": "name the topics",
+}
+_WRITING: Final = {
+    "checkpointlocation": "use checkpoint",
+    "kafka.bootstrap.servers": "use bootstrap_servers",
+    "topic": "name the topic",
+}
+"""Spark's options, which know no upper and lower case, that are not for ``options``, and what to do instead."""
+
+_TOPIC_COLUMNS: Final[dict[str, DataType]] = {"topic": StringType(), "partition": IntegerType(), "offset": LongType()}
+
+
+def read_topic(
+    spark: SparkSession,
+    topics: str | Sequence[str],
+    *,
+    bootstrap_servers: str,
+    streaming: bool = True,
+    starting: Position = "earliest",
+    ending: Position | None = None,
+    past_the_end: PastTheEnd = "error",
+    per_trigger: int | None = None,
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+    keep_key_order: bool = True,
+    options: Mapping[str, object] | None = None,
+) -> DataFrame:
+    """One topic or several through Spark's Kafka source: columns key and value (bytes), topic, partition, offset,
+    timestamp, timestampType, headers (NULL for a record that has none).
+
+    ``streaming``: a stream, or a batch of what is there.
+    ``starting``: "earliest" (default), "latest" (streams only), a datetime with time zone (the first record at or after
+    it), or offsets or datetimes for **all** partitions, ``{"raw": {0: 1_000, 1: "earliest"}}``. A stream heeds it only
+    when its checkpoint is new, and for partitions that are added later begins at the earliest record.
+    ``ending``: the same, of a batch: its records come before it. Default: "latest". Not for streams.
+    ``past_the_end``: what a starting time after the last record does: "error" (default) or "latest", begin at the end.
+    ``per_trigger``: at most so many offsets for each micro-batch, over all partitions and rounded down for each. A
+    crash repeats up to one micro-batch, so this bounds duplicates. Default: all there is. Streams only.
+    ``isolation``: "read_committed" (default) hides records of aborted and open transactions; Spark's own default shows
+    them.
+    ``keep_key_order``: True refuses ``minPartitions`` and ``maxRecordsPerPartition``: they have one partition read by
+    several tasks at once, and records of one key overtook each other (4,404 of 50,000 were out of order).
+    ``options``: more of Spark's source by their names there, as in ``{"failOnDataLoss": False}``; consumer properties
+    with ``kafka.`` before them. Spark assigns partitions itself and commits to no group.
+
+    Raises ConfigurationError for a wrong option. Spark raises for what it finds out later: no connector in the session
+    (see :func:`kafka_jars`), no such topic, a timestamp past the end; :func:`check` tells these beforehand.
+    """
+    names = _topics(topics)
+    given = _given(options, _READING)
+    if keep_key_order:
+        _refuse_splitting(given)
+    if isolation not in ("read_committed", "read_uncommitted"):
+        raise ConfigurationError("isolation", isolation, 'must be "read_committed" or "read_uncommitted"')
+    ours = {
+        "kafka.bootstrap.servers": _servers(bootstrap_servers),
+        "subscribe": ",".join(names),
+        "includeHeaders": "true",
+        "kafka.isolation.level": isolation,
+        **starting_options(starting, names, streaming=streaming, past_the_end=past_the_end),
+        **(_stream_options(ending, per_trigger) if streaming else _batch_options(ending, per_trigger, names)),
+    }
+    reader: Any = spark.readStream if streaming else spark.read  # both have format, options and load
+    frame: DataFrame = reader.format("kafka").options(**given, **ours).load()
+    return frame
+
+
+@overload
+def write_topic(
+    df: DataFrame,
+    topic: str,
+    *,
+    bootstrap_servers: str,
+    checkpoint: None = None,
+    source: bool = True,
+    options: Mapping[str, object] | None = None,
+) -> None: ...
+
+
+@overload
+def write_topic(
+    df: DataFrame,
+    topic: str,
+    *,
+    bootstrap_servers: str,
+    checkpoint: str | os.PathLike[str],
+    trigger: Mapping[str, object] | None = None,
+    query_name: str | None = None,
+    source: bool = True,
+    options: Mapping[str, object] | None = None,
+) -> StreamingQuery: ...
+
+
+def write_topic(
+    df: DataFrame,
+    topic: str,
+    *,
+    bootstrap_servers: str,
+    checkpoint: str | os.PathLike[str] | None = None,
+    trigger: Mapping[str, object] | None = None,
+    query_name: str | None = None,
+    source: bool = True,
+    options: Mapping[str, object] | None = None,
+) -> StreamingQuery | None:
+    """Write a DataFrame to a topic: a batch at once, or a stream, started, by the query that is returned.
+
+    ``df``: its column ``value``, and ``key`` and ``headers`` if it has them, are written and nothing else; value and
+    key are strings (UTF-8) or bytes. Records with a key go to the partition that murmur2 of its bytes says, as from
+    Java's and aiokafka's producers (librdkafka needs ``partitioner=murmur2_random`` for that); so with as many
+    partitions as the source has, and the key unchanged, records stay in the partition of their number.
+    ``source``: where the frame has topic, partition and offset as :func:`read_topic` gives them, they are added to the
+    original headers, see :func:`source_headers`.
+    ``checkpoint``: the directory of a stream's checkpoint; a batch has none.
+    ``trigger``: of a stream, as in ``{"availableNow": True}``, ``{"processingTime": "10 seconds"}``,
+    ``{"realTime": "5 minutes"}``. Default: the next micro-batch as soon as the one before has ended.
+    ``query_name``: of a stream, for listeners and logs.
+    ``options``: more of Spark's sink by their names there; producer properties with ``kafka.`` before them.
+
+    At least once: a failed batch, and a micro-batch after a crash, are written again in part; see
+    :func:`source_headers`. It looks at the frame's schema, so it is not for query functions of declared pipelines:
+    there :func:`sink_options` and :func:`outgoing`. Raises ConfigurationError.
+    """
+    sink = sink_options(topic, bootstrap_servers=bootstrap_servers, options=options)
+    if df.isStreaming is not (checkpoint is not None):
+        wanted = "a directory, to go on from after a restart" if checkpoint is None else "None, for a batch"
+        raise ConfigurationError("checkpoint", checkpoint, f"must be {wanted}")
+    frame = _records(df, source=source)
+    if checkpoint is None:
+        if trigger is not None or query_name is not None:
+            raise ConfigurationError("trigger", trigger or query_name, "is for streams, as is query_name")
+        frame.write.format("kafka").options(**sink).save()
+        return None
+    writer: Any = frame.writeStream.format("kafka").options(**sink).option("checkpointLocation", os.fspath(checkpoint))
+    if trigger is not None:
+        writer = writer.trigger(**trigger)
+        if "realTime" in trigger:
+            writer = writer.outputMode("update")  # the only one that Spark takes there
+    if query_name is not None:
+        writer = writer.queryName(query_name)
+    query: StreamingQuery = writer.start()
+    return query
+
+
+def sink_options(topic: str, *, bootstrap_servers: str, options: Mapping[str, object] | None = None) -> dict[str, str]:
+    """Options of Spark's Kafka sink: ``dp.create_sink(name, "kafka", sink_options(...))`` in a declared pipeline.
+
+    ``options``: more of Spark's sink; producer properties with ``kafka.`` before them. Raises ConfigurationError.
+    """
+    (name,) = _topics(topic)
+    return {**_given(options, _WRITING), "kafka.bootstrap.servers": _servers(bootstrap_servers), "topic": name}
+
+
+def _records(df: DataFrame, *, source: bool) -> DataFrame:
+    """The columns to write, checked."""
+    types = {field.name: field.dataType for field in df.schema}
+    if "value" not in types:
+        raise ConfigurationError("df", sorted(types), "must have a column value; see outgoing(key=..., value=...)")
+    for name in {"key", "value"} & types.keys():
+        if not isinstance(types[name], StringType | BinaryType):
+            raise ConfigurationError(
+                f"df.{name}", types[name].simpleString(), "must be string or binary; cast it, or use to_json"
+            )
+    if "headers" in types and not _are_headers(types["headers"]):
+        allowed = "must be array<struct<key:string,value:binary>>; see source_headers"
+        raise ConfigurationError("df.headers", types["headers"].simpleString(), allowed)
+    has_source = all(types.get(name) == kind for name, kind in _TOPIC_COLUMNS.items())
+    key, headers = (name if name in types else None for name in ("key", "headers"))
+    return df.transform(outgoing(key=key, headers=headers, source=source and has_source))
+
+
+def _are_headers(kind: DataType) -> bool:
+    element = kind.elementType if isinstance(kind, ArrayType) else None
+    parts = [(field.name, type(field.dataType)) for field in element] if isinstance(element, StructType) else []
+    return parts == [("key", StringType), ("value", BinaryType)]
+
+
+def _stream_options(ending: Position | None, per_trigger: int | None) -> dict[str, str]:
+    if ending is not None:
+        raise ConfigurationError("ending", ending, 'is for batches; a stream ends with trigger={"availableNow": True}')
+    if per_trigger is None:
+        return {}
+    given: object = per_trigger
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise ConfigurationError("per_trigger", per_trigger, "must be a number of offsets, at least 1")
+    return {"maxOffsetsPerTrigger": str(per_trigger)}
+
+
+def _batch_options(ending: Position | None, per_trigger: int | None, topics: Sequence[str]) -> dict[str, str]:
+    if per_trigger is not None:
+        raise ConfigurationError(
+            "per_trigger", per_trigger, "is for streams; a batch reads all from starting to ending"
+        )
+    return {} if ending is None else ending_options(ending, topics)
+
+
+def _refuse_splitting(given: Mapping[str, str]) -> None:
+    lowered = {name.lower(): value for name, value in given.items()}
+    for name in _SPLITTING:
+        if name.lower() in lowered:
+            raise ConfigurationError(
+                f"options {name}",
+                lowered[name.lower()],
+                "splits a partition between tasks, so that records of one key overtake each other; leave it out, give "
+                "the topic more partitions, or set keep_key_order=False where no order is needed",
+            )
+
+
+def _topics(topics: str | Sequence[str]) -> list[str]:
+    names: list[object] = [topics] if isinstance(topics, str) else list(topics)
+    if not names or not all(isinstance(name, str) and name and "," not in name for name in names):
+        raise ConfigurationError("topics", topics, 'must be names of topics: "flights" or ["flights", "weather"]')
+    return [str(name) for name in names]
+
+
+def _servers(bootstrap_servers: str) -> str:
+    given: object = bootstrap_servers
+    if not isinstance(given, str) or ":" not in given:
+        raise ConfigurationError("bootstrap_servers", given, "must be host:port, several with commas between")
+    return given
+
+
+def _given(options: Mapping[str, object] | None, ours: Mapping[str, str]) -> dict[str, str]:
+    for name in options or ():
+        if name.lower() in ours:
+            raise ConfigurationError("options", name, ours[name.lower()])
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in (options or {}).items()
+    }
