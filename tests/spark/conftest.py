@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import sys
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,9 +17,13 @@ from pyspark.sql import SparkSession
 from aioparallel.errors import JarsMissing, JavaNotFound
 from aioparallel.jvm.java_runtime import find_java
 from aioparallel.spark.jars import kafka_jars
+from aioparallel.testing import LocalKafka
+from tests.spark.topics import NewTopic
 
 EXIT_TIMEOUT = 60.0
 """Seconds for the JVM to end after its standard input has been closed."""
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""For a JVM that lives a minute, on two cores that it shares with a broker."""
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +51,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.jars", ",".join(jars))
             .config("spark.ui.enabled", "false")
             .config("spark.log.level", "OFF")
+            .config("spark.driver.extraJavaOptions", QUICK_START)
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.local.dir", str(scratch / "local"))
@@ -68,3 +76,16 @@ def _end_jvm() -> None:
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(EXIT_TIMEOUT)
+
+
+@pytest.fixture
+def new_topic(request: pytest.FixtureRequest, local_kafka: LocalKafka) -> NewTopic:
+    """A function: ``new_topic(partitions=1)`` makes a topic of its own on ``local_kafka``; its name."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", request.node.name)[:60]
+
+    def create(partitions: int = 1) -> str:
+        name = f"{stem}-{uuid.uuid4().hex[:8]}"
+        asyncio.run(local_kafka.create_topic(name, partitions))
+        return name
+
+    return create

@@ -1,0 +1,72 @@
+"""The column of headers, without Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from aioparallel.spark.headers import outgoing, source_headers
+
+pytestmark = pytest.mark.spark
+
+HEADERS = "array<struct<key:string,value:binary>>"
+SCHEMA = f"key binary, value binary, topic string, partition int, offset bigint, headers {HEADERS}, place int"
+PLACE = [("src-topic", b"raw"), ("src-partition", b"3"), ("src-offset", b"9000000000")]
+
+
+def headers_of(
+    spark: SparkSession, original: Sequence[tuple[str, bytes]] | None, column: Column
+) -> list[tuple[str, bytes]]:
+    """The column, for a record with these headers at offset 9,000,000,000 of raw-3."""
+    values = "'raw' AS topic, 3 AS partition, 9000000000 AS offset, 7 AS place"
+    (row,) = spark.sql(f"SELECT {values}, {sql(original)} AS headers").select(column.alias("headers")).collect()
+    return [(header.key, bytes(header.value)) for header in row.headers]
+
+
+def sql(headers: Sequence[tuple[str, bytes]] | None) -> str:
+    """The column as Spark's source gives it. As SQL, since that needs no job: a tenth of the time."""
+    pairs = [f"struct('{name}' AS key, X'{value.hex()}' AS value)" for name, value in headers or ()]
+    array = "NULL" if headers is None else f"array({', '.join(pairs)})"
+    return f"CAST({array} AS {HEADERS})"
+
+
+def test_no_headers_are_no_headers(spark: SparkSession) -> None:
+    """Spark gives NULL for a record without headers, and NULL in a concat would swallow what is added."""
+    assert headers_of(spark, None, source_headers()) == PLACE
+    assert headers_of(spark, [], source_headers()) == PLACE
+
+
+def test_the_original_ones_stay_in_their_order(spark: SparkSession) -> None:
+    """Also two of one name, which Kafka allows."""
+    original = [("a", b"1"), ("b", b"\xff"), ("a", b"2")]
+    assert headers_of(spark, original, source_headers()) == [*original, *PLACE]
+
+
+def test_those_of_an_earlier_stage_are_replaced(spark: SparkSession) -> None:
+    """A consumer finds one source, the last one."""
+    original = [("src-topic", b"rawer"), ("a", b"1"), ("src-offset", b"0"), ("src-index", b"4")]
+    assert headers_of(spark, original, source_headers()) == [("a", b"1"), *PLACE]
+
+
+def test_several_of_one_are_told_apart(spark: SparkSession) -> None:
+    """An index where a record becomes several; originals may be left behind."""
+    column = source_headers(None, index="place")
+    assert headers_of(spark, [("a", b"1")], column) == [*PLACE, ("src-index", b"7")]
+
+
+def test_columns_of_other_names(spark: SparkSession) -> None:
+    """A frame that has renamed its columns says which they are."""
+    column = source_headers(None, topic=F.lit("t"), partition=F.lit(0), offset=F.col("place"))
+    assert headers_of(spark, None, column) == [("src-topic", b"t"), ("src-partition", b"0"), ("src-offset", b"7")]
+
+
+def test_outgoing_leaves_nothing_that_would_lead_records_elsewhere(spark: SparkSession) -> None:
+    """The sink takes a column topic, and partition, for where to write; they are not among the columns."""
+    frame = spark.createDataFrame([], SCHEMA)
+    assert frame.transform(outgoing()).columns == ["key", "value", "headers"]
+    assert frame.transform(outgoing(source=False)).columns == ["key", "value", "headers"]
+    assert frame.transform(outgoing(key="place", headers=None, source=False)).columns == ["key", "value"]
+    assert frame.transform(outgoing(key=None)).schema["key"].dataType.simpleString() == "binary"
