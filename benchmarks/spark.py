@@ -126,6 +126,8 @@ def session() -> SparkSession:
 def rows_of(spark: SparkSession, case: Case, rows: int) -> DataFrame:
     """Two partitions of equal size, in memory; by key where the order of keys is looked at."""
     number = F.col("id") if case.distinct else F.col("id") % 1_000
+    if case.jitter:  # rows of a key may come one after the other
+        number = F.pmod(F.hash("id"), F.lit(1_000))
     df = spark.range(rows, numPartitions=TASKS).select(
         F.col("id").alias("seq"), F.concat(F.lit("k"), number.cast("string")).alias("k")
     )

@@ -45,7 +45,7 @@ _KNOWN: Final = (
     "boolean, tinyint, smallint, int, bigint, float, double, decimal(p, s), string, binary, date, timestamp, "
     "timestamp_ntz, array<...>, map<..., ...> and struct<...>"
 )
-_TOKEN: Final = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\w+|[<>(),:])")
+_TOKEN: Final = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|\w+|[<>(),:])")
 
 
 _T = TypeVar("_T")
@@ -155,7 +155,8 @@ class _Reader:
         token = self.take()
         if token[0] not in "'\"":
             raise _Unreadable(f"a comment in quotes is expected, found {token!r}")
-        return re.sub(r"\\(.)", r"\1", token[1:-1])
+        quote = token[0]
+        return re.sub(rf"\\(.)|{quote}({quote})", lambda found: found[1] or found[2], token[1:-1])
 
     def type(self) -> types.DataType:
         word = self.take()

@@ -129,6 +129,8 @@ class Operator:
                 rows = emitted(outcomes)
                 for row, outcome in zip(rows, outcomes, strict=True):
                     row["row"] = None if outcome.error is None else outcome.item
+                    if outcome.error is None and outcome.value is None:
+                        raise TypeError("no row")  # one that is null would look like one that has failed
                 return builder.build(rows)
 
             label = RowLabel(partition_number(), keys)

@@ -1,0 +1,36 @@
+"""Handlers that the sink finds by name, in the processes of Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from aioparallel.resources import resource
+from aioparallel.spark import SinkRow
+
+__all__ = ["RESOURCES", "fail_at_seven", "note", "place"]
+
+
+@contextlib.asynccontextmanager
+async def place() -> AsyncIterator[str]:
+    """Names the process, as a client would that it shares."""
+    yield f"client of {os.getpid()}"
+
+
+RESOURCES = {"place": place}
+
+
+async def note(row: SinkRow) -> None:
+    """Write a line to the file that the row names: itself, its idempotency key, and what is shared."""
+    await asyncio.sleep(0.001)
+    with Path(row["file"]).open("a") as file:  # noqa: ASYNC230 - a line, and nobody else waits
+        file.write(f"{row['seq']}|{row['k']}|{row.idempotency_key}|{resource('place', str)}\n")
+
+
+async def fail_at_seven(row: SinkRow) -> None:
+    """As it says."""
+    if row["seq"] == 7:
+        raise ValueError("seven")

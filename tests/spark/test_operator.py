@@ -1,0 +1,268 @@
+"""The operator, the column and the sink in Spark itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
+from pyspark.sql.types import StructType
+
+from aioparallel.errors import ConfigurationError
+from aioparallel.spark import async_udf, parallel_map, register_sink, repartition_by_key, split
+from aioparallel.spark.ddl import read_fields
+
+pytestmark = pytest.mark.spark
+DEADLINE = 60.0
+
+
+def rows(spark: SparkSession, count: int, keys: int = 100) -> DataFrame:
+    """``seq`` and ``k``, those of a key in one of two partitions, in order of ``seq``."""
+    number = F.pmod(F.hash("id"), F.lit(keys)).cast("string")
+    df = spark.range(count).select(F.col("id").alias("seq"), F.concat(F.lit("k"), number).alias("k"))
+    return df.transform(repartition_by_key("k", order_by="seq", partitions=2))
+
+
+def test_order_of_keys(spark: SparkSession) -> None:
+    """Rows of a key run one after the other, in their order, and come once; the others run beside them."""
+
+    async def jittery(row: dict[str, Any]) -> dict[str, Any]:
+        began = time.perf_counter()
+        await asyncio.sleep((row["seq"] * 7919 % 9 + 1) / 1000)
+        return {**row, "began": began, "ended": time.perf_counter()}
+
+    schema = "seq bigint, k string, began double, ended double"
+    began = time.monotonic()
+    table: Any = rows(spark, 4_000).transform(parallel_map(jittery, schema=schema, key="k")).toPandas()
+    seconds = time.monotonic() - began
+    assert sorted(table["seq"]) == list(range(4_000))
+    table = table.sort_values(["k", "seq"])
+    before = table.groupby("k")["ended"].shift()
+    assert int((table["began"] < before).sum()) == 0
+    assert seconds < 4_000 * 0.005  # one after the other it would take as long
+
+
+def test_failures_are_rows(spark: SparkSession) -> None:
+    """And can be split off, and run again."""
+
+    async def some(row: dict[str, Any]) -> dict[str, Any]:
+        if row["seq"] % 100 == 3:
+            raise ValueError("three")
+        return {"seq": row["seq"]}
+
+    operator = parallel_map(some, schema="seq bigint", key="k", on_error="emit", retry=None)
+    ok, failed = split(rows(spark, 1_000).transform(operator).persist())
+    assert (ok.count(), failed.count()) == (990, 10)
+    assert ok.columns == ["seq"]
+    assert {row.error for row in failed.collect()} == {"ValueError: three"}
+
+    async def mend(row: dict[str, Any]) -> dict[str, Any]:
+        return {"seq": row["seq"]}
+
+    again = failed.select("row.*").transform(parallel_map(mend, schema="seq bigint", key="k"))
+    assert sorted(row.seq for row in again.collect()) == list(range(3, 1_000, 100))
+
+
+def test_a_failure_names_its_row(spark: SparkSession) -> None:
+    """The task fails, and so does the job."""
+
+    async def fail(row: dict[str, Any]) -> dict[str, Any]:
+        if row["seq"] == 17:
+            raise ValueError("seventeen")
+        return {"seq": row["seq"]}
+
+    with pytest.raises(PySparkException) as caught:
+        rows(spark, 100).transform(parallel_map(fail, schema="seq bigint", key="k", retry=None)).collect()
+    assert "ValueError: seventeen" in str(caught.value)
+    assert "(k='k" in str(caught.value)
+    assert "failed for good after 1 attempt" in str(caught.value)
+
+
+def test_what_does_not_fit_is_named(spark: SparkSession) -> None:
+    """Row and column, where Spark alone says neither."""
+
+    async def text(row: dict[str, Any]) -> dict[str, Any]:
+        return {"seq": str(row["seq"]), "k": row["k"]}
+
+    with pytest.raises(PySparkException, match=r"seq is '\d+' \(str\), which is no int") as caught:
+        rows(spark, 100).transform(parallel_map(text, schema="seq int, k string", key="k")).collect()
+    assert "row 0 of partition" in str(caught.value)
+
+
+def test_columns_are_looked_at_first(spark: SparkSession) -> None:
+    """A key that is no column, columns with one name, and an order that a stream cannot have."""
+
+    async def same(row: dict[str, Any]) -> dict[str, Any]:
+        return row
+
+    with pytest.raises(ConfigurationError, match="is no column; there are seq, k"):
+        rows(spark, 1).transform(parallel_map(same, schema="seq int", key="tail"))
+    with pytest.raises(ConfigurationError, match="stands twice"):
+        spark.range(1).select("id", "id").transform(parallel_map(same, schema="id int"))
+    stream = spark.readStream.format("rate").load()
+    with pytest.raises(ConfigurationError, match="cannot be had on a stream"):
+        stream.transform(repartition_by_key("value", order_by="timestamp"))
+
+
+def test_a_limit_ends_it(spark: SparkSession) -> None:
+    """A job that wants five rows does not wait for the others. (They are large: output is buffered.)"""
+
+    async def slowly(row: dict[str, Any]) -> dict[str, Any]:
+        await asyncio.sleep(0.001 if row["seq"] < 200 else 600)
+        return {"seq": row["seq"], "page": "x" * 10_000}
+
+    df = spark.range(1_000, numPartitions=1).select(F.col("id").alias("seq"))
+    limited = df.transform(parallel_map(slowly, schema="seq bigint, page string", max_concurrency=10)).limit(5)
+    assert len(limited.collect()) == 5
+
+
+def test_clients_stay_open_from_task_to_task(spark: SparkSession) -> None:
+    """One for each Python worker, whatever the number of jobs."""
+    from tests.spark import handlers  # noqa: PLC0415 - found by name in the workers
+
+    async def where(row: dict[str, Any]) -> dict[str, Any]:
+        from aioparallel.resources import resource  # noqa: PLC0415
+
+        return {"client": resource("counted", str)}
+
+    import contextlib  # noqa: PLC0415
+
+    @contextlib.asynccontextmanager
+    async def counted() -> Any:
+        import uuid  # noqa: PLC0415
+
+        yield uuid.uuid4().hex
+
+    operator = parallel_map(where, schema="client string", resources={"counted": counted})
+    clients = {row.client for _ in range(3) for row in rows(spark, 50).transform(operator).collect()}
+    assert 1 <= len(clients) <= 2
+    assert handlers.RESOURCES
+
+
+def test_a_column(spark: SparkSession) -> None:
+    """In select and withColumn, beside others, in the order of its rows; filtered after, called once for each row."""
+
+    @async_udf(returns="struct<twice bigint, name string>", key="k", retry=None)
+    async def double(seq: int, k: str) -> dict[str, object]:
+        await asyncio.sleep((seq % 5) / 1000)
+        return {"twice": 2 * seq, "name": f"{k}!"}
+
+    @async_udf(returns="bigint")
+    async def next_one(seq: int) -> int:
+        return seq + 1
+
+    df = rows(spark, 2_000).withColumn("o", double("seq", F.col("k"))).withColumn("next", next_one("seq"))
+    found = df.where("o.twice >= 0").collect()
+    assert len(found) == 2_000
+    assert all(row.o.twice == 2 * row.seq and row.o.name == f"{row.k}!" and row.next == row.seq + 1 for row in found)
+
+
+def test_a_sink(spark: SparkSession, tmp_path: Path) -> None:
+    """Each row once, with a key of its own, and clients that are shared."""
+    register_sink(spark)
+    file = tmp_path / "written"
+    df = rows(spark, 500).withColumn("file", F.lit(str(file)))
+    options = {"handler": "tests.spark.handlers:note", "resources": "tests.spark.handlers:RESOURCES", "key": "k"}
+    df.write.format("aioparallel").options(**options).mode("append").save()
+    lines = [line.split("|") for line in file.read_text().splitlines()]
+    assert sorted(int(line[0]) for line in lines) == list(range(500))
+    assert len({line[2] for line in lines}) == 500
+    assert {line[3].rsplit(" ", 1)[0] for line in lines} == {"client of"}
+    by_key: dict[str, list[int]] = {}
+    for seq, key, *_ in lines:
+        by_key.setdefault(key, []).append(int(seq))
+    assert all(found == sorted(found) for found in by_key.values())
+    file.unlink()
+    df.write.format("aioparallel").options(**options, id="k,seq").mode("append").save()
+    assert all(json.loads(line.split("|")[2])[1] == int(line.split("|")[0]) for line in file.read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({}, "handler=None: is needed"),
+        ({"handler": "tests.spark.handlers:nothing"}, "has no attribute 'nothing'"),
+        ({"handler": "tests.spark.handlers"}, 'must be "module:name"'),
+        ({"handler": "tests.spark.handlers:note", "keys": "k"}, "keys='k': is no option of this sink"),
+        ({"handler": "tests.spark.handlers:note", "key": "l"}, "key='l': is no column; there are seq, k"),
+        ({"handler": "tests.spark.handlers:note", "timeout": "soon"}, "timeout='soon': must be seconds"),
+        ({"handler": "tests.spark.handlers:note", "on_error": "emit"}, "on_error='emit'"),
+        ({"handler": "tests.spark.handlers:fail_at_seven", "attempts": "1", "key": "k"}, "ValueError: seven"),
+    ],
+)
+def test_mistakes_of_a_sink(spark: SparkSession, options: dict[str, str], wrong: str) -> None:
+    """Wrong options are refused on the driver; a row that fails fails the write."""
+    register_sink(spark)
+    with pytest.raises(PySparkException) as caught:
+        rows(spark, 10).write.format("aioparallel").options(**options).mode("append").save()
+    assert wrong in str(caught.value)
+
+
+def test_a_stream_through_operator_and_sink(spark: SparkSession, tmp_path: Path) -> None:
+    """Micro-batch after micro-batch; the keys name query and batch, and a query that is stopped leaves nothing."""
+
+    async def tenfold(row: dict[str, Any]) -> dict[str, Any]:
+        return {"seq": row["value"], "k": f"k{row['value'] % 10}", "file": file}
+
+    register_sink(spark)
+    file = str(tmp_path / "written")
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100).option("numPartitions", 2).load()
+    query = (
+        stream.transform(parallel_map(tenfold, schema="seq bigint, k string, file string"))
+        .writeStream.format("aioparallel")
+        .options(handler="tests.spark.handlers:note", resources="tests.spark.handlers:RESOURCES")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        deadline = time.monotonic() + DEADLINE
+        while (query.lastProgress or {"batchId": -1})["batchId"] < 2:
+            assert time.monotonic() < deadline
+            assert query.exception() is None
+            time.sleep(0.05)
+    finally:
+        query.stop()
+    lines = [line.split("|") for line in Path(file).read_text().splitlines()]
+    assert len({line[2] for line in lines}) == len(lines) >= 300
+    assert {line[2].rsplit("-", 3)[0] for line in lines} == {str(query.id)}
+    assert sorted({int(line[0]) for line in lines})[:300] == list(range(300))
+
+
+def test_schemas_are_read_as_spark_reads_them(spark: SparkSession) -> None:
+    """Without asking it."""
+    for text in (
+        "a int, b bigint, c smallint, d tinyint, e float, f double, g boolean, h string, i binary, j date",
+        "a timestamp, b timestamp_ntz, c timestamp_ltz, d decimal, e decimal(10), f decimal(10, 2), g void",
+        "`a b` array<int> NOT NULL, b: map<string, array<struct<x: int, y string not null>>> COMMENT 'what''s \\'it'",
+        "a INTEGER, b Long, c dec(3,1), d numeric(4), e struct<>",
+    ):
+        assert read_fields("schema", text) == StructType.fromDDL(text), text
+
+
+def python_workers() -> list[psutil.Process]:
+    """Of the JVM of this process."""
+    return [child for child in psutil.Process().children(recursive=True) if "pyspark" in " ".join(child.cmdline())]
+
+
+CONNECT = Path(__file__).with_name("operator_on_connect.py")
+
+
+@pytest.mark.parametrize("reuse", ["true", "false"])
+def test_spark_connect(reuse: str, tmp_path: Path) -> None:
+    """All three forms, with Python workers that are kept and with new ones for each task."""
+    command = [sys.executable, str(CONNECT), reuse, str(tmp_path / "written")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=tmp_path, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    said = json.loads(ran.stdout.splitlines()[-1])
+    assert said["operator"] == said["column"] == said["sink"] == 1_000
+    assert said["loaded"] == []
+    assert (said["workers"] <= 2) == (reuse == "true"), said

@@ -1,0 +1,496 @@
+"""The operator and the column through run_locally: all but Spark itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import decimal
+import logging
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row as SparkRow
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+from aioparallel.errors import ConfigurationError, HandlerTimeout, InvalidOutput, RetryLater
+from aioparallel.policies import RetryPolicy
+from aioparallel.resources import resource
+from aioparallel.spark import async_udf, parallel_map, run_locally
+from aioparallel.spark.rows import Row
+
+QUICKLY = RetryPolicy(max_attempts=2, first_delay=0.001)
+
+
+async def double(row: Row) -> Row:
+    return {"n": row["n"], "twice": 2 * row["n"]}
+
+
+def numbers(count: int) -> list[Row]:
+    return [{"n": n, "k": f"k{n % 7}"} for n in range(count)]
+
+
+def test_each_row_once() -> None:
+    """In whatever order they end, more than an output batch holds."""
+    given = run_locally(parallel_map(double, schema="n bigint, twice int"), numbers(2_500))
+    assert sorted(row["n"] for row in given) == list(range(2_500))
+    assert all(row["twice"] == 2 * row["n"] for row in given)
+
+
+def test_in_order() -> None:
+    """Rows come out as they went in."""
+
+    async def jittery(row: Row) -> Row:
+        await asyncio.sleep(row["n"] * 7 % 5 / 1000)
+        return {"n": row["n"]}
+
+    operator = parallel_map(jittery, schema="n bigint", in_order=True, max_concurrency=50)
+    assert [row["n"] for row in run_locally(operator, numbers(500))] == list(range(500))
+
+
+@pytest.mark.parametrize("key", ["k", ["k"], lambda row: row["k"]])
+def test_rows_of_a_key_one_after_the_other(key: Any) -> None:
+    """And those of other keys beside them."""
+    running: set[str] = set()
+    most = 0
+    seen: dict[str, list[int]] = {}
+
+    async def alone(row: Row) -> Row:
+        nonlocal most
+        assert row["k"] not in running
+        running.add(row["k"])
+        most = max(most, len(running))
+        await asyncio.sleep(0.001)
+        running.remove(row["k"])
+        seen.setdefault(row["k"], []).append(row["n"])
+        return {"n": row["n"]}
+
+    # What is seen is seen here: nothing is sent anywhere.
+    run_locally(parallel_map(alone, schema="n bigint", key=key, max_concurrency=5), numbers(200))
+    assert most == 5
+    assert sum(map(len, seen.values())) == 200
+    assert all(numbers == sorted(numbers) for numbers in seen.values())
+
+
+def test_failures_as_rows() -> None:
+    """Value, row, error, attempts and seconds; what failed can be run again."""
+
+    async def some(row: Row) -> Row:
+        if row["n"] % 10 == 3:
+            raise ValueError("three")
+        if row["n"] % 10 == 4:
+            await asyncio.sleep(60)
+        if row["n"] % 10 == 5 and row["n"] not in again:
+            again.add(row["n"])
+            raise RetryLater(0.001)
+        return {"n": row["n"]}
+
+    again: set[int] = set()
+    operator = parallel_map(some, schema="n bigint", on_error="emit", retry=QUICKLY, timeout=0.05)
+    given = run_locally(operator, numbers(100))
+    assert len(given) == 100
+    ok = [row for row in given if row["error"] is None]
+    failed = [row for row in given if row["error"] is not None]
+    assert len(ok) == 80
+    assert all(row["row"] is None and row["value"]["n"] % 10 not in (3, 4) for row in ok)
+    assert all(row["value"] is None and row["attempts"] == 2 and row["seconds"] > 0 for row in failed)
+    errors = {row["row"]["n"] % 10: row["error"] for row in failed}
+    assert errors[3] == "ValueError: three"
+    assert errors[4].startswith("HandlerTimeout: ")
+    assert {row["row"]["k"] for row in failed} <= {f"k{n}" for n in range(7)}
+
+
+def test_a_failure_ends_it_all() -> None:
+    """With its own error, which says of which row it is."""
+
+    async def fail(row: Row) -> Row:
+        if row["n"] == 17:
+            raise ValueError("seventeen")
+        return {"n": row["n"]}
+
+    with pytest.raises(ValueError, match="seventeen") as caught:
+        run_locally(parallel_map(fail, schema="n bigint", key="k", retry=None), numbers(1_000))
+    assert "row 17 of partition 0 (k='k3') failed for good after 1 attempt" in caught.value.__notes__[0]
+
+
+def test_rows_of_a_topic_are_named_by_their_place_there() -> None:
+    """Where they have Kafka's three columns."""
+
+    async def fail(row: Row) -> Row:
+        raise ValueError("no")
+
+    rows = [{"topic": "flights", "partition": 3, "offset": 77}]
+    with pytest.raises(ValueError, match="no") as caught:
+        run_locally(parallel_map(fail, schema="n bigint", retry=None), rows)
+    assert "flights-3 offset 77 failed for good" in caught.value.__notes__[0]
+
+
+def test_rows_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """Those that have failed, and those whose value does not fit."""
+
+    async def some(row: Row) -> Row:
+        if row["n"] == 3:
+            raise ValueError("three")
+        return {"n": "four" if row["n"] == 4 else row["n"]}
+
+    with caplog.at_level(logging.WARNING):
+        given = run_locally(parallel_map(some, schema="n bigint", on_error="skip", retry=None), numbers(6))
+    assert sorted(row["n"] for row in given) == [0, 1, 2, 5]
+    assert "row 3 of partition 0 failed" in caplog.text
+    assert "row 4 of partition 0 does not fit the declared schema: n is 'four' (str), which is no bigint" in caplog.text
+
+
+class Named(NamedTuple):
+    n: int
+    twice: int
+
+
+@dataclass
+class Data:
+    n: int
+    twice: int
+
+
+@pytest.mark.parametrize("made", [dict, SparkRow, Named, Data])
+def test_what_a_handler_may_return(made: Any) -> None:
+    """Whatever has fields by name."""
+
+    async def give(row: Row) -> Any:
+        return made(n=row["n"], twice=0)
+
+    assert run_locally(parallel_map(give, schema="twice int, n bigint"), numbers(1)) == [{"twice": 0, "n": 0}]
+
+
+@pytest.mark.parametrize(
+    ("value", "wrong"),
+    [
+        ({"n": 1}, "no 'm' is in it (None is null); it has 'n'"),
+        ({"n": 1, "m": None, "o": 1}, "'o' is no declared column; these are 'n', 'm'"),
+        ({"n": None, "m": None}, "n is null, and is declared NOT NULL"),
+        ({"n": "x", "m": None}, "n is 'x' (str), which is no bigint"),
+        ({"n": 2**70, "m": None}, "which is no bigint"),
+        ({"n": 1, "m": {"a": 1, "b": 2}}, "m: 'b' is no declared column; these are 'a'"),
+        ({"n": 1, "m": {"a": 2**40}}, "m: a is 1099511627776 (int), which is no int"),
+        (
+            None,
+            "a row is a dict (or a Row, a named tuple, a dataclass) with the declared columns, found None (NoneType)",
+        ),
+        ((1, None), "a row is a dict"),
+        ("text", "a row is a dict"),
+    ],
+)
+@pytest.mark.parametrize("on_error", ["raise", "emit"])
+def test_what_does_not_fit(value: Any, wrong: str, on_error: Any) -> None:
+    """Is named with its row and column; the others beside it come through."""
+
+    async def give(row: Row) -> Any:
+        return value if row["n"] == 5 else {"n": row["n"], "m": {"a": 1}}
+
+    operator = parallel_map(give, schema="n bigint not null, m struct<a: int>", key="n", on_error=on_error)
+    if on_error == "raise":
+        with pytest.raises(InvalidOutput) as caught:
+            run_locally(operator, numbers(10))
+        said = str(caught.value)
+    else:
+        given = run_locally(operator, numbers(10))
+        assert [row["row"]["n"] for row in given if row["error"] is not None] == [5]
+        assert sum(row["error"] is None for row in given) == 9
+        said = next(row["error"] for row in given if row["error"] is not None)
+    assert wrong in said
+    assert "row 5 of partition 0 (n=5)" in said
+
+
+def test_types_go_both_ways() -> None:
+    """What Spark has types for arrives as Python's own, and leaves as it came."""
+    row = {
+        "t": datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC),
+        "d": datetime.date(2026, 1, 2),
+        "x": decimal.Decimal("1.50"),
+        "b": b"bytes",
+        "a": [1, None],
+        "m": [("k", 1.5)],
+        "s": {"y": "z"},
+        "none": None,
+    }
+    ddl = (
+        "t timestamp, d date, x decimal(5, 2), b binary, a array<int>, m map<string, double>, s struct<y: string>, "
+        "none string"
+    )
+
+    async def same(row: Row) -> Row:
+        return row
+
+    assert run_locally(parallel_map(same, schema=ddl), [row], schema=ddl) == [row]
+    emitted = parallel_map(same, schema="n int", on_error="emit", retry=None)
+    assert run_locally(emitted, [row], schema=ddl)[0]["row"] == row
+
+
+opened = 0
+
+
+@contextlib.asynccontextmanager
+async def client() -> AsyncIterator[str]:
+    global opened
+    opened += 1
+    yield "client"
+
+
+@contextlib.asynccontextmanager
+async def another() -> AsyncIterator[str]:
+    yield "another"
+
+
+def test_resources_are_opened_once() -> None:
+    """And kept for the next task; another operator's are its own, though their names are the same."""
+
+    async def use(row: Row) -> Row:
+        return {"c": resource("client", str)}
+
+    first = parallel_map(use, schema="c string", resources={"client": client})
+    assert run_locally(first, numbers(1)) == [{"c": "client"}]
+    assert run_locally(first, numbers(1)) == [{"c": "client"}]
+    assert opened == 1
+    second = parallel_map(use, schema="c string", resources={"client": another})
+    assert run_locally(second, numbers(1)) == [{"c": "another"}]
+
+
+def test_an_error_of_the_input() -> None:
+    """Comes through, when what was read before has ended."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pylist(numbers(3))
+        raise OSError("the socket is gone")
+
+    ended: list[int] = []
+
+    async def slowly(row: Row) -> Row:
+        await asyncio.sleep(0.01)
+        ended.append(row["n"])
+        return {"n": row["n"]}
+
+    run = parallel_map(slowly, schema="n bigint").on_executor(StructType([]))
+    with pytest.raises(OSError, match="the socket is gone"):
+        list(run(batches()))
+    assert sorted(ended) == [0, 1, 2]
+
+
+def test_left_early() -> None:
+    """Nothing runs on, nothing more is read, and the thread that reads has ended."""
+    started = 0
+
+    async def slowly(row: Row) -> Row:
+        nonlocal started
+        started += 1
+        await asyncio.sleep(0.001)
+        return {"n": row["n"]}
+
+    read = 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal read
+        for _ in range(1_000):
+            read += 1
+            yield pa.RecordBatch.from_pylist(numbers(100))
+
+    operator = parallel_map(slowly, schema="n bigint", max_buffered=200, max_concurrency=10)
+    output: Any = operator.on_executor(StructType([]))(batches())
+    next(output)
+    output.close()
+    then, read_then = started, read
+    for thread in threading.enumerate():
+        if thread.name == "aioparallel-reading":
+            thread.join(10)
+            assert not thread.is_alive()
+    assert (started, read) == (then, read_then)
+    assert read < 10
+
+
+def test_large_values_come_in_small_batches() -> None:
+    """A batch has about 8 MB, whatever the rows are."""
+
+    async def page(row: Row) -> Row:
+        return {"page": b"x" * 1_000_000}
+
+    run = parallel_map(page, schema="page binary").on_executor(StructType([]))
+    sizes = [batch.num_rows for batch in run(iter([pa.RecordBatch.from_pylist(numbers(200))]))]
+    assert sum(sizes) == 200
+    assert max(sizes[1:]) <= 8
+
+
+async def plain(row: Row) -> Row:
+    return row
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"schema": "n"}, "schema='n': must be columns"),
+        ({"schema": StructType([])}, "must be columns"),
+        ({"key": 3}, "key=3: must be a column, a list of columns, or a plain function"),
+        ({"key": plain}, "must be a column, a list of columns, or a plain function"),
+        ({"key": []}, "must be a column"),
+        ({"timeout": 0}, "timeout=0"),
+        ({"max_concurrency": 0}, "max_concurrency=0"),
+        ({"job_concurrency": 500}, "say how many, with tasks="),
+        ({"job_concurrency": 5, "tasks": 8}, "less than one call for each of 8 tasks"),
+        ({"job_concurrency": 500, "tasks": 8, "max_concurrency": 7}, "is each task's limit"),
+        ({"on_error": "drop"}, "on_error='drop'"),
+        ({"retry": 3}, "retry=3"),
+        ({"resources": {"lock": threading.Lock()}}, "resources="),
+        ({"middleware": [lambda row, call_next: threading.Lock()]}, "middleware"),
+    ],
+)
+def test_mistakes(options: Any, wrong: str) -> None:
+    """Are refused on the driver, before anything runs."""
+    with pytest.raises(ConfigurationError) as caught:
+        parallel_map(plain, **{"schema": "n int", **options})
+    assert wrong in str(caught.value)
+
+
+def test_what_cannot_be_sent() -> None:
+    """A handler that holds something open is refused, and the message says where to open it."""
+    lock = threading.Lock()
+
+    async def hold(row: Row) -> Row:
+        with lock:
+            return row
+
+    with pytest.raises(ConfigurationError, match=r"cannot be sent to the executors .* open it there, with resources"):
+        parallel_map(hold, schema="n int")
+    with pytest.raises(ConfigurationError, match="must be an `async def` function"):
+        parallel_map(lambda row: row, schema="n int")  # type: ignore[arg-type, return-value]
+
+
+def test_limits_are_divided() -> None:
+    """What a job may have at once, by the tasks that run at once."""
+    operator = parallel_map(plain, schema="n int", job_concurrency=500, tasks=8)
+    assert operator._shipment.work.handling.max_concurrency == 62
+
+
+# -- columns ------------------------------------------------------------------------------------------------
+
+
+@async_udf(returns="struct<n int, text string>", key="n", retry=None)
+async def both(n: int, text: str) -> dict[str, object]:
+    """What it does."""
+    return {"n": n, "text": text}
+
+
+def test_a_column_of_structs() -> None:
+    """In the order of the rows, and the function keeps its name."""
+    given = run_locally(both, [(n, f"t{n}") for n in range(1_500)])
+    assert given == [{"n": n, "text": f"t{n}"} for n in range(1_500)]
+    assert (both.__name__, both.__doc__) == ("both", "What it does.")  # type: ignore[attr-defined]
+
+
+def test_a_column_of_values() -> None:
+    """Any type, and null."""
+
+    @async_udf(returns="array<int>")
+    async def some(n: int | None) -> list[int] | None:
+        return None if n is None else [n]
+
+    assert run_locally(some, [1, None, 3]) == [[1], None, [3]]
+
+
+def test_a_struct_may_be_null() -> None:
+    """Though its fields may not."""
+
+    @async_udf(returns="struct<n int not null>")
+    async def some(n: int) -> dict[str, int] | None:
+        return None if n == 1 else {"n": n}
+
+    assert run_locally(some, [0, 1, 2]) == [{"n": 0}, None, {"n": 2}]
+
+
+@async_udf(returns="int", on_error="emit", retry=None)
+async def emits(n: int) -> Any:
+    if n == 1:
+        raise ValueError("one")
+    return "text" if n == 2 else n
+
+
+@async_udf(returns="int", on_error="null", retry=None)
+async def nulls(n: int) -> Any:
+    if n == 1:
+        raise ValueError("one")
+    return "text" if n == 2 else n
+
+
+def test_calls_that_fail(caplog: pytest.LogCaptureFixture) -> None:
+    """Are values, or null with a line in the log; and so is what does not fit."""
+    given = run_locally(emits, [0, 1, 2, 3])
+    assert [row["value"] for row in given] == [0, None, None, 3]
+    assert [row["error"] for row in given][:2] == [None, "ValueError: one"]
+    assert "row 2 of partition 0 does not fit the declared schema: 'text' (str) is no int" in given[2]["error"]
+    assert emits.returns.simpleString() == "struct<value:int,error:string,attempts:int,seconds:double>"
+    with caplog.at_level(logging.WARNING):
+        assert run_locally(nulls, [0, 1, 2, 3]) == [0, None, None, 3]
+    assert "1 calls failed for good and are null, the first of them row 1 of partition 0" in caplog.text
+    assert "row 2 of partition 0 does not fit" in caplog.text
+
+
+def test_a_call_that_fails_ends_it_all() -> None:
+    """Unless said otherwise."""
+
+    @async_udf(returns="int", timeout=0.01, retry=None)
+    async def hangs(n: int) -> int:
+        await asyncio.sleep(60)
+        return n
+
+    with pytest.raises(HandlerTimeout) as caught:
+        run_locally(hangs, [1])
+    assert "row 0 of partition 0" in caught.value.__notes__[0]
+
+
+def test_calls_of_a_key() -> None:
+    """By a parameter, or by a function of the arguments."""
+    running: set[int] = set()
+
+    async def alone(n: int, other: str) -> int:
+        assert n % 3 not in running
+        running.add(n % 3)
+        await asyncio.sleep(0)
+        running.remove(n % 3)
+        return n
+
+    @async_udf(returns="bigint", key="third")
+    async def by_name(third: int, n: int) -> int:
+        return await alone(n, "")
+
+    by_function = async_udf(returns="bigint", key=lambda n, other: n % 3)(alone)
+    assert run_locally(by_name, [(n % 3, n) for n in range(100)]) == list(range(100))
+    assert run_locally(by_function, [(n, "x") for n in range(100)]) == list(range(100))
+
+
+def test_mistakes_of_columns() -> None:
+    """Are refused where they are made."""
+
+    async def one(n: int) -> int:
+        return n
+
+    with pytest.raises(ConfigurationError, match="is no parameter of the function; it has n"):
+        async_udf(returns="int", key="m")(one)
+    with pytest.raises(ConfigurationError, match="must decorate an `async def` function"):
+        async_udf(returns="int")(lambda n: n)
+    with pytest.raises(ConfigurationError, match="returns='strin'"):
+        async_udf(returns="strin")
+    with pytest.raises(ConfigurationError, match="on_error='skip'"):
+        async_udf(returns="int", on_error="skip")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="does not fit its parameters: missing a required argument: 'text'"):
+        both("n")
+    with pytest.raises(ConfigurationError, match="must be what parallel_map"):
+        run_locally(one, [])  # type: ignore[arg-type]
+
+
+def test_the_output_of_failures_as_rows() -> None:
+    """Names the handler's columns and those of the input."""
+    operator = parallel_map(plain, schema="n int", on_error="emit")
+    given = operator.output(StructType([StructField("m", LongType())]))
+    assert given.fieldNames() == ["value", "row", "error", "attempts", "seconds"]
+    assert given["value"].dataType == StructType([StructField("n", IntegerType())])
+    assert given["row"].dataType == StructType([StructField("m", LongType())])
