@@ -1,0 +1,231 @@
+"""The end offsets of Spark's batches, committed to a consumer group for lag tools, which see no group of Spark's own.
+
+A thread of its own does it beside the query, and nothing waits for it. What is offered while it is busy or resting
+replaces what was offered before: only the newest offset of each partition is ever kept. It connects for each commit,
+at most once in some seconds: that is cheap, and no idle connection has to outlive a broker's restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Final
+
+import aiokafka.errors as kafka
+
+from aioparallel.clients.aiokafka.faults import deadline, is_passing
+from aioparallel.clients.error_codes import ErrorCode
+from aioparallel.errors import ClientError
+from aioparallel.event_loop import loop_factory
+from aioparallel.records import TopicPartition
+from aioparallel.spark.group_requests import GroupSettings
+
+__all__ = ["GroupCommitter"]
+
+logger = logging.getLogger(__name__)
+
+# Seconds from one commit to the next.
+_INTERVAL: Final = 5.0
+# Seconds for one commit: to connect, to ask who uses the group, to commit, to try again what passes.
+_TIMEOUT: Final = 10.0
+_RETRY_PAUSE: Final = 0.2
+# Seconds for a cancelled commit to end.
+_GRACE: Final = 3.0
+
+_MEMBERS: Final = frozenset(
+    {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS}
+)
+_PASSING: Final = frozenset(
+    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+)
+
+
+class GroupCommitter:
+    """Commits what it is offered, the newest only, at most once in ``interval`` seconds; ``timeout``: seconds for one.
+
+    Raises ConfigurationError where the settings are wrong, and nothing after that: what goes wrong is logged once with
+    what to do, and tried again with what is offered next. A group that consumers use, or have used, is refused for
+    good: a commit would move them.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        client_options: Mapping[str, object],
+        *,
+        interval: float = _INTERVAL,
+        timeout: float = _TIMEOUT,
+    ) -> None:
+        self._settings = GroupSettings(bootstrap_servers, client_options)
+        self._interval = interval
+        self._timeout = timeout
+        # Written by whoever offers and by the thread, under the lock.
+        self._changed = threading.Condition()
+        self._pending: defaultdict[str, dict[TopicPartition, int]] = defaultdict(dict)
+        self._is_new = False
+        self._is_closing = False
+        self._thread: threading.Thread | None = None
+        self._round: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
+        # Of the thread.
+        self._vacant: set[str] = set()  # groups that were asked about, and are nobody's
+        self._refused: set[str] = set()
+        self._told: defaultdict[str, set[str]] = defaultdict(set)
+
+    def offer(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """These are done: the next to read of each partition. Returns at once; after :meth:`close` it does nothing."""
+        with self._changed:
+            if self._is_closing or not offsets:
+                return
+            self._pending[group].update(offsets)
+            self._is_new = True
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="aioparallel-group-offsets", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def close(self, timeout: float) -> None:
+        """Commit what is left, within ``timeout`` seconds, and end."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is None:
+            return
+        thread.join(timeout)
+        if thread.is_alive():
+            with self._changed:
+                if self._round is not None:
+                    loop, task = self._round
+                    loop.call_soon_threadsafe(task.cancel)
+            thread.join(_GRACE)
+        with self._changed:
+            names = ", ".join(repr(group) for group, offsets in self._pending.items() if offsets)
+        if names:
+            logger.warning(
+                "The last offsets of group %s were not committed within %g s; what its lag shows is too high",
+                names,
+                timeout,
+                extra={"action": "group_offsets_left", "group_id": names},
+            )
+
+    # -- in the thread ----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            resting_until = 0.0
+            while True:
+                with self._changed:
+                    while not self._is_closing:
+                        rest = resting_until - time.monotonic()
+                        if self._is_new and rest <= 0:
+                            break
+                        self._changed.wait(rest if self._is_new else None)
+                    is_last = self._is_closing
+                    taken, self._pending = self._pending, defaultdict(dict)
+                    self._is_new = False
+                try:
+                    runner.run(self._commit_all(taken))
+                except asyncio.CancelledError:
+                    is_last = True
+                if is_last:
+                    return
+                resting_until = time.monotonic() + self._interval
+
+    async def _commit_all(self, taken: dict[str, dict[TopicPartition, int]]) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None  # a coroutine that runs has one
+        with self._changed:
+            self._round = loop, task
+        try:
+            # Each beside the others: one group that is slow holds up none.
+            await asyncio.gather(*(self._commit(group, offsets) for group, offsets in taken.items()))
+        finally:
+            with self._changed:
+                self._round = None
+                for group, offsets in taken.items():  # what was committed is not among them any more
+                    if offsets:
+                        self._pending[group] = {**offsets, **self._pending[group]}
+
+    async def _commit(self, group: str, offsets: dict[TopicPartition, int]) -> None:
+        """Commit; what is left in ``offsets`` then was not."""
+        if group in self._refused:
+            offsets.clear()
+            return
+        try:
+            async with deadline(self._timeout, f"committing to group {group!r}"):
+                await self._until_answered(group, offsets)
+        except Exception as error:  # whatever it is, the thread goes on
+            self._tell(group, error)
+
+    async def _until_answered(self, group: str, offsets: dict[TopicPartition, int]) -> None:
+        while True:
+            try:
+                failed = await self._once(group, offsets)
+                break
+            except kafka.KafkaError as error:
+                if not is_passing(error):
+                    raise
+            await asyncio.sleep(_RETRY_PAUSE)
+        for partition in [partition for partition in offsets if partition not in failed]:
+            del offsets[partition]
+        if failed:
+            raise ClientError(_advice(failed, self._settings.bootstrap_servers))
+        if self._told.pop(group, None):
+            logger.info("Group %r: commits are acknowledged again", group, extra={"action": "group_offsets_again"})
+
+    async def _once(self, group: str, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """One attempt; the error codes of the partitions that failed."""
+        # What is wrong with the connection is told before the deadline of all comes.
+        async with self._settings.coordinator(group, self._timeout * 0.8) as coordinator:
+            if group not in self._vacant and (users := await coordinator.users()) is not None:
+                self._refuse(group, users, offsets)
+                return {}
+            self._vacant.add(group)
+            failed = await coordinator.commit(offsets)
+        codes = set(failed.values())
+        if codes & _MEMBERS:
+            self._refuse(group, "has live members now", offsets)
+            return {}
+        for code in codes & _PASSING:
+            raise kafka.for_code(code)(group)
+        return failed
+
+    def _refuse(self, group: str, why: str, offsets: dict[TopicPartition, int]) -> None:
+        self._refused.add(group)
+        offsets.clear()
+        logger.error(
+            "commit_group=%r: this group %s. Spark's offsets are not committed to it, they would move those consumers; "
+            "give commit_group a name that no consumer has used, and start again",
+            group,
+            why,
+            extra={"action": "group_refused", "group_id": group},
+        )
+
+    def _tell(self, group: str, error: Exception) -> None:
+        kind = type(error).__name__ if not isinstance(error, ClientError) else str(error)
+        level = logging.DEBUG if kind in self._told[group] else logging.WARNING
+        self._told[group].add(kind)
+        logger.log(
+            level,
+            "Spark's offsets could not be committed to group %r: %s. The query goes on; tried again with its next "
+            "batch, and not told again until it works",
+            group,
+            error,
+            extra={"action": "group_offsets_failed", "group_id": group},
+        )
+
+
+def _advice(failed: Mapping[TopicPartition, int], servers: str) -> str:
+    first, code = next(iter(failed.items()))
+    where = f"{first}" if len(failed) == 1 else f"{first} and {len(failed) - 1} more partitions"
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return f"{where}: not at {servers}; name the cluster that the query reads from in bootstrap_servers"
+    if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return f"{where}: this user may not read the topic (permission READ), see client_options"
+    if code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
+        return f"{where}: this user may not use the group (permission READ on the group), see client_options"
+    return f"{where}: the broker answered {kafka.for_code(code).__name__} (error code {code})"

@@ -1,0 +1,148 @@
+"""Requests about a consumer group without being a member of it: who uses it, and commits from outside.
+
+Apache Kafka takes offsets from outside only while a group has no member, and checks that itself at each commit
+(``UNKNOWN_MEMBER_ID`` otherwise). A group that consumers have used and that is empty just now, during a restart, say,
+it would let us move; but it remembers what it was used by, so that is asked here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Final, Protocol, cast
+
+import aiokafka.errors as kafka
+from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
+from aiokafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
+from aiokafka.protocol.commit import OffsetCommitRequest
+
+from aioparallel.clients.aiokafka.checking import GivenOptions, check_connection
+from aioparallel.clients.aiokafka.connecting import cut_off, find_broker
+from aioparallel.clients.aiokafka.internals import Connections
+from aioparallel.clients.aiokafka.quiet import calm
+from aioparallel.clients.aiokafka.settings import check_servers, connection_options, option_names
+from aioparallel.clients.error_codes import ErrorCode
+from aioparallel.errors import BrokerUnreachable
+from aioparallel.records import TopicPartition
+
+__all__ = ["GroupCoordinator", "GroupSettings"]
+
+_RETRY_PAUSE: Final = 0.1
+# Seconds for closing connections before they are cut off.
+_CLOSE_TIMEOUT: Final = 1.0
+_NO_MEMBER: Final = (-1, "")
+"""Generation and member id of a commit from outside."""
+_OURS: Final[Mapping[str, str]] = {
+    "api_version": "leave it out, aiokafka ignores it and asks each broker",
+    "bootstrap_servers": "use bootstrap_servers beside commit_group",
+    "loop": "leave it out, it has a loop of its own",
+}
+
+
+class _Groups(Protocol):
+    """Answers about groups, as aiokafka has them: ``(error code, group, state, protocol type, protocol, members)``,
+    members ``(id, client id, host, ...)``."""
+
+    groups: Sequence[tuple[int, str, str, str, str, Sequence[tuple[str, str, str, bytes, bytes]]]]
+
+
+class _GroupList(Protocol):
+    error_code: int
+    groups: Sequence[tuple[str, str]]
+
+
+class _Commits(Protocol):
+    topics: Sequence[tuple[str, Sequence[tuple[int, int]]]]
+
+
+class GroupSettings:
+    """How to reach the cluster. ``client_options``: those of aiokafka for a connection, TLS and SASL among them.
+
+    Raises ConfigurationError for one that is wrong.
+    """
+
+    def __init__(self, bootstrap_servers: str, client_options: Mapping[str, object]) -> None:
+        check_servers(bootstrap_servers)
+        given = GivenOptions(client_options, lambda _name: "client_options")
+        given.names(option_names(AIOKafkaClient), _OURS)
+        check_connection(given)
+        self.bootstrap_servers = bootstrap_servers
+        self.options: dict[str, object] = {"client_id": "aioparallel-spark", **client_options}
+
+    @contextlib.asynccontextmanager
+    async def coordinator(self, group: str, timeout: float) -> AsyncIterator[GroupCoordinator]:
+        """The broker that keeps this group, connected for this once.
+
+        Raises BrokerUnreachable or NotAuthorized within ``timeout`` seconds, and aiokafka's errors.
+        """
+        calm()
+        try:
+            server = await find_broker(self.bootstrap_servers, connection_options(self.options), timeout, _RETRY_PAUSE)
+        except TimeoutError as error:
+            raise BrokerUnreachable(self.bootstrap_servers, timeout, str(error)) from error
+        client = AIOKafkaClient(bootstrap_servers=server, **self.options)
+        try:
+            await client.bootstrap()
+            node = await client.coordinator_lookup(CoordinationType.GROUP, group)
+            yield GroupCoordinator(client, node, group)
+        finally:
+            await _close(client)
+
+
+class GroupCoordinator:
+    """One group, at the broker that keeps it. The methods raise aiokafka's errors; a deadline is the caller's."""
+
+    def __init__(self, client: AIOKafkaClient, node: int, group: str) -> None:
+        self._client = client
+        self._node = node
+        self._group = group
+
+    async def users(self) -> str | None:
+        """Who consumes as this group, or has, in words; None: nobody, its offsets are free to be set."""
+        found = cast("_Groups", await self._send(DescribeGroupsRequest([self._group])))
+        code, _, _, kind, _, members = found.groups[0]
+        _check(code, self._group)
+        if members:
+            names = sorted({f"{client} at {host.lstrip('/')}" for _, client, host, *_ in members})
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            return f"has live members ({', '.join(names[:3])}{more})"
+        # Groups of the newer protocols (KIP-848) are not described by this request, but listed.
+        listed = cast("_GroupList", await self._send(ListGroupsRequest()))
+        _check(listed.error_code, self._group)
+        kind = kind or dict(listed.groups).get(self._group, "")
+        return f"belongs to consumers (its protocol is {kind!r})" if kind else None
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """One request; the error codes of the partitions that were not committed."""
+        topics: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
+        for (topic, partition), offset in offsets.items():
+            topics[topic].append((partition, offset, ""))
+        request = OffsetCommitRequest(
+            self._group, *_NO_MEMBER, OffsetCommitRequest.DEFAULT_RETENTION_TIME, list(topics.items())
+        )
+        answer = cast("_Commits", await self._send(request))
+        codes = {TopicPartition(topic, p): code for topic, partitions in answer.topics for p, code in partitions}
+        # A partition that the answer leaves out was not acknowledged.
+        unsaid = dict.fromkeys(offsets, int(ErrorCode.UNKNOWN_SERVER_ERROR))
+        return {partition: code for partition, code in {**unsaid, **codes}.items() if code != ErrorCode.NONE}
+
+    async def _send(self, request: object) -> object:
+        return await self._client.send(self._node, request, group=ConnectionGroup.COORDINATION)
+
+
+def _check(code: int, group: str) -> None:
+    if code != ErrorCode.NONE:
+        raise kafka.for_code(code)(group)
+
+
+async def _close(client: AIOKafkaClient) -> None:
+    closing = asyncio.create_task(client.close())
+    left: list[asyncio.Future[object]] = []
+    try:
+        await asyncio.wait([closing], timeout=_CLOSE_TIMEOUT)
+    finally:
+        left = cut_off(cast("Connections", client), [cast("asyncio.Task[object]", closing)])
+    if left:
+        await asyncio.wait(left, timeout=_CLOSE_TIMEOUT)

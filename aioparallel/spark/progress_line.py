@@ -1,0 +1,230 @@
+"""Progress of streaming queries, drawn: a table that stays in its place on a terminal, or a plain line now and then."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final, Literal, TextIO
+from uuid import UUID
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from aioparallel.spark.progress_figures import QueryProgress
+
+__all__ = ["ProgressDisplay", "Show", "line", "table"]
+
+logger = logging.getLogger(__name__)
+
+Show = Literal["auto", "live", "lines", "log", "nothing"]
+
+_REFRESHES_PER_SECOND: Final = 1.0
+_STYLES: Final = {"running": "green", "idle": "dim", "ended": "", "failed": "bold red"}
+_NOT_KNOWN: Final = "-"
+
+
+class ProgressDisplay:
+    """Draws what ``figures`` gives whenever :meth:`changed` is called; from any thread.
+
+    ``every``: seconds between two lines about the same query, where lines are written. Its start, its first batch and
+    its end are told at once.
+    """
+
+    def __init__(
+        self,
+        show: Show,
+        every: float,
+        console: Console,
+        figures: Callable[[], Sequence[QueryProgress]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if show == "auto":
+            show = "live" if console.is_terminal and not console.is_dumb_terminal else "lines"
+        self._show = show
+        self._every = every
+        self._console = console
+        self._figures = figures
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._drawing: contextlib.ExitStack | None = None
+        self._ended: set[UUID] = set()  # left on the screen by a table that is finished
+        self._written: dict[UUID, float] = {}
+        self._is_closed = False
+
+    def changed(self, figure: QueryProgress) -> None:
+        """There is news of this query."""
+        with self._lock:
+            if self._is_closed or self._show == "nothing":
+                return
+            if self._show == "live":
+                self._draw(figure)
+            else:
+                self._write(figure)
+
+    def close(self) -> None:
+        """Leave the last table as it is, and the terminal as it was."""
+        with self._lock:
+            self._is_closed = True
+            self._finish()
+
+    # -- a table ----------------------------------------------------------------------------------------
+
+    def _draw(self, figure: QueryProgress) -> None:
+        if self._drawing is None and figure.state != "terminated":
+            self._drawing = contextlib.ExitStack()
+            self._drawing.enter_context(_live(self._console, self._table))
+        if all(one.state == "terminated" for one in self._figures()):
+            self._finish()
+
+    def _table(self) -> RenderableType:
+        return table([one for one in self._figures() if one.run_id not in self._ended], datetime.now(UTC))
+
+    def _finish(self) -> None:
+        if self._drawing is not None:
+            self._drawing.close()
+            self._drawing = None
+            self._ended = {one.run_id for one in self._figures() if one.state == "terminated"}
+
+    # -- lines ------------------------------------------------------------------------------------------
+
+    def _write(self, figure: QueryProgress) -> None:
+        now = self._clock()
+        is_end = figure.state == "terminated"
+        if not is_end and figure.batches != 1 and now - self._written.get(figure.run_id, float("-inf")) < self._every:
+            return
+        if is_end:
+            self._written.pop(figure.run_id, None)
+        else:
+            self._written[figure.run_id] = now
+        if self._show == "log":
+            logger.info("%s", line(figure), extra={"action": "query_progress", **_fields(figure)})
+        else:
+            self._console.print(Text(line(figure)), soft_wrap=True)
+
+
+def line(figure: QueryProgress) -> str:
+    """One line of plain text about a query."""
+    state = _state(figure)
+    so_far = f"{figure.total_rows:,} rows in {figure.batches:,} {'batch' if figure.batches == 1 else 'batches'}"
+    if figure.state == "terminated":
+        return f"{figure.label}: {state}, {so_far}" + (f": {figure.error}" if figure.error else "")
+    if figure.batch_id is None:
+        return f"{figure.label}: {state}, no batch yet"
+    largest = figure.largest_lag
+    lag = f"lag {_count(figure.lag)}" + (f" (most in {largest[0]}: {largest[1]:,})" if largest and largest[1] else "")
+    return (
+        f"{figure.label}: {state}, batch {figure.batch_id}: {_count(figure.rows)} rows, "
+        f"{_count(figure.rows_per_second)} rows/s, {_seconds(figure.batch_seconds)} "
+        f"(p50 {_seconds(figure.median_batch_seconds)}), {lag}, {so_far}"
+    )
+
+
+def table(figures: Iterable[QueryProgress], now: datetime) -> RenderableType:
+    """A row for each query; below them, what ended those that failed. ``now``: for how long ago each was heard of."""
+    drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    drawn.add_column("query", no_wrap=True)
+    drawn.add_column("state", no_wrap=True)
+    for title in ("batch", "rows/s", "batch time", "p50", "lag", "rows"):
+        drawn.add_column(title, justify="right", no_wrap=True)
+    drawn.add_column("most behind", no_wrap=True)
+    errors = []
+    for one in figures:
+        state, largest = _state(one), one.largest_lag
+        drawn.add_row(
+            Text(one.label),
+            Text(f"{state}{_ago(one, now)}", style=_STYLES[state]),
+            _NOT_KNOWN if one.batch_id is None else str(one.batch_id),
+            _count(one.rows_per_second),
+            _seconds(one.batch_seconds),
+            _seconds(one.median_batch_seconds),
+            _count(one.lag),
+            _count(one.total_rows),
+            Text(f"{largest[0]}: {largest[1]:,}" if largest and largest[1] else ""),
+        )
+        if one.error:
+            errors.append(Text(f"{one.label} failed: {one.error}", style=_STYLES["failed"]))
+    return Group(drawn, *errors)
+
+
+def _fields(figure: QueryProgress) -> dict[str, object]:
+    return {
+        "query": figure.label,
+        "query_id": str(figure.query_id),
+        "run_id": str(figure.run_id),
+        "state": figure.state,
+        "batch_id": figure.batch_id,
+        "rows": figure.rows,
+        "rows_per_second": figure.rows_per_second,
+        "batch_seconds": figure.batch_seconds,
+        "lag": figure.lag,
+        "total_rows": figure.total_rows,
+    }
+
+
+def _state(figure: QueryProgress) -> str:
+    if figure.state == "terminated":
+        return "failed" if figure.error else "ended"
+    return figure.state
+
+
+def _ago(figure: QueryProgress, now: datetime) -> str:
+    """A query that is stuck must not look like one that works."""
+    if figure.state == "terminated" or figure.heard_at is None:
+        return ""
+    return f" {max(0, round((now - figure.heard_at).total_seconds()))} s"
+
+
+def _count(number: float | None) -> str:
+    if number is None:
+        return _NOT_KNOWN
+    return f"{number:,.1f}" if 0 < number < 10 and not isinstance(number, int) else f"{number:,.0f}"
+
+
+def _seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return _NOT_KNOWN
+    return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:,.1f} s"
+
+
+@contextlib.contextmanager
+def _live(console: Console, draw: Callable[[], RenderableType]) -> Iterator[None]:
+    """A table at the bottom of the terminal; what is printed or logged meanwhile goes above it."""
+    # Output that is piped somewhere else stays there.
+    is_both = sys.stdout.isatty()
+    streams = [sys.stderr, *([sys.stdout] if is_both else [])]
+    with (
+        Live(
+            console=console,
+            get_renderable=draw,
+            refresh_per_second=_REFRESHES_PER_SECOND,
+            redirect_stdout=is_both,
+            redirect_stderr=True,
+        ),
+        _handlers_redirected(streams, [sys.stderr, *([sys.stdout] if is_both else [])]),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _handlers_redirected(before: Sequence[TextIO], after: Sequence[TextIO]) -> Iterator[None]:
+    """The root logger's handlers keep the stream that they found; they too must write above the table."""
+    moved: list[tuple[logging.StreamHandler[TextIO], TextIO]] = []
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler):
+            for old, new in zip(before, after, strict=True):
+                if handler.stream is old and new is not old:
+                    handler.setStream(new)
+                    moved.append((handler, old))
+                    break
+    try:
+        yield
+    finally:
+        for handler, old in moved:
+            handler.setStream(old)

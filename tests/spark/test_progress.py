@@ -1,0 +1,240 @@
+"""The listener beside real queries on Apache Kafka: what it shows, and what it commits to a group."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from confluent_kafka import Consumer
+from pyspark.sql import DataFrame, SparkSession
+
+from aioparallel.records import TopicPartition
+from aioparallel.spark.jars import kafka_jars
+from aioparallel.spark.progress import ProgressListener, QueryProgress
+from aioparallel.testing import LocalKafka
+from tests.spark.topics import NewTopic, fill, numbered
+
+pytestmark = [pytest.mark.spark, pytest.mark.real]
+
+DEADLINE = 120.0
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {DEADLINE:g} s: {what}"
+        time.sleep(0.02)
+
+
+def committed(servers: str, group: str) -> dict[TopicPartition, int]:
+    """What lag tools see."""
+
+    async def ask() -> dict[TopicPartition, int]:
+        admin = AIOKafkaAdminClient(bootstrap_servers=servers)
+        await admin.start()
+        try:
+            found = await admin.list_consumer_group_offsets(group)
+        finally:
+            await admin.close()
+        return {TopicPartition(*partition): one.offset for partition, one in found.items()}
+
+    return asyncio.run(ask())
+
+
+def read(spark: SparkSession, servers: str, topic: str, **options: object) -> DataFrame:
+    stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
+    return stream.option("startingOffsets", "earliest").options(**options).load()  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def listening(spark: SparkSession) -> Iterator[Callable[..., ProgressListener]]:
+    """A function: a listener that is added, and removed when the test ends."""
+    added: list[ProgressListener] = []
+
+    def listen(**options: Any) -> ProgressListener:
+        listener = ProgressListener(**{"show": "nothing", **options})
+        spark.streams.addListener(listener)
+        added.append(listener)
+        return listener
+
+    yield listen
+    for listener in added:
+        spark.streams.removeListener(listener)
+        listener.close()
+
+
+def check_last(figure: QueryProgress, topic: str, ends: dict[TopicPartition, int]) -> None:
+    """1,000 records, 400 a batch, all read."""
+    assert (figure.name, figure.state, figure.error) == ("flights", "terminated", None)
+    assert (figure.batches, figure.total_rows, figure.lag) == (3, 1_000, 0)
+    assert figure.end_offsets == ends
+    assert {partition.topic for partition in figure.sources[0].partitions} == {topic}
+    assert figure.batch_seconds is not None
+    assert figure.batch_seconds * 0.9 <= sum(figure.recent_batch_seconds) / 2
+    assert 0 < figure.phase_seconds["addBatch"] <= figure.batch_seconds
+
+
+def test_figures_and_a_group_of_a_query(
+    spark: SparkSession,
+    listening: Callable[..., ProgressListener],
+    new_topic: NewTopic,
+    local_kafka: LocalKafka,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Each batch's rows and lag; when the block ends the group has what the query has read: the next offsets, as a
+    consumer would have committed them."""
+    servers, topic, group = local_kafka.bootstrap_servers, new_topic(3), f"lag-{uuid.uuid4().hex}"
+    fill(servers, topic, numbered(1_000))
+    with listening(show="lines", every=0, commit_group=group, bootstrap_servers=servers) as listener:
+        stream = read(spark, servers, topic, maxOffsetsPerTrigger=400).writeStream.format("noop").queryName("flights")
+        query = stream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        assert query.awaitTermination(int(DEADLINE))
+    (figure,) = listener.snapshot()
+    ends = committed(servers, group)
+    assert sum(ends.values()) == 1_000
+    check_last(figure, topic, ends)
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("flights: ")]
+    assert len(lines) == 5
+    assert lines[0] == "flights: running, no batch yet"
+    assert "lag 600 (most in " in lines[1]
+    assert lines[-1] == "flights: ended, 1,000 rows in 3 batches"
+
+
+def test_a_group_with_a_live_member_is_left_alone(
+    spark: SparkSession,
+    listening: Callable[..., ProgressListener],
+    new_topic: NewTopic,
+    local_kafka: LocalKafka,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    """Its offsets stay where its consumer has committed them, also after that has left; the query is none the worse.
+    Of both protocols: the classic one, and the newer one of KIP-848."""
+    servers, topic = local_kafka.bootstrap_servers, new_topic(1)
+    fill(servers, topic, numbered(50))
+    for protocol in ("classic", "consumer"):
+        group = f"{protocol}-{uuid.uuid4().hex}"
+        member = joined(servers, group, topic, protocol)
+        try:
+            for is_there in (True, False):
+                with listening(commit_group=group, bootstrap_servers=servers) as listener:
+                    query = read(spark, servers, topic).writeStream.format("noop").trigger(availableNow=True)
+                    started = query.option("checkpointLocation", str(tmp_path / group / str(is_there))).start()
+                    assert started.awaitTermination(int(DEADLINE))
+                assert listener.snapshot()[0].total_rows == 50
+                assert committed(servers, group) == {TopicPartition(topic, 0): 7}
+                if is_there:
+                    member.close()
+        finally:
+            member.close()
+    refused = [record.getMessage() for record in caplog.records if vars(record).get("action") == "group_refused"]
+    assert len(refused) == 4
+    assert "has live members (tests at " in refused[0]
+    assert "belongs to consumers" in refused[1]
+    assert "give commit_group a name that no consumer has used" in refused[2]
+
+
+def joined(servers: str, group: str, topic: str, protocol: str) -> Consumer:
+    """A consumer that has the topic's partition, and has committed 7."""
+    settings = {"bootstrap.servers": servers, "group.id": group, "group.protocol": protocol, "client.id": "tests"}
+    member = Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.commit": False})
+    member.subscribe([topic])
+    until(lambda: member.poll(0.05) is not None, f"a member of group {group} with a record")
+    (partition,) = member.assignment()
+    partition.offset = 7
+    member.commit(offsets=[partition], asynchronous=False)
+    return member
+
+
+def test_a_query_that_waits_and_one_that_fails(
+    spark: SparkSession,
+    listening: Callable[..., ProgressListener],
+    new_topic: NewTopic,
+    local_kafka: LocalKafka,
+    tmp_path: Path,
+) -> None:
+    """Idle until there is something new, then running; a handler's own error is the line that is shown."""
+    servers, topic = local_kafka.bootstrap_servers, new_topic(1)
+    fill(servers, topic, numbered(10))
+    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100")
+    listener = listening()
+
+    def latest() -> QueryProgress:
+        return listener.snapshot()[-1]
+
+    def refuse(batch: DataFrame, number: int) -> None:
+        batch.foreach(lambda _: None)
+        if number:
+            raise ValueError(f"no tail number\nin batch {number}")
+
+    stream = read(spark, servers, topic).writeStream.foreachBatch(refuse).trigger(processingTime="50 milliseconds")
+    query = stream.queryName("waiting").option("checkpointLocation", str(tmp_path)).start()
+    try:
+        until(lambda: listener.snapshot() and latest().state == "idle", "idle")
+        assert (latest().total_rows, latest().sink_rows) == (10, None)
+        fill(servers, topic, numbered(1))
+        until(lambda: latest().state == "terminated", "the end")
+    finally:
+        query.stop()
+        spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
+    assert latest().error == "ValueError: no tail number"
+
+
+CONNECT = """
+import json, sys
+from pyspark.sql import SparkSession
+from aioparallel.spark.progress import ProgressListener
+
+servers, topic, group, checkpoint, settings = sys.argv[1:]
+spark = SparkSession.builder.remote("local[2]").config(map=json.loads(settings)).getOrCreate()
+with ProgressListener(every=0, commit_group=group, bootstrap_servers=servers) as listener:
+    spark.streams.addListener(listener)
+    stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
+    stream = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 400).load()
+    query = stream.writeStream.format("noop").queryName("flights").trigger(availableNow=True)
+    query.option("checkpointLocation", checkpoint).start().awaitTermination()
+(figure,) = listener.snapshot()
+print(json.dumps([figure.state, figure.batches, figure.total_rows, figure.lag, figure.started_at is not None]))
+raise SystemExit(7)  # without spark.stop()
+"""
+
+
+def test_spark_connect(new_topic: NewTopic, local_kafka: LocalKafka, tmp_path: Path) -> None:
+    """The same over Spark Connect, in a process of its own, which also ends: there the block removes the listener,
+    whose thread would keep a process that does not stop its session."""
+    servers, topic, group = local_kafka.bootstrap_servers, new_topic(3), f"lag-{uuid.uuid4().hex}"
+    fill(servers, topic, numbered(1_000))
+    settings = {
+        "spark.jars": ",".join(kafka_jars()),
+        "spark.ui.enabled": "false",
+        "spark.log.level": "OFF",
+        "spark.local.dir": str(tmp_path / "local"),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    arguments = [servers, topic, group, str(tmp_path / "checkpoint"), json.dumps(settings)]
+    run = subprocess.run(
+        [sys.executable, "-c", CONNECT, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=2 * DEADLINE,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYSPARK_PYTHON": sys.executable},
+    )
+    assert run.returncode == 7, run.stderr[-4_000:]
+    assert json.loads(run.stdout.splitlines()[-1]) == ["terminated", 3, 1_000, 0, True]
+    assert "flights: ended, 1,000 rows in 3 batches" in run.stderr
+    assert sum(committed(servers, group).values()) == 1_000
