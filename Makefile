@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo bench test spark-jars lint format unit unit-newer explore chaos load-memory load-hot load-partitions load-brokers load-failures load-map clean
+.PHONY: help demo bench test spark-jars lint format unit unit-newer explore chaos load-memory load-hot load-partitions load-brokers load-failures load-map load-spark clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -72,6 +72,10 @@ load-memory: $(VENV)/.dev  ## 2,000,000 records behind a slow handler: memory is
 
 load-map: $(VENV)/.dev  ## 10,000,000 items through parallel_map: memory is flat (2 minutes)
 	$(BIN)/python -m pytest -s tests/load/test_parallel_map.py $(ARGS)
+
+load-spark: $(VENV)/.dev  ## 2,000,000 rows through the operator in Spark: memory of its workers is flat (3 minutes)
+	$(BIN)/python -m aioparallel.jvm
+	$(BIN)/python -m pytest -s tests/load/test_spark_memory.py $(ARGS)
 
 load-hot: $(VENV)/.dev  ## a hot key and a hot partition (2 minutes, wants a quiet machine)
 	$(BIN)/python -m pytest tests/load/test_hot_key.py tests/load/test_hot_partition.py $(ARGS)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -224,17 +226,40 @@ def test_a_stream_through_operator_and_sink(spark: SparkSession, tmp_path: Path)
         .start()
     )
     try:
-        deadline = time.monotonic() + DEADLINE
-        while (query.lastProgress or {"batchId": -1})["batchId"] < 2:
-            assert time.monotonic() < deadline
-            assert query.exception() is None
-            time.sleep(0.05)
+        wait_for(lambda: (query.lastProgress or {"batchId": -1})["batchId"] >= 2 or query.exception() is not None)
+        assert query.exception() is None
     finally:
         query.stop()
     lines = [line.split("|") for line in Path(file).read_text().splitlines()]
     assert len({line[2] for line in lines}) == len(lines) >= 300
     assert {line[2].rsplit("-", 3)[0] for line in lines} == {str(query.id)}
     assert sorted({int(line[0]) for line in lines})[:300] == list(range(300))
+
+
+def test_a_query_stopped_in_mid_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """Leaves no process that goes on: Spark ends the worker, and its threads with it."""
+
+    async def hang(row: dict[str, Any]) -> dict[str, Any]:
+        (Path(directory) / str(os.getpid())).touch()
+        await asyncio.sleep(600)
+        return row
+
+    directory = str(tmp_path / "workers")
+    Path(directory).mkdir()
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).option("numPartitions", 2).load()
+    query = stream.transform(parallel_map(hang, schema="value bigint")).writeStream.format("noop").start()
+    wait_for(lambda: len(list(Path(directory).iterdir())) == 2)
+    query.stop()
+    workers = [int(path.name) for path in Path(directory).iterdir()]
+    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in workers))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Raises AssertionError if it does not come true in time."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_schemas_are_read_as_spark_reads_them(spark: SparkSession) -> None:
@@ -246,11 +271,6 @@ def test_schemas_are_read_as_spark_reads_them(spark: SparkSession) -> None:
         "a INTEGER, b Long, c dec(3,1), d numeric(4), e struct<>",
     ):
         assert read_fields("schema", text) == StructType.fromDDL(text), text
-
-
-def python_workers() -> list[psutil.Process]:
-    """Of the JVM of this process."""
-    return [child for child in psutil.Process().children(recursive=True) if "pyspark" in " ".join(child.cmdline())]
 
 
 CONNECT = Path(__file__).with_name("operator_on_connect.py")
