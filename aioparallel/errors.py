@@ -9,6 +9,7 @@
     ├── OffsetMapError (also ValueError)       commit metadata that is no readable offset map
     ├── BrokerStartError                       a broker for tests or the demo could not be started
     ├── JavaNotFound                           no Java runtime that is new enough
+    ├── CheckFailed                            what a pipeline of Spark needs is not as it must be
     ├── JarsMissing                            jars that Java needs are not there and could not be fetched
     ├── ClientError                            the Kafka client or the cluster behind it
     │   ├── BrokerUnreachable                  no broker answered within the deadline
@@ -35,7 +36,7 @@ Each message says what happened, with which topic, partition and offset, and wha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from aioparallel.records import TopicPartition
 
@@ -43,6 +44,7 @@ __all__ = [
     "AioparallelError",
     "BrokerStartError",
     "BrokerUnreachable",
+    "CheckFailed",
     "ClientError",
     "ConfigurationError",
     "ConsumerStateError",
@@ -109,6 +111,16 @@ class JavaNotFound(AioparallelError):
 
 class JarsMissing(AioparallelError):
     """Jars that a Java program needs are not there, and could not be fetched."""
+
+
+class CheckFailed(AioparallelError):
+    """What a pipeline needs is not as it must be. ``findings``: all of it, a sentence each, with what to do."""
+
+    def __init__(self, findings: Sequence[str]) -> None:
+        things = "one thing keeps" if len(findings) == 1 else f"{len(findings)} things keep"
+        lines = "".join(f"\n  {number}. {finding}" for number, finding in enumerate(findings, 1))
+        super().__init__(f"{things} this pipeline from starting:{lines}")
+        self.findings = tuple(findings)
 
 
 class ClientError(AioparallelError):

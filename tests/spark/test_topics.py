@@ -143,7 +143,7 @@ def test_frames_that_cannot_be_written_are_refused(spark: SparkSession, tmp_path
 def test_records_with_columns_of_their_own(spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTopic) -> None:
     """Keys and values made of columns, strings as UTF-8; a record without a key and without headers."""
     servers, work = local_kafka.bootstrap_servers, new_topic(1)
-    frame = spark.createDataFrame([("zürich", 1)], "city string, n int")
+    frame = spark.sql("SELECT 'zürich' AS city, 1 AS n")
     as_json = F.to_json(F.struct("city", "n"))
     for key in ("city", None):
         records = frame.transform(outgoing(key=key, value=as_json, headers=None, source=False))

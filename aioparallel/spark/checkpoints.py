@@ -1,0 +1,231 @@
+"""How far a stream is, from its checkpoint: Spark commits to no group, so lag tools do not see it.
+
+Read are the files that Spark 4 writes (``OffsetSeqLog``, ``CommitLog``, the initial offsets of the Kafka source):
+``offsets/<batch>`` says what a batch takes, before it runs: a version, a line of settings, then a line of JSON for each
+source, ``-`` for none; version 2 has the source's name and a colon before it. ``commits/<batch>`` is there when the
+batch has ended. ``sources/<source>/0`` is where the Kafka source began; a zero byte comes before its version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, NamedTuple, TypeAlias
+
+import pyarrow as pa
+from pyarrow import fs
+
+from aioparallel.errors import ConfigurationError
+from aioparallel.spark.logs import survey
+
+__all__ = ["CheckpointStatus", "PartitionStatus", "checkpoint_status"]
+
+_VERSIONS: Final = ("v1", "v2")
+_SHOWN: Final = 5
+"""Checkpoints below a directory that an error names."""
+
+Offsets: TypeAlias = dict[str, dict[int, int]]
+"""By topic and partition: the first offset that was not taken."""
+
+
+class PartitionStatus(NamedTuple):
+    """One partition of one source of the stream. Each offset is the one behind the last that is meant."""
+
+    source: str
+    """Its number in the plan, from "0", or its name."""
+    topic: str
+    partition: int
+    committed: int | None
+    """Up to here batches have ended; before the first one, where the stream began. None: not known yet."""
+    planned: int | None
+    """What the open batch takes, up to here; None where no batch is open."""
+    end: int | None = None
+    """Of the log, without open transactions; None where no broker was asked, or the partition is gone."""
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets between what is committed and the end; None where one of them is not known."""
+        return None if self.end is None or self.committed is None else max(0, self.end - self.committed)
+
+
+@dataclass(frozen=True)
+class CheckpointStatus:
+    """How far a stream is."""
+
+    query: str | None
+    """Spark's id of the query, which stays through restarts."""
+    batch: int | None
+    """The last batch that has ended; None before the first one."""
+    open_batch: int | None
+    """The batch that was begun and has not ended: it runs, or will run again; None where there is none."""
+    planned_at: datetime | None
+    """When the last batch was begun."""
+    partitions: tuple[PartitionStatus, ...]
+    other_sources: int = 0
+    """Sources that are no topics of Kafka."""
+
+
+def checkpoint_status(
+    checkpoint: str | os.PathLike[str],
+    *,
+    bootstrap_servers: str | None = None,
+    timeout: float = 30.0,
+    client_options: Mapping[str, object] | None = None,
+) -> CheckpointStatus:
+    """Read a stream's checkpoint, whether the stream runs or not: what is committed, and whether a batch is open.
+
+    ``checkpoint``: a directory, or a URI that pyarrow's file systems know (``file:``, ``s3:``, ``gs:``, ``hdfs:``).
+    Declared pipelines keep one in ``<storage>/_checkpoints/<sink>/<flow>/0``. ``bootstrap_servers``: ask there for the
+    ends of the logs, for the lag. ``timeout``: seconds for each question; ``client_options``: of aiokafka's consumer.
+
+    A stream in real-time mode writes its offsets when a batch ends, so it is as far as its last batch here.
+    Raises ConfigurationError for what is no checkpoint, OSError for what cannot be read, and as :func:`survey` does.
+    """
+    files = _Files(os.fspath(checkpoint))
+    commits = files.batches("commits")  # before the offsets: what ends meanwhile is open here, and nothing is lost
+    batches = files.batches("offsets")
+    if not batches and not files.exists("metadata"):
+        raise files.no_checkpoint()
+    batch = max(commits, default=None)
+    last = max(batches, default=None)
+    open_batch = last if last is not None and last > (-1 if batch is None else batch) else None
+    seen = files.offsets(batch) if batch is not None else _Batch({}, None, 0)
+    planned = files.offsets(open_batch) if open_batch is not None else _Batch({}, None, 0)
+    status = CheckpointStatus(
+        query=files.query(),
+        batch=batch,
+        open_batch=open_batch,
+        planned_at=planned.at or seen.at,
+        partitions=tuple(_partitions(files, seen.sources, planned.sources)),
+        other_sources=max(seen.others, planned.others),
+    )
+    return status if bootstrap_servers is None else _with_ends(status, bootstrap_servers, timeout, client_options)
+
+
+class _Batch(NamedTuple):
+    """A file of offsets."""
+
+    sources: dict[str, Offsets]
+    at: datetime | None
+    others: int
+
+
+class _Files:
+    """The files of a checkpoint, wherever they are."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self._checkpoint = checkpoint
+        is_uri = ":/" in checkpoint
+        uri = re.sub("^file:/(?!/)", "file:///", checkpoint)  # Hadoop writes one slash
+        try:
+            found = fs.FileSystem.from_uri(uri) if is_uri else (fs.LocalFileSystem(), os.path.abspath(checkpoint))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise ConfigurationError("checkpoint", checkpoint, f"must be a directory or a URI: {error}") from error
+        self._system, self._root = found[0], str(found[1])
+
+    def batches(self, log: str) -> set[int]:
+        """The batches that a log has; the last hundred, unless Spark is told to keep more."""
+        selector = fs.FileSelector(f"{self._root}/{log}", allow_not_found=True)
+        return {int(info.base_name) for info in self._system.get_file_info(selector) if info.base_name.isdecimal()}
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file."""
+        return bool(self._system.get_file_info(f"{self._root}/{name}").type == fs.FileType.File)
+
+    def query(self) -> str | None:
+        """The id of the query."""
+        if not self.exists("metadata"):
+            return None
+        found: str | None = json.loads(self._read("metadata")).get("id")
+        return found
+
+    def offsets(self, batch: int) -> _Batch:
+        """What a batch takes up to."""
+        name = f"offsets/{batch}"
+        version, settings, *lines = self._read(name).splitlines()
+        if version not in _VERSIONS:
+            raise self._unknown(name, version)
+        sources: dict[str, Offsets] = {}
+        others = 0
+        for number, line in enumerate(lines):
+            source, offset = line.split(":", 1) if version == "v2" else (str(number), line)
+            found = _kafka_offsets(offset)
+            if found is None:
+                others += offset.strip() != "-"
+            else:
+                sources[source] = found
+        milliseconds = json.loads(settings).get("batchTimestampMs") if settings else None
+        return _Batch(sources, datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds else None, others)
+
+    def beginnings(self) -> dict[str, Offsets]:
+        """Where each source that is Kafka began."""
+        selector = fs.FileSelector(f"{self._root}/sources", allow_not_found=True)
+        found: dict[str, Offsets] = {}
+        for directory in self._system.get_file_info(selector):
+            name = f"sources/{directory.base_name}/0"
+            if not self.exists(name):
+                continue
+            version, _, rest = self._read(name).lstrip("\0").partition("\n")
+            if version in _VERSIONS and (offsets := _kafka_offsets(rest)) is not None:
+                found[directory.base_name] = offsets
+        return found
+
+    def no_checkpoint(self) -> ConfigurationError:
+        """The error, with the checkpoints that there are below."""
+        selector = fs.FileSelector(self._root, allow_not_found=True, recursive=True)
+        below = sorted(
+            os.path.dirname(info.path)
+            for info in self._system.get_file_info(selector)
+            if info.base_name == "offsets" and info.type == fs.FileType.Directory
+        )
+        more = f" and {len(below) - _SHOWN} more" if len(below) > _SHOWN else ""
+        hint = f"; below it are {', '.join(below[:_SHOWN])}{more}" if below else ""
+        return ConfigurationError(
+            "checkpoint", self._checkpoint, f"is no checkpoint of a stream: it has no metadata and no offsets{hint}"
+        )
+
+    def _read(self, name: str) -> str:
+        with self._system.open_input_stream(f"{self._root}/{name}") as file:
+            return str(file.read().decode())
+
+    def _unknown(self, name: str, version: str) -> ConfigurationError:
+        known = " and ".join(_VERSIONS)
+        return ConfigurationError(
+            "checkpoint", self._checkpoint, f"has version {version!r} in {name}, and only {known} are known"
+        )
+
+
+def _kafka_offsets(text: str) -> Offsets | None:
+    """``{"flights":{"0":7}}`` as it is meant; None for the offset of another source."""
+    try:
+        topics = json.loads(text)
+        return {topic: {int(number): int(at) for number, at in by.items()} for topic, by in topics.items()}
+    except (ValueError, AttributeError, TypeError):
+        return None
+
+
+def _partitions(
+    files: _Files, committed: Mapping[str, Offsets], planned: Mapping[str, Offsets]
+) -> Iterator[PartitionStatus]:
+    beginnings = files.beginnings()
+    for source in sorted({*committed, *planned, *beginnings}):
+        before, after = committed.get(source) or beginnings.get(source, {}), planned.get(source, {})
+        places = {(topic, number) for offsets in (before, after) for topic, by in offsets.items() for number in by}
+        for topic, number in sorted(places):
+            ended, open_until = (offsets.get(topic, {}).get(number) for offsets in (before, after))
+            yield PartitionStatus(source, topic, number, ended, open_until)
+
+
+def _with_ends(
+    status: CheckpointStatus, servers: str, timeout: float, client_options: Mapping[str, object] | None
+) -> CheckpointStatus:
+    topics = sorted({one.topic for one in status.partitions})
+    logs = survey(servers, topics, timeout=timeout, client_options=client_options) if topics else {}
+    ends = {(topic, number): log.end for topic, by in logs.items() for number, log in by.items()}
+    partitions = tuple(one._replace(end=ends.get((one.topic, one.partition))) for one in status.partitions)
+    return dataclasses.replace(status, partitions=partitions)
