@@ -234,4 +234,4 @@ def _told(error: Exception) -> str:
         del lines[0]  # the gateway's, which names its own objects
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     first = lines[0].removeprefix(": ")
-    return f"{first}, caused by {causes[-1]}" if causes else first
+    return f"{first}, caused by {causes[-1]}" if causes and causes[-1] not in first else first
