@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -16,15 +16,10 @@ from aioparallel.errors import AioparallelError, CheckFailed
 from aioparallel.jvm.java_runtime import MINIMUM_JAVA
 from aioparallel.spark.logs import Log, survey
 from aioparallel.spark.samples import Sampled, misfits
+from aioparallel.spark.sessions import connector_trouble, java_version, task_slots, told
 from aioparallel.spark.topics import read_topic
 
 __all__ = ["Checked", "check"]
-
-_LOCAL: Final = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
-_NO_CONNECTOR: Final = (
-    "the session has no Kafka connector: start it with SparkSession.builder.config("
-    '"spark.jars", ",".join(kafka_jars())), or spark-submit --jars "$(python -m aioparallel.jvm)"'
-)
 
 
 @dataclass(frozen=True)
@@ -83,12 +78,15 @@ def check(
     Raises CheckFailed with all that is wrong, and what to do about each. Creates nothing, and joins no group.
     """
     look = _Look()
-    has_connector = _connector(spark, look)
-    _java(spark, look)
+    if (trouble := connector_trouble(spark)) is not None:
+        look.wrong.append(trouble)
+    look.java = java_version(spark)
+    if int(re.split(r"\D", look.java)[0]) < MINIMUM_JAVA:
+        look.wrong.append(f"Spark runs on Java {look.java}: let JAVA_HOME name Java {MINIMUM_JAVA} or newer")
     logs = _topics(look, bootstrap_servers, [*topics, *outputs], timeout, client_options)
     if same_partitions:
         _same_partitions(look, logs, topics, outputs)
-    if has_connector and sample:
+    if trouble is None and sample:
         reading = _deadlines(timeout) | dict(options or {})
         for topic in topics:
             if topic in logs:
@@ -98,25 +96,6 @@ def check(
     if look.wrong:
         raise CheckFailed(look.wrong)
     return Checked(look.java, {topic: len(log) for topic, log in logs.items()}, look.sampled, look.slots)
-
-
-def _connector(spark: SparkSession, look: _Look) -> bool:
-    source = spark.read.format("kafka").option("kafka.bootstrap.servers", "127.0.0.1:9092").option("subscribe", "any")
-    try:
-        _ = source.load().schema  # known without a broker
-    except Exception as error:
-        # Classic and Connect have errors of their own for it, and none of them has a class that says what it is.
-        text = str(error)
-        look.wrong.append(_NO_CONNECTOR if "find" in text and "data source" in text.lower() else _told(error))
-        return False
-    return True
-
-
-def _java(spark: SparkSession, look: _Look) -> None:
-    (row,) = spark.sql("SELECT java_method('java.lang.System', 'getProperty', 'java.version') AS version").collect()
-    look.java = row.version
-    if int(re.split(r"\D", look.java)[0]) < MINIMUM_JAVA:
-        look.wrong.append(f"Spark runs on Java {look.java}: let JAVA_HOME name Java {MINIMUM_JAVA} or newer")
 
 
 def _topics(
@@ -185,7 +164,7 @@ def _sample(
         rows, kind = frame.collect(), frame.schema["parsed"].dataType
     except Exception as error:  # Spark's own, and Java's through the gateway
         what = "with these options" if schema is None else "with these options and this schema"
-        look.wrong.append(f"Spark cannot read {topic} {what}: {_told(error)}")
+        look.wrong.append(f"Spark cannot read {topic} {what}: {told(error)}")
         return
     look.sampled[topic] = len(rows)
     if isinstance(kind, StructType):
@@ -202,7 +181,7 @@ def _dictionary(row: Any) -> dict[str, Any] | None:
 
 
 def _slots(spark: SparkSession, look: _Look, given: int | None, partitions: Mapping[str, int]) -> None:
-    look.slots = _task_slots(spark) if given is None else given
+    look.slots = task_slots(spark) if given is None else given
     needed = sum(partitions.values())
     if look.slots is None:
         look.wrong.append(f"Spark does not tell its task slots: say how many this pipeline has, slots={needed} or more")
@@ -213,25 +192,3 @@ def _slots(spark: SparkSession, look: _Look, given: int | None, partitions: Mapp
             f"{look.slots}: the others would never be read; give Spark more cores (local[{needed}], or executors), or "
             "use micro-batches"
         )
-
-
-def _task_slots(spark: SparkSession) -> int | None:
-    """From Spark's settings alone; None where they do not say."""
-    if local := _LOCAL.fullmatch(spark.conf.get("spark.master", "") or ""):
-        if local[1] == "*":
-            return spark.range(1 << 16).select(F.spark_partition_id()).distinct().count()  # one for each core
-        return int(local[1] or 1)
-    executors, cores = (spark.conf.get(f"spark.executor.{name}", "") for name in ("instances", "cores"))
-    if not executors or not cores:
-        return None
-    return int(executors) * (int(cores) // int(spark.conf.get("spark.task.cpus", "1") or 1))
-
-
-def _told(error: Exception) -> str:
-    """What Spark says, without the stack traces: the first line, and the cause behind all others."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
-    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
-        del lines[0]  # the gateway's, which names its own objects
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    first = lines[0].removeprefix(": ")
-    return f"{first}, caused by {causes[-1]}" if causes and causes[-1] not in first else first

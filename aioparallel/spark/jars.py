@@ -28,10 +28,11 @@ def kafka_jars(report: Callable[[str], None] = logger.info) -> list[str]:
 
         spark = SparkSession.builder.config("spark.jars", ",".join(kafka_jars())).getOrCreate()
 
-    The same with ``SparkSession.builder.remote("local[2]")``, whose server is started with the builder's settings. A
-    server that runs elsewhere needs them when it is started. Declared pipelines take them on the command line alone,
-    ``spark-pipelines run --jars "$(python -m aioparallel.jvm)"``: in ``spark-pipeline.yml`` they end the run with
-    CANNOT_MODIFY_CONFIG, though a dry run accepts them.
+    The same with ``SparkSession.builder.remote("local[2]")``, whose server is started with the builder's settings (it
+    warns that spark.jars cannot be modified, and has them). A server that runs elsewhere needs them when it is started.
+    Declared pipelines take them on the command line alone, as ``spark-pipelines run --jars "$(python -m
+    aioparallel.jvm)"``: in ``spark-pipeline.yml`` they end the run with CANNOT_MODIFY_CONFIG, though a dry run accepts
+    them.
 
     ``report`` is told in a sentence each what takes long. Raises JarsMissing when they are not in the cache and cannot
     be fetched, JavaNotFound when there is no Java for Maven, and ConfigurationError for a PySpark whose connector is

@@ -1,0 +1,57 @@
+"""What a session tells of itself, without its JVM: the same in classic Spark and over Connect."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+__all__ = ["connector_trouble", "java_version", "task_slots", "told"]
+
+_LOCAL: Final = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
+_NO_CONNECTOR: Final = (
+    "the session has no Kafka connector: start it with SparkSession.builder.config("
+    '"spark.jars", ",".join(kafka_jars())), or spark-submit --jars "$(python -m aioparallel.jvm)"'
+)
+
+
+def connector_trouble(spark: SparkSession) -> str | None:
+    """Why this session can read no topic, and what to do; None if it has the Kafka connector. Asks no broker."""
+    source = spark.read.format("kafka").option("kafka.bootstrap.servers", "127.0.0.1:9092").option("subscribe", "any")
+    try:
+        _ = source.load().schema  # known without a broker
+    except Exception as error:
+        # Classic and Connect have errors of their own for it, and none of them has a class that says what it is.
+        text = str(error).lower()
+        return _NO_CONNECTOR if "failed to find" in text and "data source" in text else told(error)
+    return None
+
+
+def java_version(spark: SparkSession) -> str:
+    """Of the Java that runs Spark, as in "17.0.15". Runs a job."""
+    (row,) = spark.sql("SELECT java_method('java.lang.System', 'getProperty', 'java.version') AS version").collect()
+    return str(row.version)
+
+
+def task_slots(spark: SparkSession) -> int | None:
+    """How many tasks run at once, from Spark's settings; None where they do not say (executors come and go)."""
+    if local := _LOCAL.fullmatch(spark.conf.get("spark.master", "") or ""):
+        if local[1] == "*":
+            return spark.range(1 << 16).select(F.spark_partition_id()).distinct().count()  # a partition for each core
+        return int(local[1] or 1)
+    executors, cores = (spark.conf.get(f"spark.executor.{name}", "") for name in ("instances", "cores"))
+    if not executors or not cores:
+        return None
+    return int(executors) * (int(cores) // int(spark.conf.get("spark.task.cpus", "1") or 1))
+
+
+def told(error: Exception) -> str:
+    """What Spark says, without the stack traces: the first line, and the cause behind all others."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        del lines[0]  # the gateway's, which names its own objects
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    first = lines[0].removeprefix(": ")
+    return f"{first}, caused by {causes[-1]}" if causes and causes[-1] not in first else first

@@ -1,0 +1,65 @@
+"""What a session tells of itself. A stand-in has its settings."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from aioparallel.spark.sessions import connector_trouble, task_slots, told
+
+
+class Session:
+    """Has settings, and a reader that fails."""
+
+    def __init__(self, settings: dict[str, str], error: Exception | None = None) -> None:
+        self._settings = settings
+        self._error = error
+        self.conf = self
+        self.read = self
+
+    def get(self, name: str, default: str) -> str:
+        return self._settings.get(name, default)
+
+    def format(self, _name: str) -> Session:
+        return self
+
+    def option(self, _name: str, _value: str) -> Session:
+        return self
+
+    def load(self) -> Any:
+        assert self._error is not None
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("settings", "slots"),
+    [
+        ({"spark.master": "local"}, 1),
+        ({"spark.master": "local[4]"}, 4),
+        ({"spark.master": "local[4, 2]"}, 4),
+        ({"spark.master": "yarn", "spark.executor.instances": "3", "spark.executor.cores": "4"}, 12),
+        ({"spark.executor.instances": "3", "spark.executor.cores": "5", "spark.task.cpus": "2"}, 6),
+        ({"spark.master": "k8s://host", "spark.executor.cores": "4"}, None),
+        ({}, None),
+    ],
+)
+def test_task_slots_from_settings(settings: dict[str, str], slots: int | None) -> None:
+    """Threads of a local master, cores of executors; nothing is guessed."""
+    assert task_slots(cast(SparkSession, Session(settings))) == slots
+
+
+def test_no_connector_is_told_with_what_to_do() -> None:
+    """As Spark 4.2 says it of Kafka; anything else is told as it is."""
+    text = "Failed to find data source: kafka. Please deploy the application as per the deployment section"
+    assert "kafka_jars" in (connector_trouble(cast(SparkSession, Session({}, ValueError(text)))) or "")
+    assert connector_trouble(cast(SparkSession, Session({}, ValueError("no session")))) == "no session"
+
+
+def test_what_java_says_in_one_line() -> None:
+    """Without the gateway's objects and the traces, with the cause at the bottom, once."""
+    text = "An error occurred while calling o67.load.\n: a.b.Failed: planning\n\tat a.b\nCaused by: a.c.Timeout: nobody"
+    assert told(ValueError(text)) == "a.b.Failed: planning, caused by a.c.Timeout: nobody"
+    assert told(ValueError("a.c.Timeout\n\nJVM stacktrace:\nCaused by: a.c.Timeout")) == "a.c.Timeout"
+    assert told(ValueError()) == "ValueError()"
