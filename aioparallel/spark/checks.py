@@ -17,7 +17,7 @@ from aioparallel.jvm.java_runtime import MINIMUM_JAVA
 from aioparallel.spark.logs import Log, survey
 from aioparallel.spark.samples import Sampled, misfits
 from aioparallel.spark.sessions import connector_trouble, java_version, task_slots, told
-from aioparallel.spark.topics import read_topic
+from aioparallel.spark.topics import read_topic, topic_names
 
 __all__ = ["Checked", "check"]
 
@@ -50,8 +50,8 @@ def check(
     spark: SparkSession,
     *,
     bootstrap_servers: str,
-    topics: Sequence[str],
-    outputs: Sequence[str] = (),
+    topics: str | Sequence[str],
+    outputs: str | Sequence[str] = (),
     schema: StructType | str | None = None,
     same_partitions: bool = True,
     real_time: bool = False,
@@ -78,21 +78,22 @@ def check(
     Raises CheckFailed with all that is wrong, and what to do about each. Creates nothing, and joins no group.
     """
     look = _Look()
+    inputs, others = topic_names(topics), topic_names(outputs) if outputs else []
     if (trouble := connector_trouble(spark)) is not None:
         look.wrong.append(trouble)
     look.java = java_version(spark)
     if int(re.split(r"\D", look.java)[0]) < MINIMUM_JAVA:
         look.wrong.append(f"Spark runs on Java {look.java}: let JAVA_HOME name Java {MINIMUM_JAVA} or newer")
-    logs = _topics(look, bootstrap_servers, [*topics, *outputs], timeout, client_options)
+    logs = _topics(look, bootstrap_servers, [*inputs, *others], timeout, client_options)
     if same_partitions:
-        _same_partitions(look, logs, topics, outputs)
+        _same_partitions(look, logs, inputs, others)
     if trouble is None and sample:
         reading = _deadlines(timeout) | dict(options or {})
-        for topic in topics:
+        for topic in inputs:
             if topic in logs:
                 _sample(spark, look, bootstrap_servers, topic, logs[topic], schema, sample, reading)
     if real_time:
-        _slots(spark, look, slots, {topic: len(logs[topic]) for topic in topics if topic in logs})
+        _slots(spark, look, slots, {topic: len(logs[topic]) for topic in inputs if topic in logs})
     if look.wrong:
         raise CheckFailed(look.wrong)
     return Checked(look.java, {topic: len(log) for topic, log in logs.items()}, look.sampled, look.slots)

@@ -29,7 +29,7 @@ from aioparallel.spark.positions import PastTheEnd, Position, ending_options, st
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["read_topic", "sink_options", "write_topic"]
+__all__ = ["read_topic", "sink_options", "topic_names", "write_topic"]
 
 _SPLITTING: Final = ("minPartitions", "maxRecordsPerPartition")
 _READING: Final = {
@@ -93,7 +93,7 @@ def read_topic(
     Raises ConfigurationError for a wrong option. Spark raises for what it finds out later: no connector in the session
     (see :func:`kafka_jars`), no such topic, a timestamp past the end; :func:`check` tells these beforehand.
     """
-    names = _topics(topics)
+    names = topic_names(topics)
     given = _given(options, _READING)
     if keep_key_order:
         _refuse_splitting(given)
@@ -193,7 +193,7 @@ def sink_options(topic: str, *, bootstrap_servers: str, options: Mapping[str, ob
 
     ``options``: more of Spark's sink; producer properties with ``kafka.`` before them. Raises ConfigurationError.
     """
-    (name,) = _topics(topic)
+    (name,) = topic_names(topic)
     return {**_given(options, _WRITING), "kafka.bootstrap.servers": _servers(bootstrap_servers), "topic": name}
 
 
@@ -252,7 +252,8 @@ def _refuse_splitting(given: Mapping[str, str]) -> None:
             )
 
 
-def _topics(topics: str | Sequence[str]) -> list[str]:
+def topic_names(topics: str | Sequence[str]) -> list[str]:
+    """One name or several, as a list. Raises ConfigurationError for anything else."""
     names: list[object] = [topics] if isinstance(topics, str) else list(topics)
     if not names or not all(isinstance(name, str) and name and "," not in name for name in names):
         raise ConfigurationError("topics", topics, 'must be names of topics: "flights" or ["flights", "weather"]')

@@ -18,12 +18,11 @@ from aioparallel.errors import JarsMissing, JavaNotFound
 from aioparallel.jvm.java_runtime import find_java
 from aioparallel.spark.jars import kafka_jars
 from aioparallel.testing import LocalKafka
+from tests.spark.settings import QUICK_START
 from tests.spark.topics import NewTopic
 
 EXIT_TIMEOUT = 60.0
 """Seconds for the JVM to end after its standard input has been closed."""
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-"""For a JVM that lives a minute, on two cores that it shares with a broker."""
 
 
 @pytest.fixture(scope="session")

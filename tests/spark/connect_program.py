@@ -18,9 +18,7 @@ from aioparallel.spark.checks import check
 from aioparallel.spark.headers import outgoing
 from aioparallel.spark.jars import kafka_jars
 from aioparallel.spark.topics import read_topic, write_topic
-from tests.spark.conftest import QUICK_START
-
-STREAM_TIMEOUT = 120
+from tests.spark.settings import QUICK_START, STREAM_TIMEOUT
 
 SPEC = """\
 name: flights

@@ -14,7 +14,7 @@ from aioparallel.spark.checkpoints import checkpoint_status
 from aioparallel.spark.checks import check
 from aioparallel.spark.topics import read_topic, write_topic
 from aioparallel.testing import LocalKafka
-from tests.spark.test_topics import STREAM_TIMEOUT
+from tests.spark.settings import STREAM_TIMEOUT
 from tests.spark.topics import Message, NewTopic, fill, numbered
 
 pytestmark = [pytest.mark.spark, pytest.mark.real]

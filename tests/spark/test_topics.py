@@ -17,12 +17,10 @@ from aioparallel.spark.headers import outgoing
 from aioparallel.spark.topics import read_topic, write_topic
 from aioparallel.testing import LocalKafka
 from tests.load.topics import read_all
+from tests.spark.settings import STREAM_TIMEOUT
 from tests.spark.topics import Message, NewTopic, fill, numbered
 
 pytestmark = [pytest.mark.spark, pytest.mark.real]
-
-STREAM_TIMEOUT = 120
-"""Seconds for a stream to take what is there."""
 
 
 def number(record: Record) -> int:
@@ -112,7 +110,7 @@ def test_where_a_batch_begins_and_ends(spark: SparkSession, local_kafka: LocalKa
     late = noon + timedelta(days=1)
     assert read(starting=late, past_the_end="latest") == []
     with pytest.raises(Exception, match="No offset matched"):
-        read(starting=late)
+        read(starting=late, options={"fetchOffset.numRetries": 1})  # Spark asks three times, with a second between
 
 
 def test_frames_that_cannot_be_written_are_refused(spark: SparkSession, tmp_path: Path) -> None:
