@@ -33,7 +33,7 @@ demo: $(VENV)/.demo  ## enrich 20,000 real flights over HTTP: plain loop against
 bench: $(VENV)/.bench  ## measure aioparallel and its peers (an hour; ARGS=--quick: 2 minutes)
 	$(BIN)/aioparallel bench $(ARGS)
 
-test: $(VENV)/.dev  ## all tests, on Apache Kafka 4.3.1 too (fetched with Maven the first time)
+test: $(VENV)/.dev  ## all tests, on Apache Kafka 4.3.1 and Spark 4.2.0 too (jars come by Maven, the first time)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m aioparallel.jvm spark --directory
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile $(ARGS)

@@ -92,7 +92,7 @@ def check(
         for topic in inputs:
             if topic in logs:
                 _sample(spark, look, bootstrap_servers, topic, logs[topic], schema, sample, reading)
-    if real_time:
+    if real_time and logs:
         _slots(spark, look, slots, {topic: len(logs[topic]) for topic in inputs if topic in logs})
     if look.wrong:
         raise CheckFailed(look.wrong)
