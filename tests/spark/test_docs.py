@@ -43,16 +43,17 @@ def test_a_column(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> Non
     assert "1000 pages" in capfd.readouterr().out
 
 
-def test_a_sink(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sink(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each order once, with its key."""
     (module,) = [str(one) for one in PROGRAMS if "# notifications.py" in one]
-    (tmp_path / "notifications.py").write_text(module)
+    file = tmp_path / "said"
+    speaks = f"def print(*words):\n    with open({str(file)!r}, 'a') as file:\n"
+    speaks += "        file.write(' '.join(map(str, words)) + '\\n')\n"
+    (tmp_path / "notifications.py").write_text(speaks + module)
     spark.addArtifacts(str(tmp_path / "notifications.py"), pyfile=True)
     monkeypatch.syspath_prepend(str(tmp_path))
     run("register_sink")
-    said = re.findall(r"order (\d+) \{'Idempotency-Key': '(write-\w+-\d+-\d+)'\}", "".join(capfd.readouterr()))
+    said = re.findall(r"order (\d+) \{'Idempotency-Key': '(write-\w+-\d+-\d+)'\}", file.read_text())
     assert sorted(int(order) for order, _ in said) == list(range(100))
     assert len({key for _, key in said}) == 100
     sys.modules.pop("notifications", None)
