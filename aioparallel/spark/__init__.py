@@ -24,8 +24,19 @@ and what they share::
     limits.py     whose limit max_concurrency is
     local.py      run_locally: a handler through all of that without Spark
 
+For pipelines, on the driver, loaded when first asked for::
+
+    topics.py     read_topic, write_topic, sink_options; headers.py: outgoing, source_headers
+    jars.py       kafka_jars: Spark's Kafka connector
+    checks.py     check: what a pipeline needs, before it starts
+    checkpoints.py  checkpoint_status; ``python -m aioparallel.spark.status``
+    progress.py   ProgressListener: streaming queries on the terminal, as figures, and as the lag of a group
+
 Nothing here loads a Kafka client in an executor, and nothing touches the JVM, so all of it works over Spark Connect.
 """
+
+import importlib
+from typing import TYPE_CHECKING
 
 from aioparallel.spark.column import AsyncColumn, async_udf
 from aioparallel.spark.keys import Key, repartition_by_key
@@ -34,18 +45,66 @@ from aioparallel.spark.operator import DEFAULT_RETRY, Operator, parallel_map, sp
 from aioparallel.spark.rows import Row
 from aioparallel.spark.sink import SinkRow, Written, register_sink
 
+if TYPE_CHECKING:
+    from aioparallel.spark.checkpoints import CheckpointStatus, checkpoint_status
+    from aioparallel.spark.checks import Checked, check
+    from aioparallel.spark.headers import outgoing, source_headers
+    from aioparallel.spark.jars import kafka_jars
+    from aioparallel.spark.progress import ProgressListener, QueryProgress
+    from aioparallel.spark.topics import read_topic, sink_options, write_topic
+
 __all__ = [
     "DEFAULT_RETRY",
     "AsyncColumn",
+    "Checked",
+    "CheckpointStatus",
     "Key",
     "Operator",
+    "ProgressListener",
+    "QueryProgress",
     "Row",
     "SinkRow",
     "Written",
     "async_udf",
+    "check",
+    "checkpoint_status",
+    "kafka_jars",
+    "outgoing",
     "parallel_map",
+    "read_topic",
     "register_sink",
     "repartition_by_key",
     "run_locally",
+    "sink_options",
+    "source_headers",
     "split",
+    "write_topic",
 ]
+
+# A Python worker imports this package for each task that is its first: what only a driver uses stays out.
+_ON_DRIVERS = {
+    "CheckpointStatus": "checkpoints",
+    "Checked": "checks",
+    "ProgressListener": "progress",
+    "QueryProgress": "progress",
+    "check": "checks",
+    "checkpoint_status": "checkpoints",
+    "kafka_jars": "jars",
+    "outgoing": "headers",
+    "read_topic": "topics",
+    "sink_options": "topics",
+    "source_headers": "headers",
+    "write_topic": "topics",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _ON_DRIVERS:
+        found: object = getattr(importlib.import_module(f"{__name__}.{_ON_DRIVERS[name]}"), name)
+        globals()[name] = found
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
