@@ -21,7 +21,7 @@ def main(reuse: str, file: str) -> None:
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     from aioparallel.spark import async_udf, parallel_map, register_sink  # noqa: PLC0415
-    from tests.spark.conftest import QUICK_START  # noqa: PLC0415
+    from tests.spark.settings import QUICK_START  # noqa: PLC0415
 
     builder: Any = SparkSession.builder
     spark: SparkSession = (

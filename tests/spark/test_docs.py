@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from pathlib import Path
@@ -9,15 +10,19 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from aioparallel.testing import LocalKafka
+from tests.load.topics import read_all
+from tests.spark.topics import Message, fill
+
 pytestmark = pytest.mark.spark
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
-def run(word: str) -> None:
+def run(word: str, **names: object) -> None:
     """The one that has this word, as a script would be, in the session that is there."""
     (found,) = [str(one) for one in PROGRAMS if word in one]
-    exec(compile(found, word, "exec"), {"__name__": "__main__"})
+    exec(compile(found, word, "exec"), {"__name__": "__main__", **names})
 
 
 def test_the_operator(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
@@ -57,6 +62,25 @@ def test_a_sink(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sorted(int(order) for order, _ in said) == list(range(100))
     assert len({key for _, key in said}) == 100
     sys.modules.pop("notifications", None)
+
+
+@pytest.mark.real
+def test_topics_and_progress(spark: SparkSession, local_kafka: LocalKafka, tmp_path: Path) -> None:
+    """Every record goes from one topic to the other, with its headers and where it came from; and a listener hears."""
+    servers = local_kafka.bootstrap_servers
+    for topic in ("raw", "work"):
+        asyncio.run(local_kafka.create_topic(topic, 2))
+    fill(servers, "raw", [Message(b"k%d" % (n % 5), b"value %d" % n, [("trace", b"t")]) for n in range(200)])
+    run("write_topic(enriched", SERVERS=servers, CHECKPOINT=str(tmp_path / "checkpoint"))
+    written = asyncio.run(read_all(servers, "work"))
+    assert sorted(record.value or b"" for record in written) == sorted(b"VALUE %d" % n for n in range(200))
+    assert all(
+        {"trace", "src-topic", "src-partition", "src-offset"} <= dict(record.headers).keys() for record in written
+    )
+    frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    run("ProgressListener(", SERVERS=servers, CHECKPOINT=str(tmp_path / "other"), spark=spark, frame=frame)
+    for query in spark.streams.active:
+        query.stop()
 
 
 def test_handlers_in_tests() -> None:
