@@ -66,7 +66,7 @@ class LoopThread:
         """The one of this process, which is made where there is none, also after a fork, or when it has ended."""
         with cls._making:
             found = cls._of_process
-            if found is None or found._pid != os.getpid() or not found.is_alive:
+            if found is None or not found.is_alive:
                 found = cls._of_process = cls()
             return found
 
@@ -141,7 +141,7 @@ class LoopThread:
     def close(self) -> None:
         """Close what was opened, and end. Flows that are not closed raise at their readers."""
         self.expect_other_thread()
-        if self._pid == os.getpid() and self.is_alive:
+        if self.is_alive:
             with contextlib.suppress(LoopThreadEnded):
                 self.call(self._loop.stop)
             self._thread.join(_CLOSE_TIMEOUT)
@@ -165,17 +165,14 @@ class LoopThread:
         finally:
             if not started.done():
                 started.set_exception(self._gone())
+            for flow in list(self._flows):
+                flow._lost(self._gone())
             for future in list(self._waiting):
                 if not future.done():
                     future.set_exception(self._gone())
-            for flow in list(self._flows):
-                flow._lost(self._gone())
 
     async def _end(self) -> None:
-        flows = list(self._flows)
-        for flow in flows:
-            flow._lost(self._gone())
-        await asyncio.gather(*(flow._end(self._gone()) for flow in flows), return_exceptions=True)
+        await asyncio.gather(*(flow._end(self._gone()) for flow in self._flows), return_exceptions=True)
         while self._opened:
             _, resources = self._opened.popitem()
             await resources.close()
@@ -187,8 +184,6 @@ class LoopThread:
 
     def _start(self, work: Coroutine[Any, Any, T], begun: list[asyncio.Task[T]], future: Future[T]) -> None:
         def done(task: asyncio.Task[T]) -> None:
-            if future.done():
-                return
             if task.cancelled():
                 future.set_exception(self._gone())
             elif (error := task.exception()) is not None:
@@ -230,6 +225,7 @@ class ThreadedFlow(Generic[T, R]):
         self._asked = False
         self._at_once = 1  # half of the bound: while these are read, there is room for as many
         self._over: BaseException | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._answers: queue.SimpleQueue[list[Outcome[T, R]] | BaseException] = queue.SimpleQueue()
 
     def feed(self, items: Iterable[T]) -> None:
@@ -281,9 +277,6 @@ class ThreadedFlow(Generic[T, R]):
         if self._over is not None and not isinstance(self._over, _End):
             fed.set_exception(self._over)
             return
-        if self._flow.ended:
-            fed.set_exception(ValueError("no more items were to come: end() was called"))
-            return
         self._lists.append((items, fed))
         self._pump()
 
@@ -303,7 +296,8 @@ class ThreadedFlow(Generic[T, R]):
             items, fed = self._lists[0]
             first = self._fed_of_first
             batch = items[first : first + flow.room]
-            is_last = first + len(batch) >= len(items) or flow.failure is not None
+            # A flow that has failed takes no notice of it, one that has ended refuses it.
+            is_last = first + len(batch) >= len(items) or flow.failure is not None or flow.ended
             if not is_last and not batch:
                 return
             self._fed_of_first = first + len(batch)
@@ -344,10 +338,12 @@ class ThreadedFlow(Generic[T, R]):
             self._asked = True
 
     async def _end(self, error: BaseException) -> None:
-        if self in self._thread._flows:
-            self._lost(error)
-            self._thread._flows.discard(self)
-            await self._flow.close()
+        """Returns when nothing of it runs any more, whoever else ends it, and though one of them goes away."""
+        self._lost(error)
+        if self._closing is None:
+            self._closing = self._thread._loop.create_task(self._flow.close())
+        await asyncio.shield(self._closing)
+        self._thread._flows.discard(self)
 
     def _lost(self, error: BaseException) -> None:
         """Whoever waits hears of it, and whoever comes."""
@@ -358,11 +354,8 @@ class ThreadedFlow(Generic[T, R]):
 
     def _refuse(self, error: BaseException) -> None:
         """What waits for room is not fed any more."""
-        self._fed_of_first = 0
         while self._lists:
-            fed = self._lists.popleft()[1]
-            if not fed.done():
-                fed.set_exception(error)
+            self._lists.popleft()[1].set_exception(error)
 
 
 def _after_fork() -> None:
