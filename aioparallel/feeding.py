@@ -70,7 +70,7 @@ def _close(iterator: object) -> None:
 
 
 async def _feed_async(flow: Flow[T, Any], items: AsyncIterable[T], room: asyncio.Event) -> None:
-    iterator = aiter(items)
+    iterator, task = aiter(items), asyncio.current_task()
     read = 0
     try:
         while True:
@@ -79,6 +79,8 @@ async def _feed_async(flow: Flow[T, Any], items: AsyncIterable[T], room: asyncio
                 item = await anext(iterator)
             except StopAsyncIteration:
                 return
+            if task is not None and task.cancelling():  # and the source has gone on as if it were not
+                raise asyncio.CancelledError
             flow.feed((item,))
             read += 1
             if read % _AT_ONCE == 0:

@@ -237,6 +237,7 @@ async def _outcomes(
     finally:
         if flow is not None:
             flow.failure = None  # its traceback holds this frame, which holds the flow
+        read.set()  # a source that ignores its cancellation may still come to its end
         await to_the_end(_end(flow, feeding, resources, running.over))
 
 

@@ -27,7 +27,6 @@ from aioparallel.engine.sources import Source
 from aioparallel.engine.work import Label, OnError, Work
 from aioparallel.errors import HandlerCancelled
 from aioparallel.handlers import Handler, around, coroutine_handler
-from aioparallel.handling import Ordering
 from aioparallel.policies import Patience, RetryPolicy
 from aioparallel.records import Record
 
@@ -168,17 +167,12 @@ class Flow(Generic[T, R]):
         """What has ended it before its time."""
         signals = Signals()
         signals.fatal = self._fail
-        ordering = handling.ordering
-        if ordering is Ordering.KEY and self._key is None:
-            ordering = Ordering.UNORDERED
         handle = around(cast("Handler", work.handler), handling.middleware)
         self._log = _ItemLog(work.on_error)
         self._processor = Processor(
             self._told(cast("Callable[[T], Awaitable[R]]", coroutine_handler(handle))),
             # All that is fed may wait for its next attempt: what bounds it is the room.
-            dataclasses.replace(
-                handling, ordering=ordering, order_by=None, max_parked=self.bound + 2 * handling.max_concurrency
-            ),
+            dataclasses.replace(handling, order_by=None, max_parked=self.bound + 2 * handling.max_concurrency),
             Patience(work.retry or _ONE_ATTEMPT, "dead_letter"),
             signals,
             disposal=_Failed(self),
@@ -191,7 +185,7 @@ class Flow(Generic[T, R]):
     @property
     def room(self) -> int:
         """Items that may be fed now."""
-        return 0 if self.failure is not None else max(0, self.bound - self._outstanding)
+        return 0 if self.failure is not None else self.bound - self._outstanding
 
     def feed(self, items: Sequence[T]) -> None:
         """Run these, after those before. Raises ValueError where there is no room for them."""

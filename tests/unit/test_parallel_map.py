@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import dataclasses
 import re
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from aioparallel import ConfigurationError, RetryPolicy, parallel_map, resource
+from aioparallel import ConfigurationError, ConsumerStateError, RetryPolicy, parallel_map, resource
 from aioparallel.errors import HandlerCancelled, HandlerTimeout, Reject
 
 from .maps import double, forever, picky, read, tasks
@@ -55,9 +56,9 @@ async def test_items_of_a_key_run_one_after_the_other() -> None:
 async def test_the_first_failure_is_raised() -> None:
     """With what the item is called, and nothing goes on."""
     with pytest.raises(ValueError, match="no threes") as raised:
-        [o async for o in parallel_map(picky, range(100), label=lambda item, index: f"number {item}")]
+        [o async for o in parallel_map(picky, range(1, 100), label=lambda item, index: f"number {item} at {index}")]
     assert raised.value.__notes__ == [
-        'number 3 failed for good after 1 attempt; on_error="emit" or "skip" goes on without it'
+        'number 3 at 2 failed for good after 1 attempt; on_error="emit" or "skip" goes on without it'
     ]
     assert tasks() == 1
 
@@ -107,6 +108,33 @@ async def test_retries() -> None:
     assert given[1].seconds < given[0].seconds
 
 
+async def test_attempts_that_are_tried_again_are_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """With when; the last one is not, where it is an outcome."""
+    policy = RetryPolicy(max_attempts=2, first_delay=0.01, jitter=0)
+    given = [o async for o in parallel_map(picky, range(5), retry=policy, on_error="emit")]
+    assert len(given) == 5
+    assert [one.getMessage() for one in caplog.records] == [
+        "item 3 failed (attempt 1): ValueError('no threes'); next attempt in 0.01 s"
+    ]
+
+
+async def test_all_that_was_read_may_wait_for_its_next_attempt() -> None:
+    """However many do, what comes behind them runs."""
+
+    async def handle(number: int) -> int:
+        if number < 12_000:
+            raise OSError
+        return number
+
+    policy = RetryPolicy(first_delay=3_600)
+    async with parallel_map(handle, range(12_001), retry=policy, max_buffered=12_000) as outcomes:
+        async with asyncio.timeout(60):
+            async for outcome in outcomes:
+                assert outcome.item == 12_000
+                break
+        assert outcomes.stats().parked == 12_000
+
+
 async def test_the_time_of_an_attempt() -> None:
     """It is cancelled and has failed."""
     (outcome,) = [o async for o in parallel_map(forever, [0], timeout=0.01, on_error="emit")]
@@ -124,6 +152,31 @@ async def test_keys_that_fail() -> None:
     ]
     with pytest.raises(TypeError, match="unhashable"):
         [o async for o in parallel_map(double, [1], key=lambda n: [n])]  # type: ignore[arg-type, return-value]
+
+
+async def test_keys_that_fail_are_in_the_log_where_they_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """As handlers that fail are."""
+    outcomes = parallel_map(double, [1, 0, 2], key=lambda n: 1 // n, on_error="skip", in_order=True)
+    assert [o.item async for o in outcomes] == [1, 2]
+    assert "item 1 failed" in caplog.text
+    assert 'it is left out (on_error="skip")' in caplog.text
+
+
+async def test_notes_of_one_error_for_many_items() -> None:
+    """Ten of them, and none of them twice."""
+    for label, count in ((None, 10), (lambda item, index: "any", 1)):
+        error = KeyError("id")
+
+        def key(number: int, error: KeyError = error) -> int:
+            raise error
+
+        given = [o async for o in parallel_map(double, range(100), key=key, on_error="emit", label=label)]
+        assert [o.error for o in given] == [error] * 100
+        assert len(error.__notes__) == count
+
+
+async def anything() -> AsyncIterator[int]:
+    yield 1
 
 
 @pytest.mark.parametrize(
@@ -144,6 +197,9 @@ async def test_keys_that_fail() -> None:
         ({"handler": {"a": double}}, "must be one async function of the item"),
         ({"handler": lambda n: double(n)}, "what a lambda gives is known when it is called"),
         ({"items": "http://one"}, "is one text, and would be read letter by letter: put it into a list"),
+        ({"items": b"one"}, "is one text, and would be read letter by letter: put it into a list"),
+        ({"read_in_thread": "yes"}, "read_in_thread='yes': must be one of True, False"),
+        ({"items": anything(), "read_in_thread": True}, "is for plain iterables; this one is asynchronous"),
         ({"items": range}, "a generator function is called first: f()"),
         ({"middleware": None}, "middleware=None: must be async functions"),
         ({"in_order": "yes"}, "in_order='yes': must be one of True, False"),
@@ -152,8 +208,9 @@ async def test_keys_that_fail() -> None:
 async def test_mistakes_are_refused_at_once(given: dict[str, Any], said: str) -> None:
     """Before anything is iterated, by name, with what was found and what is allowed."""
     options: dict[str, Any] = {"handler": double, "items": [1]} | given
-    with pytest.raises(ConfigurationError, match=re.escape(said)):
+    with pytest.raises(ConfigurationError, match=re.escape(said)) as raised:
         parallel_map(**options)
+    assert str(raised.value).startswith([*given][-1])
 
 
 async def test_middleware_and_resources() -> None:
@@ -176,6 +233,27 @@ async def test_middleware_and_resources() -> None:
     options: dict[str, Any] = {"resources": {"client": client}, "middleware": [around]}
     assert [o.value async for o in parallel_map(handle, [10], **options)] == [("client", 11)]
     assert events == ["open", 10, "closed"]
+
+
+async def test_the_context_of_handlers() -> None:
+    """They have a copy of that in which it is iterated, and nothing of theirs is in the reader's."""
+    variable = contextvars.ContextVar[str]("variable")
+
+    @contextlib.asynccontextmanager
+    async def client() -> AsyncIterator[str]:
+        yield "client"
+
+    async def handle(number: int) -> str:
+        found = variable.get()
+        variable.set("the handler's")
+        return found
+
+    variable.set("the reader's")
+    async with parallel_map(handle, [1], resources={"client": client}) as outcomes:
+        async for outcome in outcomes:
+            assert outcome.result() == variable.get() == "the reader's"
+            with pytest.raises(ConsumerStateError):
+                resource("client")
 
 
 def test_no_kafka_client_is_loaded() -> None:
@@ -250,7 +328,7 @@ async def test_errors_that_take_no_notes_are_raised_as_they_are() -> None:
 
 
 async def test_what_a_generator_may_not_raise() -> None:
-    """It is said which item it was."""
+    """It is said which item it was, and the error is the cause."""
 
     async def fail(number: int) -> None:
         raise StopAsyncIteration
@@ -258,6 +336,11 @@ async def test_what_a_generator_may_not_raise() -> None:
     with pytest.raises(RuntimeError, match="the handler raised StopAsyncIteration") as raised:
         await read(parallel_map(fail, [1]), [])
     assert "item 0 failed for good" in raised.value.__notes__[0]
+    assert isinstance(raised.value.__cause__, StopAsyncIteration)
+    with pytest.raises(RuntimeError, match="StopIteration") as raised:
+        await read(parallel_map(double, [1], key=lambda n: next(iter(list[int]()))), [])
+    assert "from the key function, for item 0" in raised.value.__notes__[0]
+    assert isinstance(raised.value.__cause__, StopIteration)
 
 
 async def test_a_map_within_a_handler_reaches_the_resources_around_it() -> None:

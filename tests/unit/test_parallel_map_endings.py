@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from aioparallel import ConsumerStateError, parallel_map
+from aioparallel import ConsumerStateError, mapping, parallel_map
 
 from .maps import double, forever, read, tasks
 
@@ -28,6 +28,7 @@ async def test_leaving_early_leaves_nothing(closes: bool) -> None:
             for number in range(1_000):
                 yield number
         finally:
+            await asyncio.sleep(0.02)
             events.append("source closed")
 
     async def handle(number: int) -> int:
@@ -39,11 +40,11 @@ async def test_leaving_early_leaves_nothing(closes: bool) -> None:
         return number
 
     if closes:
-        async with parallel_map(handle, source(), max_concurrency=10) as outcomes:
+        async with parallel_map(handle, source(), max_concurrency=10, max_buffered=10) as outcomes:
             async for _ in outcomes:
                 break
     else:
-        async for _ in parallel_map(handle, source(), max_concurrency=10):
+        async for _ in parallel_map(handle, source(), max_concurrency=10, max_buffered=10):
             break
         async with asyncio.timeout(10):
             while tasks() > 1:
@@ -51,6 +52,103 @@ async def test_leaving_early_leaves_nothing(closes: bool) -> None:
     assert tasks() == 1
     assert events.count("source closed") == 1
     assert events.count("cancelled") == 10
+
+
+async def test_handlers_have_the_time_to_clean_up() -> None:
+    """Leaving waits for those that it has cancelled."""
+    events: list[str] = []
+
+    async def handle(number: int) -> None:
+        if number:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0.05)
+                events.append("cleaned up")
+
+    async with parallel_map(handle, range(5)) as outcomes:
+        async for _ in outcomes:
+            break
+        async with asyncio.timeout(20):
+            while outcomes.stats().in_flight < 4:
+                await asyncio.sleep(0)
+    assert events == ["cleaned up"] * 4
+
+
+async def test_a_source_that_fails_while_it_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    """That is in the log; one that has failed before is raised, and not there."""
+
+    async def source() -> AsyncIterator[int]:
+        try:
+            for number in range(1_000):
+                yield number
+        finally:
+            raise ConnectionError("not closed")
+
+    async with parallel_map(double, source(), max_concurrency=1, max_buffered=1) as outcomes:
+        async for _ in outcomes:
+            break
+    assert [one.getMessage() for one in caplog.records] == ["the source of items failed while it was closed"]
+    assert "ConnectionError: not closed" in caplog.text
+    caplog.clear()
+    with pytest.raises(ConnectionError):
+        await read(parallel_map(double, source()), [])
+    assert not caplog.records
+
+
+async def test_a_source_that_ignores_its_cancellation(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is left behind, with a line in the log; all else is closed."""
+    monkeypatch.setattr(mapping, "_SOURCE_TIMEOUT", 0.05)
+    events: list[str] = []
+    goes_on = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def client() -> AsyncIterator[None]:
+        yield
+        events.append("closed")
+
+    async def source() -> AsyncIterator[int]:
+        yield 1
+        while not goes_on.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await goes_on.wait()
+
+    async with asyncio.timeout(20):
+        async with parallel_map(double, source(), resources={"client": client}) as outcomes:
+            async for _ in outcomes:
+                break
+        assert events == ["closed"]
+        assert "the source of items did not close within 0.05 s" in caplog.text
+        goes_on.set()
+        while tasks() > 1:
+            await asyncio.sleep(0.001)
+
+
+async def test_a_source_that_goes_on_after_its_cancellation(caplog: pytest.LogCaptureFixture) -> None:
+    """Its next item ends it: nothing is run, and nobody waits for it any longer."""
+    events: list[object] = []
+
+    async def source() -> AsyncIterator[int]:
+        try:
+            yield 1
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            while True:
+                yield 2
+        finally:
+            events.append("closed")
+
+    async def handle(number: int) -> None:
+        events.append(number)
+
+    async with parallel_map(handle, source()) as outcomes:
+        async for _ in outcomes:
+            break
+    assert events == [1, "closed"]
+    assert tasks() == 1
+    assert not caplog.records
 
 
 async def test_statistics_before_it_runs() -> None:
@@ -111,12 +209,16 @@ async def test_break_with_a_variable_ends_it() -> None:
 async def test_closing_while_another_task_iterates() -> None:
     """The other one comes to the end."""
     outcomes = parallel_map(forever, range(100), max_concurrency=10)
+    assert repr(outcomes) == '<parallel_map of forever, to be read with "async for">'
     given: list[int] = []
     reading = asyncio.ensure_future(read(outcomes, given))
     async with asyncio.timeout(20):
         while repr(outcomes) != "<parallel_map of forever, running>":
             await asyncio.sleep(0.001)
+        while outcomes.stats().in_flight < 10:
+            await asyncio.sleep(0.001)
     await outcomes.aclose()
+    assert outcomes.stats().in_flight == 0
     await reading
     assert tasks() == 1
 
@@ -153,9 +255,9 @@ async def test_a_cancellation_while_it_closes_is_not_lost() -> None:
 
     leaving = asyncio.ensure_future(leave())
     await closing.wait()
-    leaving.cancel()
-    await asyncio.sleep(0)
-    leaving.cancel()
+    for _ in range(10):
+        leaving.cancel()
+        await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
         await leaving
     assert events == ["source", "b", "a"]
@@ -167,6 +269,7 @@ def test_a_loop_that_shuts_down_lets_all_of_it_close(count: int) -> None:
     """All tasks are cancelled, once: the source and the resources close, and no handler starts anew meanwhile."""
     events: list[str] = []
     running = 0
+    closing = False
 
     async def source() -> AsyncIterator[int]:
         try:
@@ -179,13 +282,17 @@ def test_a_loop_that_shuts_down_lets_all_of_it_close(count: int) -> None:
 
     @contextlib.asynccontextmanager
     async def client() -> AsyncIterator[None]:
+        nonlocal closing
         yield
+        closing = True
         await asyncio.sleep(0.05)  # longer than it takes to replace a worker
         events.append("client")
 
     async def handle(number: int) -> int:
         nonlocal running
         running += 1
+        if closing:
+            events.append("anew")
         try:
             await asyncio.sleep(0 if number == 0 else 0.02)
         finally:
