@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import StructType
 
@@ -34,16 +34,6 @@ class Checked:
     """Records of each input that were read with Spark (and with the schema, if one was given)."""
     slots: int | None
     """Tasks that run at once, in real-time mode; None: not looked at."""
-
-
-@dataclass
-class _Look:
-    """A check that is going on: what is wrong so far, and what was found."""
-
-    wrong: list[str] = field(default_factory=list)
-    java: str = ""
-    sampled: dict[str, int] = field(default_factory=dict)
-    slots: int | None = None
 
 
 def check(
@@ -77,57 +67,127 @@ def check(
 
     Raises CheckFailed with all that is wrong, and what to do about each. Creates nothing, and joins no group.
     """
-    look = _Look()
     inputs, others = topic_names(topics), topic_names(outputs) if outputs else []
-    if (trouble := connector_trouble(spark)) is not None:
-        look.wrong.append(trouble)
-    look.java = java_version(spark)
-    if int(re.split(r"\D", look.java)[0]) < MINIMUM_JAVA:
-        look.wrong.append(f"Spark runs on Java {look.java}: let JAVA_HOME name Java {MINIMUM_JAVA} or newer")
-    logs = _topics(look, bootstrap_servers, [*inputs, *others], timeout, client_options)
+    looking = _Check(spark, bootstrap_servers, timeout)
+    has_connector = looking.session()
+    looking.topics([*inputs, *others], client_options)
     if same_partitions:
-        _same_partitions(look, logs, inputs, others)
-    if trouble is None and sample:
-        reading = _deadlines(timeout) | dict(options or {})
+        looking.same_partitions(inputs, others)
+    if has_connector and sample:
         for topic in inputs:
-            if topic in logs:
-                _sample(spark, look, bootstrap_servers, topic, logs[topic], schema, sample, reading)
-    if real_time and logs:
-        _slots(spark, look, slots, {topic: len(logs[topic]) for topic in inputs if topic in logs})
-    if look.wrong:
-        raise CheckFailed(look.wrong)
-    return Checked(look.java, {topic: len(log) for topic, log in logs.items()}, look.sampled, look.slots)
+            looking.sample(topic, schema, sample, options or {})
+    if real_time:
+        looking.slots(slots, inputs)
+    if looking.wrong:
+        raise CheckFailed(looking.wrong)
+    return looking.found
 
 
-def _topics(
-    look: _Look, servers: str, names: Sequence[str], timeout: float, client_options: Mapping[str, object] | None
-) -> dict[str, dict[int, Log]]:
-    try:
-        logs = survey(servers, names, timeout=timeout, client_options=client_options)
-    except (AioparallelError, OSError) as error:
-        look.wrong.append(f"{error}; so nothing is known of {', '.join(names)}")
-        return {}
-    for name in dict.fromkeys(names):
-        if name not in logs:
-            look.wrong.append(
-                f"topic {name} does not exist at {servers}: create it, or check the name and the permission to see it"
-            )
-    return logs
+class _Check:
+    """A check that is going on: what is wrong so far, and what was found."""
 
+    def __init__(self, spark: SparkSession, servers: str, timeout: float) -> None:
+        self.wrong: list[str] = []
+        self.found = Checked("", {}, {}, None)
+        self._spark = spark
+        self._servers = servers
+        self._timeout = timeout
+        self._logs: dict[str, dict[int, Log]] = {}
 
-def _same_partitions(
-    look: _Look, logs: Mapping[str, Mapping[int, Log]], topics: Sequence[str], outputs: Sequence[str]
-) -> None:
-    for output in outputs:
-        others = [
-            f"{topic} has {len(logs[topic])}"
-            for topic in topics
-            if topic in logs and output in logs and len(logs[topic]) != len(logs[output])
+    def session(self) -> bool:
+        """The session by itself. Whether it has the connector."""
+        trouble = connector_trouble(self._spark)
+        if trouble is not None:
+            self.wrong.append(trouble)
+        java = java_version(self._spark)
+        if int(re.split(r"\D", java)[0]) < MINIMUM_JAVA:
+            self.wrong.append(f"Spark runs on Java {java}: let JAVA_HOME name Java {MINIMUM_JAVA} or newer")
+        self.found = replace(self.found, java=java)
+        return trouble is None
+
+    def topics(self, names: Sequence[str], client_options: Mapping[str, object] | None) -> None:
+        """That all of them exist."""
+        try:
+            self._logs = survey(self._servers, names, timeout=self._timeout, client_options=client_options)
+        except (AioparallelError, OSError) as error:
+            self.wrong.append(f"{error}; so nothing is known of {', '.join(names)}")
+            return
+        self.wrong += [
+            f"topic {name} does not exist at {self._servers}: create it, or check the name and the permission to see it"
+            for name in dict.fromkeys(names)
+            if name not in self._logs
         ]
-        if others:
-            look.wrong.append(
-                f"{output} has {len(logs[output])} partitions and {', '.join(others)}: the records of a key change "
-                "their partition on the way; make them equal, or set same_partitions=False where nothing relies on it"
+        self.found = replace(self.found, partitions={name: len(log) for name, log in self._logs.items()})
+
+    def same_partitions(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        """That each output has as many as each input, of those that are known."""
+        counts = self.found.partitions
+        for output in outputs:
+            differing = [
+                f"{topic} has {counts[topic]}"
+                for topic in inputs
+                if topic in counts and output in counts and counts[topic] != counts[output]
+            ]
+            if differing:
+                self.wrong.append(
+                    f"{output} has {counts[output]} partitions and {', '.join(differing)}: the records of a key change "
+                    "their partition on the way; make them equal, or set same_partitions=False where nothing relies "
+                    "on it"
+                )
+
+    def sample(self, topic: str, schema: StructType | str | None, count: int, options: Mapping[str, object]) -> None:
+        """That Spark reads the last records of a topic, and the schema their values."""
+        if topic not in self._logs:
+            return
+        text = F.col("value").cast("string")
+        try:
+            parsed = F.lit(None) if schema is None else F.from_json(text, schema)
+            last = self._last(topic, count, options)
+            frame = last.select("partition", "offset", text.alias("text"), parsed.alias("parsed"))
+            rows, kind = frame.collect(), frame.schema["parsed"].dataType
+        except Exception as error:  # Spark's own, and Java's through the gateway
+            what = "with these options" if schema is None else "with these options and this schema"
+            self.wrong.append(f"Spark cannot read {topic} {what}: {told(error)}")
+            return
+        self.found = replace(self.found, sampled={**self.found.sampled, topic: len(rows)})
+        if isinstance(kind, StructType):
+            records = [
+                Sampled(f"{topic}-{row.partition} offset {row.offset}", row.text, _dictionary(row))
+                for row in rows
+                if row.text is not None
+            ]
+            self.wrong += [f"{topic}: {sentence}" for sentence in misfits(kind, records)]
+
+    def _last(self, topic: str, count: int, options: Mapping[str, object]) -> DataFrame:
+        """The last records of a topic, about so many, from each partition the same."""
+        log = self._logs[topic]
+        each = math.ceil(count / len(log))
+        return read_topic(
+            self._spark,
+            topic,
+            bootstrap_servers=self._servers,
+            streaming=False,
+            starting={topic: {partition: max(one.beginning, one.end - each) for partition, one in log.items()}},
+            ending={topic: {partition: one.end for partition, one in log.items()}},
+            options={**_deadlines(self._timeout), **options},
+        )
+
+    def slots(self, given: int | None, inputs: Sequence[str]) -> None:
+        """That there is one for each partition of the inputs that are known."""
+        counts = {topic: self.found.partitions[topic] for topic in inputs if topic in self.found.partitions}
+        if not counts:
+            return
+        needed = sum(counts.values())
+        slots = task_slots(self._spark) if given is None else given
+        self.found = replace(self.found, slots=slots)
+        if slots is None:
+            self.wrong.append(f"Spark does not tell its task slots: say how many this pipeline has, slots={needed}")
+        elif slots < needed:
+            shown = ", ".join(f"{topic} {count}" for topic, count in counts.items())
+            self.wrong.append(
+                f"real-time mode needs a task slot for each partition, {needed} in all ({shown}), and there are "
+                f"{slots}: the others would never be read; give Spark more cores (local[{needed}], or executors), or "
+                "use micro-batches"
             )
 
 
@@ -138,58 +198,5 @@ def _deadlines(timeout: float) -> dict[str, object]:
     return {**times, "fetchOffset.numRetries": 1}
 
 
-def _sample(
-    spark: SparkSession,
-    look: _Look,
-    servers: str,
-    topic: str,
-    log: Mapping[int, Log],
-    schema: StructType | str | None,
-    count: int,
-    options: Mapping[str, object],
-) -> None:
-    each = math.ceil(count / len(log))
-    text = F.col("value").cast("string")
-    parsed = F.lit(None) if schema is None else F.from_json(text, schema)
-    try:
-        last = read_topic(
-            spark,
-            topic,
-            bootstrap_servers=servers,
-            streaming=False,
-            starting={topic: {partition: max(one.beginning, one.end - each) for partition, one in log.items()}},
-            ending={topic: {partition: one.end for partition, one in log.items()}},
-            options=options,
-        )
-        frame = last.select("partition", "offset", text.alias("text"), parsed.alias("parsed"))
-        rows, kind = frame.collect(), frame.schema["parsed"].dataType
-    except Exception as error:  # Spark's own, and Java's through the gateway
-        what = "with these options" if schema is None else "with these options and this schema"
-        look.wrong.append(f"Spark cannot read {topic} {what}: {told(error)}")
-        return
-    look.sampled[topic] = len(rows)
-    if isinstance(kind, StructType):
-        sampled = [
-            Sampled(f"{topic}-{row.partition} offset {row.offset}", row.text, _dictionary(row))
-            for row in rows
-            if row.text is not None
-        ]
-        look.wrong += [f"{topic}: {sentence}" for sentence in misfits(kind, sampled)]
-
-
-def _dictionary(row: Any) -> dict[str, Any] | None:
+def _dictionary(row: Row) -> dict[str, Any] | None:
     return None if row.parsed is None else row.parsed.asDict(recursive=True)
-
-
-def _slots(spark: SparkSession, look: _Look, given: int | None, partitions: Mapping[str, int]) -> None:
-    look.slots = task_slots(spark) if given is None else given
-    needed = sum(partitions.values())
-    if look.slots is None:
-        look.wrong.append(f"Spark does not tell its task slots: say how many this pipeline has, slots={needed} or more")
-    elif look.slots < needed:
-        counts = ", ".join(f"{topic} {count}" for topic, count in partitions.items())
-        look.wrong.append(
-            f"real-time mode needs a task slot for each partition, {needed} in all ({counts}), and there are "
-            f"{look.slots}: the others would never be read; give Spark more cores (local[{needed}], or executors), or "
-            "use micro-batches"
-        )
