@@ -19,7 +19,8 @@ and what they share::
 
     task.py       one task's rows through the event loop of its Python worker
     results.py    outcomes to Arrow batches
-    rows.py       rows, Arrow and the declared schema; ddl.py reads it
+    rows.py       Arrow batches to rows and back; builders.py: nothing passes for what it is not
+    ddl.py        schemas as text
     keys.py       keys and names of rows; repartition_by_key
     limits.py     whose limit max_concurrency is
     local.py      run_locally: a handler through all of that without Spark
@@ -42,8 +43,8 @@ from aioparallel.spark.column import AsyncColumn, async_udf
 from aioparallel.spark.keys import Key, repartition_by_key
 from aioparallel.spark.local import run_locally
 from aioparallel.spark.operator import DEFAULT_RETRY, Operator, parallel_map, split
-from aioparallel.spark.rows import Row
 from aioparallel.spark.sink import SinkRow, Written, register_sink
+from aioparallel.spark.values import Row
 
 if TYPE_CHECKING:
     from aioparallel.spark.checkpoints import CheckpointStatus, checkpoint_status

@@ -17,10 +17,11 @@ from aioparallel.engine.work import Work
 from aioparallel.errors import ConfigurationError
 from aioparallel.handling import Handling, Middleware, Ordering, Resource, check_choice, check_time
 from aioparallel.policies import RetryPolicy, is_async
+from aioparallel.spark.builders import builder_of
 from aioparallel.spark.limits import calls_per_task, tell_of_limits
 from aioparallel.spark.operator import DEFAULT_RETRY
 from aioparallel.spark.results import EMITTED, Results, emitted
-from aioparallel.spark.rows import ColumnBuilder, type_of
+from aioparallel.spark.rows import type_of
 from aioparallel.spark.task import Shipment, partition_number
 
 __all__ = ["AsyncColumn", "async_udf"]
@@ -188,7 +189,7 @@ class AsyncColumn:
         shipment, kind, returns, on_error = self._shipment, self._kind, self.returns, self._on_error
 
         def run(arrays: Iterator[Any]) -> Iterator[pa.Array]:
-            builder = ColumnBuilder("", returns)
+            builder, values = builder_of(returns), builder_of(kind)
 
             def build(outcomes: list[Outcome[Any, object]]) -> pa.Array:
                 if on_error != "emit":
@@ -196,7 +197,12 @@ class AsyncColumn:
                 return builder.build(emitted(outcomes))
 
             number = partition_number()
-            results = Results(build, ColumnBuilder("", kind).misfit, on_error, lambda _, index: _label(number, index))
+
+            def misfit(value: object) -> str | None:
+                wrong = None if value is None else values.misfit(value)
+                return wrong and f"it{wrong}"
+
+            results = Results(build, misfit, on_error, lambda _, index: _label(number, index))
             return results.of(shipment.run(_arguments(arrays), lambda _, index: _label(number, index)))
 
         return run

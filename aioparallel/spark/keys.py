@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from aioparallel.errors import ConfigurationError
 from aioparallel.handling import check_count
 from aioparallel.policies import is_async
-from aioparallel.spark.rows import Row
+from aioparallel.spark.values import Row
 
 __all__ = ["Key", "RowLabel", "check_key", "key_columns", "key_function", "repartition_by_key"]
 

@@ -17,8 +17,9 @@ from aioparallel.policies import RetryPolicy
 from aioparallel.spark.keys import Key, RowLabel, check_key, key_columns, key_function
 from aioparallel.spark.limits import calls_per_task, tell_of_limits
 from aioparallel.spark.results import EMITTED, Results, emitted
-from aioparallel.spark.rows import Row, RowBuilder, columns_of, lists_of_rows
+from aioparallel.spark.rows import RowBuilder, columns_of, lists_of_rows
 from aioparallel.spark.task import Shipment, partition_number
+from aioparallel.spark.values import Row
 
 __all__ = ["DEFAULT_RETRY", "Operator", "parallel_map", "split"]
 
