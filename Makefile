@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo bench test spark-jars lint format unit unit-newer explore chaos load-memory load-hot load-partitions load-brokers load-failures load-map load-spark clean
+.PHONY: help demo bench test spark-jars lint format unit unit-newer spark-newer explore chaos load-memory load-hot load-partitions load-brokers load-failures load-map load-spark clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -51,6 +51,15 @@ unit-newer:  ## the same, and a little chaos, on a newer Python (NEWER=python3.1
 	$(NEWER_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	$(NEWER_VENV)/bin/python -m pytest tests/unit tests/simulation/test_chaos.py $(ARGS)
 
+NEWER_SPARK ?= 4.3.0
+SPARK_VENV := .venv-spark
+spark-newer:  ## the tests of Spark on a newer PySpark (NEWER_SPARK=4.3.0) in an environment of its own; JAVA_HOME for another Java
+	test -x $(SPARK_VENV)/bin/python || $(PYTHON) -m venv $(SPARK_VENV)
+	$(SPARK_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(SPARK_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'pyspark[pipelines]==$(NEWER_SPARK)'
+	$(SPARK_VENV)/bin/python -m aioparallel.jvm spark --directory
+	$(SPARK_VENV)/bin/python -m pytest tests/spark tests/unit/spark $(ARGS)
+
 SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 explore: SEED := $(SEED)
 explore: $(VENV)/.dev  ## property tests, 15 times the examples, new ones each time (SEED=n: those of seed n; 30 minutes)
@@ -94,4 +103,4 @@ format: $(VENV)/.dev  ## let ruff put the code into form
 	$(BIN)/ruff format .
 
 clean:  ## remove the virtual environment and caches of this folder
-	rm -rf $(VENV) $(NEWER_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(NEWER_VENV) $(SPARK_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

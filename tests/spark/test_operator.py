@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_named(spark: SparkSession) -> None:
     async def text(row: dict[str, Any]) -> dict[str, Any]:
         return {"seq": str(row["seq"]), "k": row["k"]}
 
-    with pytest.raises(PySparkException, match=r"seq is '\d+' \(str\), which is no int") as caught:
+    with pytest.raises(PySparkException, match=r"seq is '\d+' \(str\); int wants a whole number") as caught:
         rows(spark, 100).transform(parallel_map(text, schema="seq int, k string", key="k")).collect()
     assert "row 0 of partition" in str(caught.value)
 
