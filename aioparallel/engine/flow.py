@@ -306,8 +306,10 @@ class Flow(Generic[T, R]):
             began = perf_counter()
             try:
                 value = await handle(record.value)
-            except BaseException:
+            except BaseException as error:
                 self._began.setdefault(record.offset, began)
+                if isinstance(error, SystemExit | KeyboardInterrupt):  # nothing else will say where it comes from
+                    _note(error, f"raised by the handler for {record.place}")
                 raise
             attempts = 1
             if record._history is not None:

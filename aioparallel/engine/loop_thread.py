@@ -34,6 +34,8 @@ R = TypeVar("R")
 
 # Seconds for a resource to open.
 _OPEN_TIMEOUT = 30.0
+# Scopes whose resources stay open though no flow uses them.
+_IDLE_SCOPES = 8
 # Seconds for all that runs to end, when the process does.
 _CLOSE_TIMEOUT = 15.0
 
@@ -50,6 +52,7 @@ class LoopThread:
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop
         self._opened: dict[tuple[str, str], Resources] = {}
+        self._scopes: dict[str, None] = {}  # the last used at the end
         self._opening: asyncio.Lock
         self._flows: set[ThreadedFlow[Any, Any]] = set()
         self._waiting: set[Future[Any]] = (
@@ -79,8 +82,9 @@ class LoopThread:
         """A flow (:class:`~aioparallel.engine.flow.Flow`) to be used from this thread, and one that feeds it.
 
         Opens those of the resources that no flow before has opened in the same ``scope``, and raises what that raises.
+        Of many scopes those without a flow are closed, the longest unused first.
         """
-        made: ThreadedFlow[T, R] = ThreadedFlow(self)
+        made: ThreadedFlow[T, R] = ThreadedFlow(self, scope)
 
         async def make() -> None:
             opened = await self._open(work.handling.resources, scope)
@@ -137,6 +141,11 @@ class LoopThread:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError as error:
             raise self._gone() from error
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no flow that is not closed."""
+        return not self._flows
 
     def close(self) -> None:
         """Close what was opened, and end. Flows that are not closed raise at their readers."""
@@ -205,7 +214,20 @@ class LoopThread:
                         await resources.close()
                         raise
                     self._opened[scope, name] = resources
-            return {name: self._opened[scope, name].opened[name] for name in factories}
+            opened = {name: self._opened[scope, name].opened[name] for name in factories}
+            await self._close_unused(scope)
+            return opened
+
+    async def _close_unused(self, scope: str) -> None:
+        """``scope`` is used now."""
+        self._scopes.pop(scope, None)
+        self._scopes[scope] = None
+        used = {scope, *(flow._scope for flow in self._flows)}
+        idle = [other for other in self._scopes if other not in used]
+        for other in idle[: max(0, len(idle) - _IDLE_SCOPES)]:
+            del self._scopes[other]
+            for key in [key for key in self._opened if key[0] == other]:
+                await self._opened.pop(key).close()
 
 
 class _End(BaseException):
@@ -215,8 +237,9 @@ class _End(BaseException):
 class ThreadedFlow(Generic[T, R]):
     """A flow of a :class:`LoopThread`. One thread reads it, one (the same, or another) feeds it."""
 
-    def __init__(self, thread: LoopThread) -> None:
+    def __init__(self, thread: LoopThread, scope: str) -> None:
         self._thread = thread
+        self._scope = scope
         self._flow: Flow[T, R]
         # In the loop: lists that wait for room, what of the first has been fed, and who waits for each of them.
         self._lists: deque[tuple[Sequence[T], Future[None]]] = deque()

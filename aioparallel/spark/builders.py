@@ -10,20 +10,21 @@ from __future__ import annotations
 import datetime
 import decimal
 import itertools
+import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import pyarrow as pa
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
-from aioparallel.spark.values import as_mapping
+from aioparallel.spark.values import as_mapping, shown
 
 __all__ = ["Builder", "StructBuilder", "builder_of"]
 
 _NONE: Final = type(None)
-_SHOWN: Final = 80
+_LARGEST_SINGLE: Final = 3.4028235677973366e38  # what rounds to a float of 32 bits and not to infinity
 
 
 class Builder(Protocol):
@@ -63,6 +64,13 @@ def _real(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+def _single(value: object) -> bool:
+    if not _real(value):
+        return False
+    number = float(cast("float", value))
+    return math.isinf(number) or math.isnan(number) or abs(number) <= _LARGEST_SINGLE
+
+
 def _decimal(value: object) -> bool:
     return isinstance(value, decimal.Decimal) or _whole(value)
 
@@ -87,7 +95,8 @@ def _instance(*kinds: type) -> Callable[[object], bool]:
 _LEAVES: Final[dict[type[types.DataType], tuple[tuple[type, ...], Callable[[object], bool], str]]] = {
     types.BooleanType: ((bool,), lambda value: type(value).__name__ in ("bool", "bool_"), "True or False"),
     types.IntegralType: ((int,), _whole, "a whole number"),
-    types.FractionalType: ((float, int), _real, "a number"),
+    types.FloatType: ((), _single, "a number within its range"),
+    types.DoubleType: ((float, int), _real, "a number"),
     types.DecimalType: ((decimal.Decimal, int), _decimal, "a Decimal"),
     types.StringType: ((str,), _instance(str), "text"),
     types.BinaryType: ((bytes,), _instance(bytes, bytearray, memoryview), "bytes"),
@@ -118,7 +127,7 @@ class _LeafBuilder:
         return pa.array(values, self.arrow_type)
 
     def misfit(self, value: object) -> str | None:
-        found = f"{value!r:.{_SHOWN}} ({type(value).__name__})"
+        found = shown(value)
         if type(value) not in self._sure and not self._fits(value):
             return f" is {found}; {self._kind.simpleString()} wants {self._wanted}"
         try:
@@ -148,7 +157,7 @@ class _ListBuilder:
 
     def misfit(self, value: Any) -> str | None:
         if not _is_list(value):
-            return f" is {value!r:.{_SHOWN}} ({type(value).__name__}); an array wants a list"
+            return f" is {shown(value)}; an array wants a list"
         for number, element in enumerate(value):
             if wrong := _wrong(self._element, element, nullable=self._nullable):
                 return f"[{number}]{wrong}"
@@ -180,12 +189,12 @@ class _MapBuilder:
         try:
             pairs = _pairs(value)
         except (TypeError, ValueError):
-            return f" is {value!r:.{_SHOWN}} ({type(value).__name__}); a map wants a dict"
+            return f" is {shown(value)}; a map wants a dict"
         for key, item in pairs:
             if wrong := _wrong(self._key, key, nullable=False):
                 return f": the key{wrong}"
             if wrong := _wrong(self._value, item, nullable=self._nullable):
-                return f"[{key!r:.{_SHOWN}}]{wrong}"
+                return f"[{key!r:.80}]{wrong}"
         return None
 
 
@@ -214,6 +223,8 @@ class StructBuilder:
 
     def build(self, values: Sequence[object]) -> pa.Array:
         """As one array; None is null."""
+        if not self._names:
+            return pa.array([None if value is None else as_mapping(value) for value in values], self.arrow_type)
         there = [value for value in values if value is not None]
         made = pa.StructArray.from_arrays(self.columns(there), fields=list(self.schema))
         if len(there) == len(values):

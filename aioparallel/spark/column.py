@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+import sys
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.sql import Column
@@ -21,16 +23,13 @@ from aioparallel.spark.builders import builder_of
 from aioparallel.spark.limits import calls_per_task, tell_of_limits
 from aioparallel.spark.operator import DEFAULT_RETRY
 from aioparallel.spark.results import EMITTED, Results, emitted
-from aioparallel.spark.rows import type_of
-from aioparallel.spark.task import Shipment, partition_number
+from aioparallel.spark.rows import arguments_of, type_of
+from aioparallel.spark.task import Shipment, check_returns, partition_number
 
 __all__ = ["AsyncColumn", "async_udf"]
 
 OnError = Literal["raise", "emit", "null"]
 Arguments = tuple[Any, ...]
-
-# Values made of one Arrow array at a time: Arrow makes them without letting other threads run.
-_AT_ONCE: Final = 1_000
 
 
 def async_udf(
@@ -88,7 +87,7 @@ def async_udf(
         work: Work[Arguments, object] = Work(
             _Spread(function), handling, retry=retry, on_error="raise" if on_error == "raise" else "emit", in_order=True
         )
-        return AsyncColumn(function, Shipment.of(work), kind, on_error, tasks)
+        return AsyncColumn(function, work, kind, on_error, tasks)
 
     return decorate
 
@@ -117,18 +116,44 @@ class _Spread:
     def __init__(self, function: Callable[..., Awaitable[object]]) -> None:
         if not is_async(function):
             raise ConfigurationError("async_udf", function, "must decorate an `async def` function of column values")
+        check_returns("async_udf", function)
         self._function = function
+
+    def __reduce__(self) -> Any:
+        """By name where it has one, as functions are sent: what a module keeps is there once then."""
+        module, name = self._function.__module__, self._function.__qualname__
+        found = None if module == "__main__" else _named(module, name)
+        return (_spread_named, (module, name)) if found is self._function else (_Spread, (self._function,))
+
+    def __repr__(self) -> str:
+        return repr(self._function)
 
     async def __call__(self, arguments: Arguments) -> object:
         return await self._function(*arguments)
 
 
+def _named(module: str, name: str) -> Callable[..., Awaitable[object]] | None:
+    """The function of the column of this name."""
+    found: object = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found.function if isinstance(found, AsyncColumn) else None
+
+
+def _spread_named(module: str, name: str) -> _Spread:
+    importlib.import_module(module)
+    function = _named(module, name)
+    if function is None:
+        raise ConfigurationError("async_udf", f"{module}.{name}", "is no async_udf on this executor: another version?")
+    return _Spread(function)
+
+
 class _Nth:
     def __init__(self, number: int) -> None:
-        self._number = number
+        self.number = number
 
     def __call__(self, arguments: Arguments) -> Hashable:
-        key: Hashable = arguments[self._number]
+        key: Hashable = arguments[self.number]
         return key
 
 
@@ -146,7 +171,7 @@ class AsyncColumn:
     def __init__(
         self,
         function: Callable[..., Awaitable[object]],
-        shipment: Shipment[Arguments, object],
+        work: Work[Arguments, object],
         kind: DataType,
         on_error: OnError,
         tasks: int | None,
@@ -154,7 +179,7 @@ class AsyncColumn:
         functools.update_wrapper(self, function)
         self.function = function
         self._name = getattr(function, "__qualname__", repr(function))
-        self._shipment = shipment
+        self._work = work
         self._kind = kind
         self._on_error = on_error
         self._tasks = tasks
@@ -174,7 +199,10 @@ class AsyncColumn:
             inspect.signature(self.function).bind(*columns)
         except TypeError as error:
             raise ConfigurationError(self._name, columns, f"does not fit its parameters: {error}") from None
-        tell_of_limits(f"async_udf({self._name})", self._shipment.work.handling.max_concurrency, self._tasks)
+        key = self._work.handling.order_by
+        if isinstance(key, _Nth) and key.number >= len(columns):
+            raise ConfigurationError("key", self._name, f"its parameter number {key.number + 1} gets no column")
+        tell_of_limits(f"async_udf({self._name})", self._work.handling.max_concurrency, self._tasks)
         run = self.on_executor()
         # What an Arrow UDF gets and gives, Spark reads there.
         given = pa.Array if len(columns) == 1 else tuple[pa.Array, ...]
@@ -186,7 +214,8 @@ class AsyncColumn:
 
     def on_executor(self) -> Callable[[Iterator[Any]], Iterator[pa.Array]]:
         """What a task does with the arrays of its partition: arrays, or tuples of them."""
-        shipment, kind, returns, on_error = self._shipment, self._kind, self.returns, self._on_error
+        # Only now: where it was decorated, its module had not been read to the end.
+        shipment, kind, returns, on_error = Shipment.of(self._work), self._kind, self.returns, self._on_error
 
         def run(arrays: Iterator[Any]) -> Iterator[pa.Array]:
             builder, values = builder_of(returns), builder_of(kind)
@@ -203,8 +232,11 @@ class AsyncColumn:
                 return wrong and f"it{wrong}"
 
             results = Results(build, misfit, on_error, lambda _, index: _label(number, index))
-            return results.of(shipment.run(_arguments(arrays), lambda _, index: _label(number, index)))
+            given = arguments_of(arrays)
+            ran = shipment.run(given.lists(), lambda _, index: _label(number, index), max_buffered=given.rows_ahead)
+            return results.of(ran)
 
+        run.__name__ = self._name.rpartition(".")[2]  # of the column, unless it gets another one
         return run
 
     def __repr__(self) -> str:
@@ -213,10 +245,3 @@ class AsyncColumn:
 
 def _label(partition: int, index: int) -> str:
     return f"row {index} of partition {partition}"
-
-
-def _arguments(arrays: Iterable[pa.Array | tuple[pa.Array, ...]]) -> Iterator[list[Arguments]]:
-    for given in arrays:
-        columns = given if isinstance(given, tuple) else (given,)
-        for first in range(0, len(columns[0]), _AT_ONCE):
-            yield list(zip(*(column.slice(first, _AT_ONCE).to_pylist() for column in columns), strict=True))

@@ -2,7 +2,8 @@
 
 PySpark's own ``StructType.fromDDL`` asks the JVM or a Connect server, which there is none of in a test of a handler,
 and which a query function of a declared pipeline may not ask. The grammar is that of Spark's SQL reference, "data
-types"; a test holds what is read here equal to what Spark reads.
+types", without what cannot go to Python and back (variants, intervals, collations); a test holds the types that are
+read here equal to what Spark reads.
 """
 
 from __future__ import annotations
@@ -147,8 +148,8 @@ class _Reader:
         token = self.take()
         if token.startswith("`"):
             return token[1:-1].replace("``", "`")
-        if not re.fullmatch(r"\w+", token):
-            raise _Unreadable(f"a column's name is expected, found {token!r}")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", token):
+            raise _Unreadable(f"a column's name is expected, found {token!r} (in backticks any text is one)")
         return token
 
     def text(self) -> str:
@@ -177,7 +178,10 @@ class _Reader:
             return types.MapType(key, value)
         if lower == "struct":
             self.expect("<")
-            return types.StructType(self.fields(">"))
+            fields = self.fields(">")
+            if not fields:
+                raise _Unreadable("a struct has fields")
+            return types.StructType(fields)
         if lower not in _SIMPLE:
             raise _Unreadable(f"{word!r} is no type that can be used here; there are {_KNOWN}")
         return _SIMPLE[lower]()
@@ -186,6 +190,8 @@ class _Reader:
         precision = self._number()
         scale = self._number() if self.skip(",") else 0
         self.expect(")")
+        if not 1 <= precision <= 38 or scale > precision:
+            raise _Unreadable(f"decimal({precision}, {scale}) does not exist: at most 38 digits, some of them decimals")
         return types.DecimalType(precision, scale)
 
     def _number(self) -> int:

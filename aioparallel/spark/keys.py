@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 from aioparallel.errors import ConfigurationError
 from aioparallel.handling import check_count
@@ -40,7 +41,28 @@ def key_function(key: Key | None) -> Callable[[Row], Hashable] | None:
     """What gives a row's key."""
     if key is None or (callable(key) and not isinstance(key, str)):
         return key
-    return itemgetter(*key_columns(key))
+    columns = key_columns(key)
+    return itemgetter(*columns) if len(columns) == 1 else _Columns(columns)
+
+
+class _Columns:
+    """The key of several columns."""
+
+    def __init__(self, columns: tuple[str, ...]) -> None:
+        self._values = itemgetter(*columns)
+
+    def __call__(self, row: Row) -> Hashable:
+        values: tuple[Hashable, ...] = self._values(row)
+        return None if all(value is None for value in values) else values
+
+
+def check_hashable(given: StructType, keys: Sequence[str]) -> None:
+    """Raises ConfigurationError for a key column whose values cannot be one."""
+    for name in keys:
+        if isinstance(given[name].dataType, ArrayType | MapType | StructType):
+            raise ConfigurationError(
+                "key", name, f"is {given[name].dataType.simpleString()}: name a column of it, or give a function"
+            )
 
 
 class RowLabel:
@@ -57,6 +79,11 @@ class RowLabel:
             place = f"{row['topic']}-{row['partition']} offset {row['offset']}"
         named = ", ".join(f"{name}={row.get(name)!r:.60}" for name in self._columns)
         return f"{place} ({named})" if named else place
+
+
+def _quoted(name: str, columns: set[str]) -> str:
+    """A column named "a.b" would be a field of another one."""
+    return f"`{name}`" if name in columns and not name.startswith("`") else name
 
 
 def repartition_by_key(
@@ -85,7 +112,8 @@ def repartition_by_key(
                 "repartition_by_key out",
             )
         numbered: tuple[Any, ...] = () if partitions is None else (partitions,)
-        together = df.repartition(*numbered, *keys)
-        return together.sortWithinPartitions(*sorting) if sorting else together
+        names = set(df.columns)
+        together = df.repartition(*numbered, *(_quoted(name, names) for name in keys))
+        return together.sortWithinPartitions(*(_quoted(name, names) for name in sorting)) if sorting else together
 
     return repartition

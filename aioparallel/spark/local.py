@@ -42,11 +42,18 @@ def run_locally(
         raise ConfigurationError(
             "tried", given, "must be what parallel_map() or async_udf() of aioparallel.spark gives"
         )
-    arrow = None if schema is None else to_arrow_schema(columns_of("schema", schema), timezone="UTC")
-    table = pa.Table.from_pylist([dict(row) for row in rows], arrow)
-    batches = table.to_batches(_BATCH)
-    output = given.on_executor(from_arrow_schema(table.schema))(batches)
+    table = _table([dict(row) for row in rows], None if schema is None else columns_of("schema", schema))
+    output = given.on_executor(from_arrow_schema(table.schema))(table.to_batches(_BATCH))
     return [row for batch in output for row in batch.to_pylist()]
+
+
+def _table(rows: list[dict[str, Any]], schema: StructType | None) -> pa.Table:
+    names = list(dict.fromkeys(name for row in rows for name in row)) if schema is None else schema.fieldNames()
+    for number, row in enumerate(rows):
+        if more := [name for name in row if name not in names]:
+            raise ConfigurationError("rows", row, f"row {number} has {more[0]!r}, which is not in the schema")
+    filled = [{name: row.get(name) for name in names} for row in rows]
+    return pa.Table.from_pylist(filled, None if schema is None else to_arrow_schema(schema, timezone="UTC"))
 
 
 def _column(column: AsyncColumn, rows: Iterable[Any]) -> list[Any]:

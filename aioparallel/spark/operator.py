@@ -14,11 +14,11 @@ from aioparallel.engine.work import OnError, Work
 from aioparallel.errors import ConfigurationError
 from aioparallel.handling import Handling, Middleware, Ordering, Resource, check_time
 from aioparallel.policies import RetryPolicy
-from aioparallel.spark.keys import Key, RowLabel, check_key, key_columns, key_function
+from aioparallel.spark.keys import Key, RowLabel, check_hashable, check_key, key_columns, key_function
 from aioparallel.spark.limits import calls_per_task, tell_of_limits
 from aioparallel.spark.results import EMITTED, Results, emitted
-from aioparallel.spark.rows import RowBuilder, columns_of, lists_of_rows
-from aioparallel.spark.task import Shipment, partition_number
+from aioparallel.spark.rows import RowBuilder, columns_of, rows_of
+from aioparallel.spark.task import Shipment, check_returns, partition_number
 from aioparallel.spark.values import Row
 
 __all__ = ["DEFAULT_RETRY", "Operator", "parallel_map", "split"]
@@ -49,14 +49,15 @@ def parallel_map(
 
         enriched = flights.transform(parallel_map(enrich, schema="tailnum string, delay int", key="tailnum"))
 
-    ``handler``: gets a row as a dict and returns one (or a Row, a named tuple, a dataclass) with the columns of
-    ``schema``. It is sent to the executors, where aioparallel must be installed.
+    ``handler``: gets a row as a dict, a copy for each attempt, with times in UTC, and returns one (or a Row, a named
+    tuple, a dataclass) with the columns of ``schema``. It is sent to the executors, which need aioparallel installed.
     ``schema``: columns and types of the output, as DDL or StructType.
     ``key``: a column, several, or a plain function of the row. Rows of equal keys within one partition run one after
     the other, in their order; null is no order. See :func:`~aioparallel.spark.keys.repartition_by_key`.
     ``max_concurrency``: handlers running at once **in each task**, 100 by default. Or ``job_concurrency``: in all
     tasks, divided by ``tasks``, the number of them that run at once.
-    ``max_buffered``: rows read and not started in each task, at most: how far it sees past a slow key.
+    ``max_buffered``: rows read and not started in each task, at most, and 64 MB of them, by the size of the first ones:
+    how far it sees past a slow key.
     ``timeout``: seconds for each attempt; then it is cancelled and has failed with HandlerTimeout.
     ``retry``: three attempts by default; None: a single one.
     ``on_error``: a row that has failed for good fails the task, which names it (``"raise"``); is a row with its error
@@ -64,13 +65,15 @@ def parallel_map(
     with a line in the executor's log (``"skip"``). So is a row whose result does not fit ``schema``.
     ``in_order``: rows come out as they went in, not as they end.
     ``resources``: functions by name that make async context managers, opened once in each Python worker and kept for
-    the tasks and micro-batches that follow; the handler reaches them with ``resource("http")``.
+    the tasks and micro-batches that follow; the handler reaches them with ``resource("http")``. Spark ends workers
+    without a word, so they may never be closed: what must be flushed, flush in the handler.
     ``middleware``: async functions of a row and ``call_next``, around each attempt, the first outermost.
 
     Spark evaluates lazily: two actions on the result run the handlers twice (``persist()`` it), a failed task and a
     failed micro-batch run them again, and so does speculation. Raises ConfigurationError at once for what is wrong.
     """
     check_key(key)
+    check_returns("handler", handler)
     if timeout is not None:
         check_time("timeout", timeout)
     per_task = calls_per_task(max_concurrency, job_concurrency, tasks)
@@ -102,11 +105,14 @@ class Operator:
     def __call__(self, df: DataFrame) -> DataFrame:
         """The rows after the handler. Raises ConfigurationError where ``df`` has no column that the key needs."""
         given = df.schema
-        names = [name.lower() for name in given.fieldNames()]
+        names = given.fieldNames()
+        if not names:
+            raise ConfigurationError("df", "no columns", "has nothing that a handler could get")
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ConfigurationError("df", twice, "stands twice among its columns, and a row has each name once")
         if missing := [name for name in self._keys if name not in given.fieldNames()]:
             raise ConfigurationError("key", missing[0], f"is no column; there are {', '.join(given.fieldNames())}")
+        check_hashable(given, self._keys)
         tell_of_limits(f"parallel_map({self._name})", self._shipment.work.handling.max_concurrency, self._tasks)
         return df.mapInArrow(self.on_executor(given), self.output(given))
 
@@ -136,7 +142,8 @@ class Operator:
 
             label = RowLabel(partition_number(), keys)
             results = Results(build, RowBuilder(columns).misfit, on_error, label)
-            return results.of(shipment.run(lists_of_rows(batches), label))
+            rows = rows_of(batches)
+            return results.of(shipment.run(rows.lists(), label, max_buffered=rows.rows_ahead))
 
         return run
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Final, Literal
 
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField
@@ -12,6 +12,7 @@ from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField
 from aioparallel.engine.flow import Outcome
 from aioparallel.engine.work import Label
 from aioparallel.errors import InvalidOutput
+from aioparallel.spark.values import text_of
 
 __all__ = ["EMITTED", "Results", "emitted"]
 
@@ -25,11 +26,9 @@ EMITTED: Final = (
 """What stands beside a value where failures are values too. ``error``: "ValueError: what it said", or null;
 ``seconds``: from the start of the first attempt to the end of the last one."""
 
-# Rows of an output batch, at most, the bytes that it should have, and seconds that the first of them may wait.
+# Rows of an output batch, at most, and the bytes that it should have. The first has one row, the next twice as many.
 _ROWS: Final = 1_000
-_FIRST_ROWS: Final = 100
 _BYTES: Final = 8 << 20
-_SECONDS: Final = 0.5
 
 
 def emitted(outcomes: Sequence[Outcome[Any, object]]) -> list[dict[str, object]]:
@@ -37,7 +36,7 @@ def emitted(outcomes: Sequence[Outcome[Any, object]]) -> list[dict[str, object]]
     return [
         {
             "value": value,
-            "error": None if error is None else f"{type(error).__name__}: {error}",
+            "error": None if error is None else text_of(error),
             "attempts": attempts,
             "seconds": seconds,
         }
@@ -62,55 +61,65 @@ class Results:
         self._misfit = misfit
         self._on_error = on_error
         self._label = label
-        self._rows = _FIRST_ROWS
+        self._rows = 1
 
-    def of(self, lists: Iterable[list[Outcome[Any, object]]]) -> Iterator[Any]:
-        """Batches of all of them, in their order. Raises InvalidOutput where a misfit ends it all."""
+    def of(self, lists: Generator[list[Outcome[Any, object]], None, None]) -> Iterator[Any]:
+        """Batches of all of them, in their order; closes ``lists``. Raises InvalidOutput where a misfit ends it all."""
         waiting: list[Outcome[Any, object]] = []
-        since = time.monotonic()
-        for outcomes in lists:
-            waiting += outcomes
-            while len(waiting) >= self._rows:  # which building changes
-                full = waiting[: self._rows]
-                del waiting[: len(full)]
-                yield self._build(full)
-                since = time.monotonic()
-            if waiting and time.monotonic() - since > _SECONDS:
-                yield self._build(waiting)
-                waiting, since = [], time.monotonic()
-        if waiting:
-            yield self._build(waiting)
+        with contextlib.closing(lists):
+            for outcomes in lists:
+                waiting += outcomes
+                while len(waiting) >= self._rows:  # which building changes
+                    full = waiting[: self._rows]
+                    del waiting[: len(full)]
+                    yield from self._build(full)
+            yield from self._build(waiting)
 
-    def _build(self, outcomes: list[Outcome[Any, object]]) -> Any:
+    def _build(self, outcomes: list[Outcome[Any, object]]) -> Iterator[Any]:
+        if not outcomes:
+            return
         if self._on_error == "null":
             self._tell_of_nulls([outcome for outcome in outcomes if outcome.error is not None])
+        yield from self._halve(outcomes)
+
+    def _halve(self, outcomes: list[Outcome[Any, object]]) -> Iterator[Any]:
+        """One of them may not fit, or all of them be more than an Arrow array holds."""
         try:
             batch = self._make(outcomes)
-        except Exception:  # one of them does not fit: say which
-            batch = self._make([fitting for one in outcomes if (fitting := self._fitting(one)) is not None])
-        self._rows = max(1, min(_ROWS, _BYTES * len(batch) // max(1, batch.nbytes)))
-        return batch
+        except Exception as error:
+            if len(outcomes) == 1:
+                yield from self._fitting(outcomes[0], error)
+                return
+            middle = len(outcomes) // 2
+            yield from self._halve(outcomes[:middle])
+            yield from self._halve(outcomes[middle:])
+        else:
+            by_bytes = _BYTES * len(batch) // max(1, batch.nbytes)
+            self._rows = max(1, min(_ROWS, 2 * self._rows, by_bytes))
+            yield batch
 
-    def _fitting(self, outcome: Outcome[Any, object]) -> Outcome[Any, object] | None:
-        if outcome.error is not None or (wrong := self._misfit(outcome.value)) is None:
-            return outcome
+    def _fitting(self, outcome: Outcome[Any, object], error: Exception) -> Iterator[Any]:
+        """What is left of one that does not fit."""
         place = self._label(outcome.item, outcome.index)
-        error = InvalidOutput(f"what the handler returned for {place} does not fit the declared schema: {wrong}")
-        if self._on_error == "raise":
-            raise error
+        wrong = (self._misfit(outcome.value) if outcome.error is None else None) or text_of(error)
+        said = InvalidOutput(f"what the handler returned for {place} does not fit the declared schema: {wrong}")
+        if self._on_error == "raise" or outcome.error is not None:
+            raise said from error
         if self._on_error == "emit":
-            return outcome._replace(value=None, error=error)
+            yield self._make([outcome._replace(value=None, error=said)])
+            return
         left = "left out" if self._on_error == "skip" else "null"
-        logger.warning("%s; it is %s", error, left, extra={"action": "row_does_not_fit"})
-        return outcome._replace(value=None) if self._on_error == "null" else None
+        logger.warning("%s; it is %s", said, left, extra={"action": "row_does_not_fit"})
+        if self._on_error == "null":
+            yield self._make([outcome._replace(value=None)])
 
     def _tell_of_nulls(self, failed: list[Outcome[Any, object]]) -> None:
         if failed:
             first = failed[0]
             logger.warning(
-                "%d calls failed for good and are null, the first of them %s: %r",
+                "%d calls failed for good and are null, the first of them %s: %s",
                 len(failed),
                 self._label(first.item, first.index),
-                first.error,
+                text_of(first.error) if first.error is not None else "",
                 extra={"action": "rows_null"},
             )

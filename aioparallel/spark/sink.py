@@ -7,13 +7,13 @@ key.
 
 from __future__ import annotations
 
-import importlib
+import functools
 import json
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -28,32 +28,19 @@ from pyspark.sql.types import StructType
 
 from aioparallel.engine.work import Work
 from aioparallel.errors import ConfigurationError
-from aioparallel.handling import Handling, Ordering, Resource, check_choice
+from aioparallel.handling import Handling, Ordering, check_choice
 from aioparallel.policies import RetryPolicy
-from aioparallel.spark.keys import RowLabel, key_function
+from aioparallel.spark.keys import RowLabel, check_hashable, key_function
 from aioparallel.spark.limits import calls_per_task, tell_of_limits
 from aioparallel.spark.operator import DEFAULT_RETRY
-from aioparallel.spark.rows import lists_of_rows
-from aioparallel.spark.task import Shipment, partition_number
+from aioparallel.spark.rows import rows_of
+from aioparallel.spark.task import Shipment, check_returns, partition_number
+from aioparallel.spark.text_options import TextOptions
+from aioparallel.spark.values import Row, fresh
 
 __all__ = ["AioparallelDataSource", "SinkRow", "Written", "register_sink"]
 
 logger = logging.getLogger(__name__)
-
-_OPTIONS: Final = (
-    "handler",
-    "key",
-    "id",
-    "max_concurrency",
-    "job_concurrency",
-    "tasks",
-    "max_buffered",
-    "timeout",
-    "attempts",
-    "on_error",
-    "resources",
-)
-_SPARKS_OWN: Final = ("checkpointlocation", "path", "queryname")
 
 
 def register_sink(spark: SparkSession) -> None:
@@ -83,16 +70,23 @@ class SinkRow(dict[str, Any]):
 
     __slots__ = ("_identity",)
 
-    _identity: Callable[[Mapping[str, Any]], str] | str
+    _identity: Callable[[], str] | str
 
     @property
     def idempotency_key(self) -> str:
         """The same when the row comes again, because a task or a micro-batch was repeated: of the columns of the option
         ``id``; or of ``topic``, ``partition`` and ``offset`` where the row has them; or of the query and its batch (or
         the write), the partition and the row's place in it, which holds where Spark computes them anew in the same
-        order, as it does for what comes from a topic without a shuffle."""
+        order, as it does for what comes from a topic without a shuffle. A write in ``foreachBatch`` is a new one each
+        time: name ``id`` there."""
         identity = self._identity
-        return identity if isinstance(identity, str) else identity(self)
+        return identity if isinstance(identity, str) else identity()
+
+    def fresh(self) -> SinkRow:
+        """A copy, with the same key."""
+        copied = SinkRow(fresh(dict(self)))
+        copied._identity = self._identity
+        return copied
 
 
 @dataclass(frozen=True)
@@ -114,6 +108,8 @@ class AioparallelDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Raises ConfigurationError for a wrong option, on the driver."""
+        if overwrite:
+            raise ConfigurationError("mode", "overwrite", 'calls cannot be taken back: use mode("append")')
         return _BatchWriter(_Plan.of(self.options, schema), f"write-{uuid.uuid4().hex}")
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's
@@ -131,12 +127,14 @@ class _Plan:
 
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType) -> _Plan:
-        given = _Options(options, schema.fieldNames())
+        given = TextOptions(options, schema.fieldNames())
         keys, identity = given.columns("key"), given.columns("id")
         per_task = calls_per_task(given.count("max_concurrency"), given.count("job_concurrency"), given.count("tasks"))
         on_error = given.text("on_error", "raise")
         check_choice("on_error", on_error, ("raise", "skip"))
         handler: Callable[[SinkRow], Awaitable[object]] = given.imported("handler")
+        check_returns("handler", handler)
+        check_hashable(schema, keys)
         attempts = given.count("attempts")
         handling = Handling(
             ordering=Ordering.KEY if keys else Ordering.UNORDERED,
@@ -156,9 +154,11 @@ class _Plan:
     def write(self, batches: Iterable[pa.RecordBatch], unit: str) -> Written:
         """Of a task. ``unit``: what is written as one, named the same when it is repeated."""
         partition = partition_number()
+        given = rows_of(batches)
         rows = _Rows(f"{unit}-{partition}", self.identity)
+        label = RowLabel(partition, self.keys)
         ended = 0
-        for outcomes in self.shipment.run(rows.lists(batches), RowLabel(partition, self.keys)):
+        for outcomes in self.shipment.run(rows.lists(given.lists()), label, max_buffered=given.rows_ahead):
             ended += len(outcomes)
         return Written(partition, ended, rows.count - ended)
 
@@ -171,11 +171,11 @@ class _Rows:
         self._identity = identity
         self.count = 0
 
-    def lists(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[SinkRow]]:
-        for rows in lists_of_rows(batches):
+    def lists(self, batches: Iterable[list[Row]]) -> Iterator[list[SinkRow]]:
+        for rows in batches:
             made = [SinkRow(row) for row in rows]
             for index, row in enumerate(made, self.count):
-                row._identity = self._of if self._identity else f"{self._prefix}-{index}"
+                row._identity = functools.partial(self._of, row) if self._identity else f"{self._prefix}-{index}"
             self.count += len(made)
             yield made
 
@@ -215,64 +215,3 @@ def _tell(unit: str, messages: list[WriterCommitMessage | None]) -> None:
     written = [message for message in messages if isinstance(message, Written)]
     rows, skipped = sum(one.rows for one in written), sum(one.skipped for one in written)
     logger.info("%s: %d rows written, %d left out", unit, rows, skipped, extra={"action": "sink_committed"})
-
-
-class _Options:
-    """The options as text, checked."""
-
-    def __init__(self, options: Mapping[str, str], columns: list[str]) -> None:
-        self._options = {name.lower(): value for name, value in options.items()}
-        self._columns = columns
-        for name in self._options:
-            if name not in _OPTIONS and name not in _SPARKS_OWN:
-                raise ConfigurationError(
-                    name, options[name], f"is no option of this sink; it has {', '.join(_OPTIONS)}"
-                )
-
-    def text(self, name: str, default: str) -> str:
-        return self._options.get(name, default)
-
-    def count(self, name: str) -> int | None:
-        text = self._options.get(name)
-        if text is None:
-            return None
-        if not text.isdecimal() or int(text) < 1:
-            raise ConfigurationError(name, text, "must be a whole number of at least 1")
-        return int(text)
-
-    def seconds(self, name: str) -> float | None:
-        text = self._options.get(name)
-        try:
-            return None if text is None else float(text)
-        except ValueError:
-            raise ConfigurationError(name, text, "must be seconds") from None
-
-    def columns(self, name: str) -> tuple[str, ...]:
-        names = tuple(one.strip() for one in self._options.get(name, "").split(",") if one.strip())
-        for one in names:
-            if one not in self._columns:
-                raise ConfigurationError(name, one, f"is no column; there are {', '.join(self._columns)}")
-        return names
-
-    def imported(self, name: str) -> Any:
-        text = self._options.get(name)
-        if text is None:
-            raise ConfigurationError(name, None, 'is needed: "module:function"')
-        module, colon, attribute = text.partition(":")
-        if not colon:
-            raise ConfigurationError(name, text, 'must be "module:name"')
-        try:
-            found: Any = importlib.import_module(module)
-            for part in attribute.split("."):
-                found = getattr(found, part)
-        except (ImportError, AttributeError) as error:
-            raise ConfigurationError(
-                name, text, f"cannot be imported on the driver: {error}; executors import it as well"
-            ) from error
-        return found
-
-    def resources(self) -> Mapping[str, Resource]:
-        if "resources" not in self._options:
-            return {}
-        found: Mapping[str, Resource] = self.imported("resources")
-        return found

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import hashlib
+import inspect
+import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pyspark import TaskContext, cloudpickle
 
@@ -20,9 +23,10 @@ from aioparallel.engine.flow import Outcome
 from aioparallel.engine.loop_thread import LoopThread, ThreadedFlow
 from aioparallel.engine.work import Label, Work
 from aioparallel.errors import ConfigurationError, LoopThreadEnded
-from aioparallel.event_loop import quick_collections
+from aioparallel.handling import CallNext
+from aioparallel.spark.values import fresh
 
-__all__ = ["Shipment", "partition_number"]
+__all__ = ["Shipment", "check_returns", "partition_number"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -34,7 +38,7 @@ class Shipment(Generic[T, R]):
 
     work: Work[T, R]
     scope: str
-    """Names what is opened for it: the same in each task of one operator, another one for another operator."""
+    """Names what is opened for it: the same in each task, and wherever the same resources are asked for."""
 
     @classmethod
     def of(cls, work: Work[T, R]) -> Shipment[T, R]:
@@ -58,26 +62,74 @@ class Shipment(Generic[T, R]):
                 ) from error
         return cls(work, hashlib.sha256(packed["resources"]).hexdigest())
 
-    def run(self, lists: Iterable[Sequence[T]], label: Label) -> Iterator[list[Outcome[T, R]]]:
-        """The outcomes of all items, some at a time. On the executor.
+    def run(
+        self, lists: Iterable[Sequence[T]], label: Label, *, max_buffered: int | None = None
+    ) -> Generator[list[Outcome[T, R]], None, None]:
+        """The outcomes of all items, some at a time. On the executor. ``max_buffered``: fewer than the work says.
 
         Raises what opening a resource raises, what iterating ``lists`` raises when all before has ended, and the error
         of an item that ends it all.
         """
-        work = dataclasses.replace(self.work, label=label)
-        if TaskContext.get() is not None:  # a process of Spark's for tasks: a third less time where handlers wait
-            quick_collections(work.handling.max_concurrency)
-        flow = LoopThread.of_this_process().flow(work, scope=self.scope)
-        reading = _Reading(flow, lists)
-        try:
-            while outcomes := flow.take():
-                yield outcomes
-        finally:
-            with contextlib.suppress(LoopThreadEnded):
-                flow.close()
+        given = self.work.handling
+        handling = dataclasses.replace(
+            given,
+            # Each attempt gets a copy: what a handler has changed is neither tried again nor called the input.
+            middleware=(_on_a_copy, *given.middleware),
+            max_buffered=min(given.max_buffered, max_buffered or given.max_buffered),
+        )
+        work = dataclasses.replace(self.work, handling=handling, label=label)
+        thread = LoopThread.of_this_process()
+        with _fewer_collections(given.max_concurrency):
+            flow = thread.flow(work, scope=self.scope)
+            reading = _Reading(flow, lists)
+            try:
+                while outcomes := flow.take():
+                    yield outcomes
+            finally:
+                with contextlib.suppress(LoopThreadEnded):
+                    flow.close()
+                if _ends_with_its_task() and thread.is_idle:
+                    thread.close()
         reading.join()  # it has ended: nobody else ends the input
         if reading.failure is not None:
             raise reading.failure
+
+
+async def _on_a_copy(item: Any, call_next: CallNext) -> object:
+    return await call_next(fresh(item))
+
+
+def _ends_with_its_task() -> bool:
+    """Whether this is a Python worker that Spark does not keep: nothing is told of its end."""
+    return TaskContext.get() is not None and not os.environ.get("SPARK_REUSE_WORKER")
+
+
+class _Collections:
+    """How often this process looks for garbage: others run in it before and after."""
+
+    lock: ClassVar = threading.Lock()
+    tasks: ClassVar = 0
+    before: ClassVar = (0, 0, 0)
+
+
+@contextlib.contextmanager
+def _fewer_collections(handlers: int) -> Iterator[None]:
+    """While handlers run, each with objects that live as long as it does: otherwise they are looked at again and again
+    (a third of the time with 500 in flight)."""
+    with _Collections.lock:
+        if not _Collections.tasks:
+            _Collections.before = gc.get_threshold()
+        _Collections.tasks += 1
+        young, middle, old = gc.get_threshold()
+        if young:  # 0: somebody has switched it off
+            gc.set_threshold(max(young, 20_000, 5 * handlers), middle, old)
+    try:
+        yield
+    finally:
+        with _Collections.lock:
+            _Collections.tasks -= 1
+            if not _Collections.tasks:
+                gc.set_threshold(*_Collections.before)
 
 
 class _Reading(threading.Thread):
@@ -106,6 +158,12 @@ class _Reading(threading.Thread):
         except BaseException:
             return False  # the flow is over: its reader knows why
         return True
+
+
+def check_returns(option: str, handler: object) -> None:
+    """Raises ConfigurationError for a handler that yields: a row has one result."""
+    if inspect.isasyncgenfunction(handler):
+        raise ConfigurationError(option, handler, "must return one result, this one yields")
 
 
 def partition_number() -> int:

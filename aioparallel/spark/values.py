@@ -6,16 +6,48 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Row", "as_mapping"]
+__all__ = ["Row", "as_mapping", "fresh", "shown", "text_of"]
 
 Row = dict[str, Any]
 """A row as a handler gets it: values by the names of columns."""
 
 
+_SHOWN = 80
+
+
+def fresh(value: Any) -> Any:
+    """A copy of what a handler may change: dicts and lists, and those within them."""
+    if type(value) is dict:
+        return {name: fresh(one) if type(one) in (dict, list, tuple) else one for name, one in value.items()}
+    if type(value) is list:
+        return [fresh(one) if type(one) in (dict, list, tuple) else one for one in value]
+    if type(value) is tuple:
+        return tuple([fresh(one) if type(one) in (dict, list, tuple) else one for one in value])
+    return value.fresh()  # SinkRow
+
+
+def shown(value: object) -> str:
+    """In a message: a value and its type, whatever it is."""
+    try:
+        text = f"{value!r:.{_SHOWN}}"
+    except Exception as error:
+        text = f"a value whose repr() raises {type(error).__name__}"
+    return f"{text} ({type(value).__name__})"
+
+
+def text_of(error: BaseException) -> str:
+    """Of an error, as "ValueError: what it said"; text that can be written, whatever it is."""
+    try:
+        said = str(error)
+    except Exception as another:
+        said = f"(its str() raises {type(another).__name__})"
+    return f"{type(error).__name__}: {said}".encode("utf-8", "replace").decode()
+
+
 def as_mapping(value: object) -> Mapping[str, Any]:
     """The fields of a row by name. Raises TypeError for what has none."""
     if isinstance(value, Mapping):
-        return value
+        return dict(value)  # one that makes up what it has not would hide what is missing
     if isinstance(value, tuple):
         # Spark's Row has the one, a named tuple the other.
         names = getattr(value, "__fields__", None) or getattr(value, "_fields", None)
@@ -24,6 +56,5 @@ def as_mapping(value: object) -> Mapping[str, Any]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     raise TypeError(
-        f"is no row: a dict (or a Row, a named tuple, a dataclass) with the declared columns, but {value!r:.80} "
-        f"({type(value).__name__})"
+        f"is no row: a dict (or a Row, a named tuple, a dataclass) with the declared columns, but {shown(value)}"
     )

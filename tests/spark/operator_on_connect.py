@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -36,6 +37,17 @@ def main(reuse: str, file: str) -> None:
         F.col("id").alias("seq"), F.concat(F.lit("k"), (F.col("id") % 10).cast("string")).alias("k")
     )
 
+    @contextlib.asynccontextmanager
+    async def counted() -> Any:
+        import uuid  # noqa: PLC0415
+
+        opened = Path(directory, f"{uuid.uuid4().hex}.opened")
+        opened.touch()
+        yield
+        opened.with_suffix(".closed").touch()
+
+    directory = str(Path(file).parent)
+
     async def look(row: dict[str, Any]) -> dict[str, Any]:
         import os  # noqa: PLC0415
         import sys  # noqa: PLC0415
@@ -43,7 +55,8 @@ def main(reuse: str, file: str) -> None:
         clients = sorted({name.split(".")[0] for name in sys.modules} & {"aiokafka", "confluent_kafka"})
         return {"seq": row["seq"], "worker": os.getpid(), "loaded": clients}
 
-    looked = df.transform(parallel_map(look, schema="seq bigint, worker bigint, loaded array<string>", key="k"))
+    schema = "seq bigint, worker bigint, loaded array<string>"
+    looked = df.transform(parallel_map(look, schema=schema, key="k", resources={"c": counted}))
     found = looked.collect() + looked.collect()
 
     @async_udf(returns="bigint", key="k")
@@ -58,6 +71,8 @@ def main(reuse: str, file: str) -> None:
         "operator": len({row.seq for row in found}),
         "workers": len({row.worker for row in found}),
         "loaded": sorted({name for row in found for name in row.loaded}),
+        "opened": len(list(Path(directory).glob("*.opened"))),
+        "closed": len(list(Path(directory).glob("*.closed"))),
         "column": len({row.twice for row in column}),
         "sink": len({line.split("|")[0] for line in Path(file).read_text().splitlines()}),
     }

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +150,72 @@ def test_clients_stay_open_from_task_to_task(spark: SparkSession) -> None:
     assert handlers.RESOURCES
 
 
+def test_the_process_of_a_task_is_left_as_it_was(spark: SparkSession) -> None:
+    """Other functions of Python run in it before and after: how often it looks for garbage is theirs to say."""
+
+    def look(batches: Iterator[Any]) -> Iterator[Any]:
+        import gc  # noqa: PLC0415
+
+        import pyarrow as pa  # noqa: PLC0415
+
+        for _ in batches:
+            pass
+        found = f"{gc.get_threshold()} {gc.get_freeze_count()} {len(gc.callbacks)}"
+        yield pa.RecordBatch.from_pylist([{"found": found}])
+
+    async def same(row: dict[str, Any]) -> dict[str, Any]:
+        import gc  # noqa: PLC0415
+
+        return {"seq": gc.get_threshold()[0]}
+
+    df = spark.range(10, numPartitions=2).select(F.col("id").alias("seq"))
+    before = {row.found for row in df.mapInArrow(look, "found string").collect()}
+    operator = parallel_map(same, schema="seq bigint")
+    assert {row.seq for row in df.transform(operator).transform(operator).collect()} == {20_000}
+    assert {row.found for row in df.mapInArrow(look, "found string").collect()} == before
+
+
+def test_times_in_zones_that_python_does_not_know(spark: SparkSession) -> None:
+    """Handlers get UTC, in rows and in columns, and nothing is shifted."""
+
+    async def same(row: dict[str, Any]) -> dict[str, Any]:
+        return row
+
+    @async_udf(returns="array<timestamp>")
+    async def listed(t: Any) -> Any:
+        return [t]
+
+    schema = "t timestamp, list array<timestamp>, s struct<t: timestamp>, m map<string, timestamp>"
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    spark.conf.set("spark.sql.session.timeZone", "GMT+8")
+    try:
+        df = spark.sql(
+            "select t, array(t) as list, named_struct('t', t) as s, map('k', t) as m "
+            "from values (timestamp'2026-03-01 12:00:00'), (timestamp'9999-12-31 23:59:59') as rows(t)"
+        )
+        out = df.transform(parallel_map(same, schema=schema)).withColumn("column", listed("t"))
+        texts = out.selectExpr("cast(struct(t, list, s, m, column) as string) as text").collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    assert sorted(row.text for row in texts) == [
+        f"{{{t}, [{t}], {{{t}}}, {{k -> {t}}}, [{t}]}}" for t in ("2026-03-01 12:00:00", "9999-12-31 23:59:59")
+    ]
+
+
+def test_keys_of_other_kinds(spark: SparkSession) -> None:
+    """A name with a dot in it is a name; what cannot be a key is refused, and so is a frame without columns."""
+
+    async def same(row: dict[str, Any]) -> dict[str, Any]:
+        return row
+
+    df = spark.range(10).select(F.col("id").alias("a.b"))
+    assert df.transform(repartition_by_key("a.b", order_by="a.b", partitions=3)).count() == 10
+    with pytest.raises(ConfigurationError, match="name a column of it"):
+        spark.range(1).selectExpr("array(id) as k").transform(parallel_map(same, schema="n int", key="k"))
+    with pytest.raises(ConfigurationError, match="nothing that a handler could get"):
+        spark.range(1).select().transform(parallel_map(same, schema="n int"))
+
+
 def test_a_column(spark: SparkSession) -> None:
     """In select and withColumn, beside others, in the order of its rows; filtered after, called once for each row."""
 
@@ -194,6 +260,7 @@ def test_a_sink(spark: SparkSession, tmp_path: Path) -> None:
         ({}, "handler=None: is needed"),
         ({"handler": "tests.spark.handlers:nothing"}, "has no attribute 'nothing'"),
         ({"handler": "tests.spark.handlers"}, 'must be "module:name"'),
+        ({"handler": ":note"}, 'must be "module:name"'),
         ({"handler": "tests.spark.handlers:note", "keys": "k"}, "keys='k': is no option of this sink"),
         ({"handler": "tests.spark.handlers:note", "key": "l"}, "key='l': is no column; there are seq, k"),
         ({"handler": "tests.spark.handlers:note", "timeout": "soon"}, "timeout='soon': must be seconds"),
@@ -268,7 +335,7 @@ def test_schemas_are_read_as_spark_reads_them(spark: SparkSession) -> None:
         "a int, b bigint, c smallint, d tinyint, e float, f double, g boolean, h string, i binary, j date",
         "a timestamp, b timestamp_ntz, c timestamp_ltz, d decimal, e decimal(10), f decimal(10, 2), g void",
         "`a b` array<int> NOT NULL, b: map<string, array<struct<x: int, y string not null>>> COMMENT 'what''s \\'it'",
-        "a INTEGER, b Long, c dec(3,1), d numeric(4), e struct<>",
+        "a INTEGER, b Long, c dec(3,1), d numeric(4)",
     ):
         assert read_fields("schema", text) == StructType.fromDDL(text), text
 
@@ -286,3 +353,6 @@ def test_spark_connect(reuse: str, tmp_path: Path) -> None:
     assert said["operator"] == said["column"] == said["sink"] == 1_000
     assert said["loaded"] == []
     assert (said["workers"] <= 2) == (reuse == "true"), said
+    # A worker that is kept is ended without a word; one that is not closes what it has opened at its task's end.
+    assert said["opened"] > 0
+    assert said["closed"] == (0 if reuse == "true" else said["opened"])

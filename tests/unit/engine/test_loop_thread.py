@@ -682,6 +682,36 @@ say(len(flow.take()) > 0)
 """
 
 
+def test_scopes_that_nobody_uses_are_closed(thread: LoopThread) -> None:
+    """The oldest first, when there are more than a few; names within a scope are its own."""
+    events: list[str] = []
+
+    def client(name: str) -> Any:
+        @contextlib.asynccontextmanager
+        async def opened() -> AsyncIterator[str]:
+            yield name
+            events.append(name)
+
+        return opened
+
+    async def use(item: int) -> str:
+        return resource("client", str)
+
+    def run(number: int) -> None:
+        flow = thread.flow(Work(use, Handling(resources={"client": client(str(number))})), scope=f"scope {number}")
+        flow.feed([1])
+        flow.end()
+        assert [outcome.value for outcome in read(flow)] == [str(number)]
+        flow.close()
+
+    for number in range(12):
+        run(number)
+    assert events == ["0", "1", "2"]
+    run(3)
+    assert events == ["0", "1", "2"]
+    assert thread.is_idle
+
+
 def test_the_interpreter_ends(thread: LoopThread) -> None:
     """Though a feeder waits for room; and what is closed then may use threads."""
     ran = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=60)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import datetime
 import decimal
 import logging
+import pickle
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -14,13 +16,16 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import Row as SparkRow
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
+from aioparallel.engine.flow import Outcome
 from aioparallel.errors import ConfigurationError, HandlerTimeout, InvalidOutput, RetryLater
 from aioparallel.policies import RetryPolicy
 from aioparallel.resources import resource
 from aioparallel.spark import async_udf, parallel_map, run_locally
+from aioparallel.spark.results import Results
 from aioparallel.spark.values import Row
 
 QUICKLY = RetryPolicy(max_attempts=2, first_delay=0.001)
@@ -228,8 +233,20 @@ def test_types_go_both_ways() -> None:
         return row
 
     assert run_locally(parallel_map(same, schema=ddl), [row], schema=ddl) == [row]
+    some = parallel_map(same, schema="a int, b int", in_order=True)
+    assert run_locally(some, [{"a": 1}, {"b": 2}]) == [{"a": 1, "b": None}, {"a": None, "b": 2}]
     emitted = parallel_map(same, schema="n int", on_error="emit", retry=None)
     assert run_locally(emitted, [row], schema=ddl)[0]["row"] == row
+
+
+def test_names_of_columns_and_of_what_is_sent() -> None:
+    """A column is called like its function; a function of a module is sent by its name, as others are."""
+    from tests.unit.spark import columns  # noqa: PLC0415
+
+    assert columns.counted.on_executor().__name__ == "counted"
+    assert run_locally(columns.counted, [1, 2]) == [1, 2]
+    sent = pickle.loads(cloudpickle.dumps(columns.counted._work.handler))  # type: ignore[no-untyped-call]
+    assert sent._function is columns.counted.function
 
 
 opened = 0
@@ -335,6 +352,7 @@ NAIVE = datetime.datetime(2026, 1, 1, 5)  # noqa: DTZ001 - on purpose
         ("int", 1.0, "int wants a whole number"),
         ("int", True, "int wants a whole number"),
         ("tinyint", 300, "is 300 (int), which is no tinyint"),
+        ("float", 1e39, "float wants a number within its range"),
         ("double", True, "double wants a number"),
         ("double", decimal.Decimal(1), "double wants a number"),
         ("boolean", 1, "boolean wants True or False"),
@@ -376,6 +394,10 @@ async def plain(row: Row) -> Row:
     return row
 
 
+async def yields(row: Row) -> Any:
+    yield row
+
+
 @pytest.mark.parametrize(
     ("options", "wrong"),
     [
@@ -391,6 +413,10 @@ async def plain(row: Row) -> Row:
         ({"job_concurrency": 500, "tasks": 8, "max_concurrency": 7}, "is each task's limit"),
         ({"on_error": "drop"}, "on_error='drop'"),
         ({"retry": 3}, "retry=3"),
+        ({"handler": yields}, "must return one result, this one yields"),
+        ({"schema": "n decimal(39, 2)"}, "does not exist"),
+        ({"schema": "n struct<>"}, "a struct has fields"),
+        ({"schema": "été int"}, "a column's name is expected"),
         ({"resources": {"lock": threading.Lock()}}, "resources="),
         ({"middleware": [lambda row, call_next: threading.Lock()]}, "middleware"),
     ],
@@ -398,7 +424,7 @@ async def plain(row: Row) -> Row:
 def test_mistakes(options: Any, wrong: str) -> None:
     """Are refused on the driver, before anything runs."""
     with pytest.raises(ConfigurationError) as caught:
-        parallel_map(plain, **{"schema": "n int", **options})
+        parallel_map(**{"handler": plain, "schema": "n int", **options})
     assert wrong in str(caught.value)
 
 
@@ -420,6 +446,152 @@ def test_limits_are_divided() -> None:
     """What a job may have at once, by the tasks that run at once."""
     operator = parallel_map(plain, schema="n int", job_concurrency=500, tasks=8)
     assert operator._shipment.work.handling.max_concurrency == 62
+
+
+async def test_a_handler_that_changes_its_row() -> None:
+    """Changes a copy: the next attempt gets the row as it was read, and so does whoever looks at what failed."""
+    attempts: list[Row] = []
+
+    async def spoil(row: Row) -> Row:
+        attempts.append({"n": row["n"], "tags": list(row["tags"]), "names": list(row)})
+        row["n"] += 100
+        row["tags"].append("spoilt")
+        row["more"] = 1
+        del row["k"]
+        raise ValueError("no")
+
+    operator = parallel_map(spoil, schema="n bigint", on_error="emit", retry=QUICKLY)
+    given = await asyncio.to_thread(run_locally, operator, [{"n": 1, "k": "a", "tags": ["x"]}])
+    assert given[0]["row"] == {"n": 1, "k": "a", "tags": ["x"]}
+    assert attempts == [{"n": 1, "tags": ["x"], "names": ["n", "k", "tags"]}] * 2
+
+
+class SpeechlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Speechless:
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_errors_of_any_text_are_rows() -> None:
+    """Those that cannot be written, or have none, too."""
+
+    async def fail(row: Row) -> Row:
+        if row["n"] == 0:
+            raise ValueError("bad \ud800 text")
+        if row["n"] == 1:
+            raise SpeechlessError
+        return {"n": Speechless()} if row["n"] == 2 else {"n": 3}
+
+    given = run_locally(parallel_map(fail, schema="n bigint", on_error="emit", retry=None, in_order=True), numbers(4))
+    assert given[0]["error"] == "ValueError: bad ? text"
+    assert given[1]["error"] == "SpeechlessError: (its str() raises RuntimeError)"
+    assert "a value whose repr() raises RuntimeError (Speechless); bigint wants" in given[2]["error"]
+    assert given[3]["value"] == {"n": 3}
+
+
+def test_after_a_misfit_no_handler_starts() -> None:
+    """The error is in the reader's hands, and nothing runs on behind it."""
+    calls = 0
+
+    async def slowly(row: Row) -> Row:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(0.001)
+        return {"n": "x"}
+
+    with pytest.raises(InvalidOutput):
+        run_locally(parallel_map(slowly, schema="n bigint", max_concurrency=2), numbers(10_000))
+    then = calls
+    run_locally(parallel_map(double, schema="n bigint, twice int"), numbers(100))  # the loop has turned
+    assert calls == then < 1_000
+
+
+def test_columns_that_make_up_what_is_missing() -> None:
+    """Are no rows: a misspelt name would be null."""
+
+    async def give(row: Row) -> Any:
+        return collections.defaultdict(lambda: None, nn=row["n"])
+
+    with pytest.raises(InvalidOutput, match="has no 'n'"):
+        run_locally(parallel_map(give, schema="n bigint"), numbers(1))
+
+
+def test_a_key_of_several_columns() -> None:
+    """Is none where all of them are null."""
+    most = running = 0
+
+    async def count(row: Row) -> Row:
+        nonlocal most, running
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        return {"n": row["n"]}
+
+    rows = [{"n": n, "a": None, "b": None} for n in range(50)]
+    run_locally(parallel_map(count, schema="n bigint", key=["a", "b"]), rows, schema="n bigint, a string, b string")
+    assert most > 1
+
+
+def test_large_rows_are_not_read_ahead_by_number() -> None:
+    """Some 64 MB of them, whatever max_buffered says."""
+    read = 0
+    goes_on: list[bool] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal read
+        for _ in range(100):
+            read += 1
+            yield pa.RecordBatch.from_pylist([{"page": b"x" * 1_000_000}] * 10)
+
+    async def wait(row: Row) -> Row:
+        while not goes_on:
+            await asyncio.sleep(0.001)
+        return {"n": len(row["page"])}
+
+    operator = parallel_map(wait, schema="n bigint", max_concurrency=4)
+    output = operator.on_executor(StructType([]))(batches())
+
+    def end() -> None:
+        settled(lambda: read)
+        goes_on.append(True)
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    assert sum(batch.num_rows for batch in output) == 1_000
+    ending.join()
+    assert most_read[0] < 10
+
+
+most_read: list[int] = []
+
+
+def settled(count: Any) -> None:
+    """Wait until it grows no more."""
+    before = -1
+    while count() != before or not before:
+        before = count()
+        threading.Event().wait(0.3)
+    most_read[:] = [before]
+
+
+def test_a_batch_that_arrow_cannot_hold_is_divided() -> None:
+    """More than 2 GB in one array; here the builder says so at a few rows."""
+
+    def build(outcomes: list[Any]) -> pa.Array:
+        if len(outcomes) > 3:
+            raise TypeError("Cannot convert pyarrow.lib.ChunkedArray to pyarrow.lib.Array")
+        return pa.array([outcome.value for outcome in outcomes])
+
+    def lists() -> Any:
+        yield [Outcome(None, n, n, None, 1, 0.0) for n in range(50)]
+
+    results = Results(build, lambda value: None, "raise", lambda item, index: f"row {index}")
+    assert [value for array in results.of(lists()) for value in array.to_pylist()] == list(range(50))
 
 
 # -- columns ------------------------------------------------------------------------------------------------
@@ -537,6 +709,16 @@ def test_mistakes_of_columns() -> None:
         async_udf(returns="int", on_error="skip")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="does not fit its parameters: missing a required argument: 'text'"):
         both("n")
+    with pytest.raises(ConfigurationError, match="must return one result"):
+        async_udf(returns="int")(yields)
+
+    async def with_default(n: int, text: str = "") -> int:
+        return n
+
+    with pytest.raises(ConfigurationError, match="its parameter number 2 gets no column"):
+        async_udf(returns="int", key="text")(with_default)("n")
+    with pytest.raises(ConfigurationError, match="row 1 has 'm', which is not in the schema"):
+        run_locally(parallel_map(plain, schema="n int"), [{"n": 1}, {"m": 1}], schema="n int")
     with pytest.raises(ConfigurationError, match="must be what parallel_map"):
         run_locally(one, [])  # type: ignore[arg-type]
 
