@@ -37,14 +37,17 @@ def main(reuse: str, file: str) -> None:
         F.col("id").alias("seq"), F.concat(F.lit("k"), (F.col("id") % 10).cast("string")).alias("k")
     )
 
+    def mark(path: Path) -> None:
+        path.touch()
+
     @contextlib.asynccontextmanager
     async def counted() -> Any:
         import uuid  # noqa: PLC0415
 
         opened = Path(directory, f"{uuid.uuid4().hex}.opened")
-        opened.touch()
+        mark(opened)
         yield
-        opened.with_suffix(".closed").touch()
+        mark(opened.with_suffix(".closed"))
 
     directory = str(Path(file).parent)
 
