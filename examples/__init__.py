@@ -1,0 +1,1 @@
+"""Programs to copy. Nothing in the package imports them."""

@@ -1,0 +1,177 @@
+"""What is there, once more: from topics and files, to topics and files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import runpy
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from aioparallel.errors import CheckFailed, ConfigurationError
+from aioparallel.spark import parallel_map, repartition_by_key
+from aioparallel.spark.backfill import FromParquet, FromTopic, ToParquet, ToTopic, backfill
+from aioparallel.testing import LocalKafka
+from tests.load.topics import read_all
+from tests.spark.topics import Message, NewTopic, fill, numbered
+
+pytestmark = pytest.mark.spark
+PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "backfill.py"
+NOWHERE = "127.0.0.1:9"
+
+
+def parse(records: DataFrame) -> DataFrame:
+    """Numbers, with the key and the place of each."""
+    number = F.get_json_object(F.col("value").cast("string"), "$.n").cast("int").alias("n")
+    return records.select(F.col("key").cast("string").alias("key"), number, "topic", "partition", "offset")
+
+
+async def double(row: dict[str, Any]) -> dict[str, Any]:
+    """The handler."""
+    await asyncio.sleep(0.001)
+    return {**row, "value": json.dumps({"twice": 2 * row["n"]})}
+
+
+COLUMNS = "key string, n int, topic string, partition int, offset bigint, value string"
+doubled = parallel_map(double, schema=COLUMNS, key="key")
+
+
+@pytest.mark.real
+def test_a_range_of_offsets_to_parquet(
+    spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """Those between the offsets and no others; what exists is not written over."""
+    servers, raw = local_kafka.bootstrap_servers, new_topic(1)
+    fill(servers, raw, numbered(50))
+    part = FromTopic(raw, servers, {raw: {0: 10}}, {raw: {0: 30}})
+    backfill(spark, part, parse, doubled, to=ToParquet(tmp_path / "out"))
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted(row.n for row in rows) == list(range(10, 30))
+    assert all(json.loads(row.value) == {"twice": 2 * row.n} for row in rows)
+    with pytest.raises(Exception, match="already exists"):
+        backfill(spark, part, parse, to=ToParquet(tmp_path / "out"))
+    backfill(spark, part, parse, doubled, to=ToParquet(tmp_path / "out", "overwrite"))
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 20
+
+
+@pytest.mark.real
+def test_topic_to_topic(spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTopic) -> None:
+    """In the order of each key, in the partition of its number, with its place as headers. Times without any record
+    are an empty range."""
+    servers, raw, work = local_kafka.bootstrap_servers, new_topic(2), new_topic(2)
+    fill(servers, raw, numbered(100))
+    backfill(spark, FromTopic(raw, servers), parse, doubled, to=ToTopic(work, servers))
+    last: dict[bytes | None, int] = {}
+    for record in asyncio.run(read_all(servers, work)):
+        twice = json.loads(record.value or b"")["twice"]
+        assert last.get(record.key, -1) < twice
+        last[record.key] = twice
+        headers = dict(record.headers)
+        assert headers["src-topic"] == raw.encode()
+        assert headers["src-partition"] == str(record.partition).encode()
+    assert len(last) == 20
+    later = FromTopic(raw, servers, datetime(2100, 1, 1, tzinfo=UTC))
+    backfill(spark, later, parse, doubled, to=ToTopic(work, servers))
+    assert len(asyncio.run(read_all(servers, work))) == 100
+
+
+@pytest.mark.real
+def test_parquet_to_topic(spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTopic, tmp_path: Path) -> None:
+    """Ordered by a step, since files have no order."""
+    servers, work = local_kafka.bootstrap_servers, new_topic(3)
+    rows = spark.range(60).selectExpr("concat('k', id % 5) as key", "cast(id as int) as n")
+    rows.orderBy(F.desc("n")).write.parquet(str(tmp_path / "in"))
+
+    async def told(row: dict[str, Any]) -> dict[str, Any]:
+        return {"key": row["key"], "value": str(row["n"])}
+
+    by_key = parallel_map(told, schema="key string, value string", key="key")
+    steps = repartition_by_key("key", order_by="n"), by_key
+    backfill(spark, FromParquet(tmp_path / "in"), *steps, to=ToTopic(work, servers))
+    found: dict[bytes | None, list[int]] = {}
+    for record in asyncio.run(read_all(servers, work)):
+        found.setdefault(record.key, []).append(int(record.value or b""))
+    assert found == {f"k{key}".encode(): list(range(key, 60, 5)) for key in range(5)}
+
+
+@pytest.mark.real
+def test_what_is_missing_is_said_before(spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTopic) -> None:
+    """A topic that is not there is not created, and one with other partitions needs a word."""
+    servers, raw, narrow = local_kafka.bootstrap_servers, new_topic(2), new_topic(1)
+    fill(servers, raw, numbered(10))
+    with pytest.raises(CheckFailed, match="topic no-such-topic does not exist"):
+        backfill(spark, FromTopic(raw, servers), to=ToTopic("no-such-topic", servers))
+    with pytest.raises(CheckFailed, match=r"has 1 partitions and .* has 2"):
+        backfill(spark, FromTopic(raw, servers), to=ToTopic(narrow, servers))
+    backfill(spark, FromTopic(raw, servers), to=ToTopic(narrow, servers, same_partitions=False))
+    assert len(asyncio.run(read_all(servers, narrow))) == 10
+
+
+def test_what_does_not_fit_together(spark: SparkSession, tmp_path: Path) -> None:
+    """Each says what to do, before anything is read."""
+    here, files = ToParquet(tmp_path / "out"), FromParquet(tmp_path)
+    with pytest.raises(ConfigurationError, match="is a handler: give parallel_map"):
+        backfill(spark, files, double, to=here)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="must be a function from DataFrame"):
+        backfill(spark, files, "clean", to=here)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"must be FromTopic\(...\)"):
+        backfill(spark, "raw", to=here)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"must be ToTopic\(...\)"):
+        backfill(spark, files, to="out")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="must be one of 'error', 'append', 'overwrite'"):
+        backfill(spark, files, to=ToParquet("out", "replace"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="write to another directory"):
+        backfill(spark, files, to=ToParquet(f"file:{tmp_path}/", "overwrite"))
+    with pytest.raises(ConfigurationError, match="take another topic"):
+        backfill(spark, FromTopic(["a", "b"], NOWHERE), to=ToTopic("b", NOWHERE))
+    with pytest.raises(ConfigurationError, match="must name a directory"):
+        backfill(spark, FromParquet([]), to=here)
+    spark.range(3).write.parquet(str(tmp_path / "in"))
+    with pytest.raises(ConfigurationError, match="gave NoneType, and must give a DataFrame"):
+        backfill(spark, FromParquet(tmp_path / "in"), lambda frame: frame.show(), to=here)  # type: ignore[arg-type, return-value]
+    with pytest.raises(ConfigurationError, match="gave a stream"):
+        backfill(spark, FromParquet(tmp_path / "in"), lambda _: spark.readStream.format("rate").load(), to=here)
+
+
+def test_the_page(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its program, as it stands there. (Spark has its own idea of where it is, so the paths are made whole.)"""
+    (program,) = [
+        one for one in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "FromParquet" in one
+    ]
+    for name in ("flights", "late"):
+        program = program.replace(f'("{name}")', f'("{tmp_path / name}")')
+    exec(compile(program, "backfill", "exec"), {"__name__": "__main__"})
+    assert "84 late flights" in capsys.readouterr().out
+
+
+@pytest.mark.real
+def test_the_example(
+    spark: SparkSession,
+    local_kafka: LocalKafka,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """January's flights, by the time of their records."""
+    servers, raw = local_kafka.bootstrap_servers, new_topic(2)
+    months = [int(datetime(2013, month, 15, tzinfo=UTC).timestamp() * 1000) for month in (1, 2)]
+    flights = [
+        Message(b"N%d" % (n % 7), b'{"tailnum": "N%d", "dep_delay": %d}' % (n % 7, n), timestamp=month)
+        for month in months
+        for n in range(30)
+    ]
+    fill(servers, raw, [*flights, Message(None, b'{"dep_delay": 1}', timestamp=months[0])])
+    monkeypatch.setattr(sys, "argv", ["backfill.py", servers, raw, str(tmp_path / "january")])
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    assert "30 flights in" in capsys.readouterr().out
+    rows = spark.read.parquet(str(tmp_path / "january")).collect()
+    assert sum(row.is_late for row in rows) == 14
