@@ -1,11 +1,11 @@
-# `make demo`, `make bench` and `make test` set up what they need by themselves and are quick the second time.
+# `make demo`, `make pipeline`, `make bench` and `make test` set up what they need by themselves and are quick the second time.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo bench test spark-jars lint format unit unit-newer spark-newer explore chaos load-memory load-hot load-partitions load-brokers load-failures load-map load-spark clean
+.PHONY: help demo pipeline bench test spark-jars lint format unit unit-newer spark-newer explore chaos load-memory load-hot load-partitions load-brokers load-failures load-map load-spark clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -19,16 +19,25 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml
 	$(PIP) --editable '.[demo]'
 	@touch $@
 
+$(VENV)/.pipeline: $(VENV)/bin/python pyproject.toml
+	$(PIP) --editable '.[demo,spark]'
+	@touch $@
+
 $(VENV)/.bench: $(VENV)/bin/python pyproject.toml
 	$(PIP) --editable '.[bench]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 	$(PIP) --editable '.[dev]'
-	@touch $@ $(VENV)/.demo $(VENV)/.bench
+	@touch $@ $(VENV)/.demo $(VENV)/.pipeline $(VENV)/.bench
 
 demo: $(VENV)/.demo  ## enrich 20,000 real flights over HTTP: plain loop against aioparallel
 	$(BIN)/aioparallel demo $(ARGS)
+
+pipeline: $(VENV)/.pipeline  ## 336,776 flights: Kafka, Spark, aioparallel, Spark, a plot (5 minutes; ARGS="--flights 20000")
+	@$(BIN)/python -m aioparallel.jvm kafka --directory
+	@$(BIN)/python -m aioparallel.jvm --directory
+	$(BIN)/python -m examples.flights_pipeline $(ARGS)
 
 bench: $(VENV)/.bench  ## measure aioparallel and its peers (an hour; ARGS=--quick: 2 minutes)
 	$(BIN)/aioparallel bench $(ARGS)

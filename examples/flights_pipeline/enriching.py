@@ -1,0 +1,78 @@
+"""Topic work to topic enriched: one HTTP call for each flight, many at once, those of an aircraft in their order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Final
+
+import aiohttp
+from yarl import URL
+
+from aioparallel import FailurePolicy, Ordering, Outgoing, ParallelConsumer, Record, RetryPolicy, resource
+from aioparallel.cli.demo.flights import compact
+from aioparallel.cli.demo.progress import Meter
+from examples.flights_pipeline.settings import ENRICHED, WORK
+
+__all__ = ["enrich_all", "weather_handler"]
+
+_CONCURRENCY: Final = 300
+_LOOKS: Final = 0.5
+"""Seconds between two looks at the statistics."""
+_WEATHER: Final = ("temp", "precip", "visib", "wind_speed")
+_HERE_OR_NOT: Final = (200, 404)  # 404: the aircraft is not known, the weather is
+
+
+async def enrich_all(servers: str, service: str, meter: Meter) -> None:
+    """Run until the end of topic ``work``. Raises what a flight fails with for the fifth time."""
+    consumer = ParallelConsumer(
+        WORK,
+        bootstrap_servers=servers,
+        group_id="enrich",
+        ordering=Ordering.KEY,
+        max_concurrency=_CONCURRENCY,
+        handler_timeout=30.0,
+        failures=FailurePolicy(retry=RetryPolicy(max_attempts=5)),
+        resources={"http": _http},
+        until="end",
+    )
+    async with consumer:
+        running = asyncio.create_task(consumer.run(weather_handler(service)))
+        try:
+            while not running.done():
+                await asyncio.wait([running], timeout=_LOOKS)
+                with contextlib.suppress(Exception):  # before there are any
+                    stats = consumer.stats()
+                    meter.show(stats.succeeded, f"{stats.in_flight} in flight")
+        finally:
+            consumer.stop()
+            await running
+
+
+def _http() -> AbstractAsyncContextManager[aiohttp.ClientSession]:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=_CONCURRENCY), cookie_jar=aiohttp.DummyCookieJar()
+    )
+
+
+def weather_handler(service: str) -> Callable[[Record], Awaitable[Outgoing]]:
+    """The handler, for the service at this address."""
+    return partial(_enrich, service)
+
+
+async def _enrich(service: str, record: Record) -> Outgoing:
+    """The flight with the weather at its departure, under the same key and with the same headers."""
+    flight = json.loads(record.value or b"{}")
+    path = f"{flight.get('tailnum', 'NA')}/{flight['origin']}/{flight['dest']}/{flight['time_hour']}"
+    # The service keeps a log of who asks. Encoded already: looking for what to encode takes longer than the request.
+    url = URL(f"{service}/flights/{path}?partition={record.partition}&offset={record.offset}&run=0", encoded=True)
+    async with resource("http", aiohttp.ClientSession).get(url) as answer:
+        if answer.status not in _HERE_OR_NOT:
+            answer.raise_for_status()
+        weather = json.loads(await answer.read())["weather"]
+    flight["weather"] = weather and {name: weather[name] for name in _WEATHER}
+    return Outgoing(ENRICHED, compact(flight), key=record.key, headers=record.headers)

@@ -1,0 +1,73 @@
+"""Names and places."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aioparallel.cli.demo.flights import FLIGHTS, data_directory
+from aioparallel.cli.demo.settings import within
+
+__all__ = ["ENRICHED", "PARTITIONS", "PROJECT", "RAW", "WORK", "Settings"]
+
+RAW: Final = "raw"
+WORK: Final = "work"
+ENRICHED: Final = "enriched"
+PARTITIONS: Final = 4
+"""Of each topic: the same number in all of them, so that a key keeps the number of its partition."""
+
+PROJECT: Final = Path(__file__).parent
+"""Where the declared pipeline is."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of the command, and where its files go. Raises ConfigurationError, which names the option."""
+
+    output: Path
+    flights: int = FLIGHTS
+    keep: bool = False
+
+    def __post_init__(self) -> None:
+        within("--flights", self.flights, 1, FLIGHTS)
+
+    @property
+    def project(self) -> Path:
+        """The declared pipeline as it is run: with the storage of this run in it."""
+        return self.output / "project"
+
+    @property
+    def storage(self) -> Path:
+        """Where the declared pipeline has its checkpoints."""
+        return self.output / "storage"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Of its one flow: Spark names it by sink and flow."""
+        return self.storage / "_checkpoints" / WORK / "to_work" / "0"
+
+    @property
+    def logs(self) -> Path:
+        """What the other processes write."""
+        return self.output / "logs"
+
+    @property
+    def delays(self) -> Path:
+        """The result, Parquet: a row for each carrier and weather."""
+        return self.output / "delays.parquet"
+
+    @property
+    def missing(self) -> Path:
+        """The raw flights of each carrier that did not come through, Parquet: those that were cancelled."""
+        return self.output / "missing.parquet"
+
+    @property
+    def picture(self) -> Path:
+        """The plot."""
+        return self.output / "delays.png"
+
+    @property
+    def airlines(self) -> Path:
+        """Names of carriers, a CSV file."""
+        return data_directory() / "airlines.csv"

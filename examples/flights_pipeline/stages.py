@@ -1,0 +1,114 @@
+"""The order of events: a broker, then each stage to its end, with a line about how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Console
+
+from aioparallel.cli.demo.process import Child
+from aioparallel.cli.demo.progress import Meter, metering
+from aioparallel.spark.logs import survey
+from aioparallel.testing.local_kafka import LocalKafka
+from examples.flights_pipeline.declared import run_declared
+from examples.flights_pipeline.enriching import enrich_all
+from examples.flights_pipeline.filling import fill
+from examples.flights_pipeline.programs import run_program
+from examples.flights_pipeline.settings import ENRICHED, PARTITIONS, RAW, WORK, Settings
+
+__all__ = ["Counts", "Stages", "clear"]
+
+_ANSWER: Final = 30.0
+"""Seconds for an answer of the broker."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the last stage has found in topic ``enriched``."""
+
+    records: int
+    flights: int
+    overtaken: int
+    """Flights that stand before an earlier one of the same aircraft."""
+
+    @property
+    def duplicates(self) -> int:
+        """Records beyond the first of each flight."""
+        return self.records - self.flights
+
+
+def clear(settings: Settings) -> None:
+    """Remove what an earlier run wrote, and nothing else. Its checkpoints too: they speak of topics that are gone."""
+    mine = (settings.project, settings.storage, settings.logs, settings.delays, settings.missing)
+    for path in mine:
+        shutil.rmtree(path, ignore_errors=True)
+    settings.picture.unlink(missing_ok=True)
+    settings.logs.mkdir(parents=True)
+
+
+class Stages:
+    """All of them, on a broker that runs."""
+
+    def __init__(self, settings: Settings, kafka: LocalKafka, console: Console) -> None:
+        self._settings = settings
+        self._kafka = kafka
+        self._servers = kafka.bootstrap_servers
+        self._console = console
+
+    async def run(self) -> Counts:
+        """From the file to Parquet. Raises AioparallelError, and what a handler fails with."""
+        count = self._settings.flights
+        for topic in (RAW, WORK, ENRICHED):
+            await self._kafka.create_topic(topic, PARTITIONS)
+        with self._stage("1 fill topic raw", count) as meter:
+            await fill(self._servers, RAW, count, meter)
+        with self._stage("2 Spark: raw to work", count) as meter:
+            await run_declared(self._settings, self._servers, meter)
+        with self._stage("3 aioparallel: enrich", await self._size(WORK)) as meter:
+            async with self._service() as service:
+                await enrich_all(self._servers, service, meter)
+        with self._stage("4 Spark: totals", await self._size(ENRICHED)) as meter:
+            return await self._totals(meter)
+
+    async def _totals(self, meter: Meter) -> Counts:
+        found: list[Counts] = []
+
+        def hear(line: str) -> None:
+            if line.startswith('{"records"'):
+                found.append(Counts(**json.loads(line)))
+                meter.show(found[0].records, "")
+
+        module = "examples.flights_pipeline.totals"
+        paths = (str(path.absolute()) for path in (self._settings.delays, self._settings.missing))
+        command = [sys.executable, "-m", module, self._servers, *paths]
+        await run_program("the job that adds up", command, self._settings.logs / "totals.log", hear)
+        return found[0]
+
+    async def _size(self, topic: str) -> int:
+        """Records in a topic that nobody has removed anything from."""
+        logs = await asyncio.to_thread(survey, self._servers, [topic], timeout=_ANSWER)
+        return sum(log.end for log in logs[topic].values())
+
+    @asynccontextmanager
+    async def _service(self) -> AsyncIterator[str]:
+        """The demo's weather service, a process of its own: answers after 5 to 30 ms; yields its address."""
+        logs = self._settings.logs
+        module, events = "aioparallel.cli.demo.service", str(logs / "service.events")
+        async with Child("HTTP service", module, events, "2013", log=logs / "service.log") as service:
+            yield f"http://127.0.0.1:{await service.announced()}"
+
+    @contextmanager
+    def _stage(self, title: str, total: int) -> Iterator[Meter]:
+        began = time.monotonic()
+        with metering(self._console, title, total) as meter:
+            yield meter
+        seconds = time.monotonic() - began
+        self._console.print(f"{title}: {seconds:.1f} s, {total / seconds:,.0f} records/s", highlight=False)
