@@ -6,7 +6,7 @@ too and its data directory must go. The dying process cannot be trusted with tha
 1. The guard is started with the read end of a pipe as its standard input, in a session of its own, where a
    Ctrl-C in the terminal or a signal to the caller's process group does not reach it.
 2. The broker is the guard's child. The guard owns its process id: nobody else can reap it, so the id cannot
-   come to mean another process.
+   come to mean another process. It leads a process group, which ends with it: Spark's commands are families.
 3. The kernel closes the pipe when the caller ends, however it ends. The guard reads end-of-file, kills its
    child, removes the directory and exits. A forked child of the caller may hold the pipe open for longer, so
    the guard also looks once a second whether the caller is still its parent.
@@ -91,13 +91,15 @@ class Guard:
                 stdout=output,
                 stderr=output,
                 cwd=self._directory,
+                process_group=0,
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has one thread
             )
         return self._child.pid
 
     def _clean_up(self) -> None:
         if self._child is not None:
-            self._child.kill()
+            if self._child.poll() is None:  # not reaped, so its group cannot be somebody else's
+                os.killpg(self._child.pid, signal.SIGKILL)
             self._child.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,7 +35,7 @@ async def run_program(title: str, command: Sequence[str], log: Path, hear: Calla
         guarded.run(["env", *_environment(), *command], log)
         await _until_ended(title, guarded, log, hear)
     finally:
-        _end(guarded)
+        guarded.close()  # with all that it has started
 
 
 def _environment() -> list[str]:
@@ -81,11 +79,3 @@ def _last_words(log: Path, count: int = 12) -> str:
     """Without Java's stack traces."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return "\n".join([line for line in lines if not line.startswith(("\tat ", "\t..."))][-count:])
-
-
-def _end(guarded: GuardedProcess) -> None:
-    """The guard ends its child; a program of Spark is a family of them, all in the guard's group."""
-    if guarded.pid is not None and guarded.exit_code() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(os.getpgid(guarded.pid), signal.SIGKILL)
-    guarded.close()

@@ -187,6 +187,19 @@ def test_a_dead_guard_is_an_error(guarded: GuardedProcess) -> None:
     assert not guarded.directory.exists()
 
 
+def test_the_family_of_the_command_goes_too(guarded: GuardedProcess) -> None:
+    """What the command has started ends with it: a JVM below a script below a JVM would stay."""
+    program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    guarded.run([sys.executable, "-c", program], guarded.directory / "log")
+    assert guarded.pid is not None
+    command = psutil.Process(guarded.pid)
+    assert eventually(lambda: bool(command.children()))
+    (below,) = command.children()
+    guarded.close()
+    assert eventually(lambda: gone(below))
+    assert gone(command)
+
+
 def test_close_removes_all_and_may_be_repeated(guarded: GuardedProcess) -> None:
     """After close nothing runs, the directory is gone, and a further command is refused."""
     guarded.run([sys.executable, "-c", "import time; time.sleep(600)"], guarded.directory / "log")
