@@ -145,6 +145,7 @@ class Flow(Generic[T, R]):
     def __init__(self, work: Work[T, R], *, on_ready: Callable[[], None], on_room: Callable[[], None]) -> None:
         handling = work.handling
         self._on_error = work.on_error
+        self._advice = work.advice
         self._on_ready = on_ready
         self._on_room = on_room
         self._key = handling.order_by
@@ -355,7 +356,7 @@ class Flow(Generic[T, R]):
         else:
             if attempts:  # else it was the key function, and a note says so
                 times = f"{attempts} attempt{'s' if attempts > 1 else ''}"
-                more = 'on_error="emit" or "skip" goes on without it'
+                more = self._advice
                 _note(error, f"{record.place} failed for good after {times}; {more}")
             self._fail(error)
 

@@ -40,6 +40,8 @@ class Work(Generic[T, R]):
     """Outcomes in the order of the items, not as they end."""
     label: Label | None = None
     """Names an item, with its index, in messages; None: "item 17"."""
+    advice: str = 'on_error="emit" or "skip" goes on without it'
+    """What is said to whoever is told that an item has ended it all."""
 
     def __post_init__(self) -> None:
         if isinstance(self.handler, Mapping):

@@ -7,7 +7,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 from pyspark.sql import Column
@@ -29,6 +29,7 @@ from aioparallel.spark.task import Shipment, check_returns, partition_number
 __all__ = ["AsyncColumn", "async_udf"]
 
 OnError = Literal["raise", "emit", "null"]
+_ADVICE: Final = 'on_error="emit" or "null" goes on without it'
 Arguments = tuple[Any, ...]
 
 
@@ -85,7 +86,12 @@ def async_udf(
         )
         # An error is an outcome here, and what it becomes is decided beside its column.
         work: Work[Arguments, object] = Work(
-            _Spread(function), handling, retry=retry, on_error="raise" if on_error == "raise" else "emit", in_order=True
+            _Spread(function),
+            handling,
+            retry=retry,
+            on_error="raise" if on_error == "raise" else "emit",
+            in_order=True,
+            advice=_ADVICE,
         )
         return AsyncColumn(function, work, kind, on_error, tasks)
 

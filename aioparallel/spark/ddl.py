@@ -46,6 +46,8 @@ _KNOWN: Final = (
     "boolean, tinyint, smallint, int, bigint, float, double, decimal(p, s), string, binary, date, timestamp, "
     "timestamp_ntz, array<...>, map<..., ...> and struct<...>"
 )
+_COLUMNS: Final = 'columns and their types, as in "tailnum string, delay int"'
+_TYPE: Final = 'a type, as in "string" or "struct<status int, body string>"'
 _TOKEN: Final = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|\w+|[<>(),:])")
 
 
@@ -58,7 +60,7 @@ class _Unreadable(Exception):
 
 def read_fields(option: str, text: str) -> types.StructType:
     """Columns: ``name type, name type, ...``. Raises ConfigurationError, naming the ``option``."""
-    return _read(option, text, lambda reader: types.StructType(reader.fields(None)))
+    return _read(option, text, _COLUMNS, lambda reader: types.StructType(reader.fields(None)))
 
 
 def read_type(option: str, text: str) -> types.DataType:
@@ -69,17 +71,16 @@ def read_type(option: str, text: str) -> types.DataType:
             return reader.type()
         return types.StructType(reader.fields(None))
 
-    return _read(option, text, read)
+    return _read(option, text, _TYPE, read)
 
 
-def _read(option: str, text: str, read: Callable[[_Reader], _T]) -> _T:
+def _read(option: str, text: str, wanted: str, read: Callable[[_Reader], _T]) -> _T:
     try:
         reader = _Reader(text)
         given = read(reader)
         reader.expect_end()
     except _Unreadable as error:
-        allowed = 'must be columns and their types, as in "tailnum string, delay int": '
-        raise ConfigurationError(option, text, f"{allowed}{error}") from None
+        raise ConfigurationError(option, text, f"must be {wanted}: {error}") from None
     return given
 
 

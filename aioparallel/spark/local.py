@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from aioparallel.errors import ConfigurationError
 from aioparallel.spark.column import AsyncColumn
 from aioparallel.spark.operator import Operator
-from aioparallel.spark.rows import columns_of
+from aioparallel.spark.rows import columns_of, values_of
 
 __all__ = ["run_locally"]
 
@@ -42,9 +42,13 @@ def run_locally(
         raise ConfigurationError(
             "tried", given, "must be what parallel_map() or async_udf() of aioparallel.spark gives"
         )
+    if hasattr(rows, "mapInArrow"):
+        raise ConfigurationError("rows", rows, "must be dicts: of a DataFrame, [row.asDict() for row in df.collect()]")
     table = _table([dict(row) for row in rows], None if schema is None else columns_of("schema", schema))
-    output = given.on_executor(from_arrow_schema(table.schema))(table.to_batches(_BATCH))
-    return [row for batch in output for row in batch.to_pylist()]
+    columns = from_arrow_schema(table.schema)
+    given.check(columns)
+    output = given.on_executor(columns)(table.to_batches(_BATCH))
+    return [row for batch in output for row in values_of(batch)]
 
 
 def _table(rows: list[dict[str, Any]], schema: StructType | None) -> pa.Table:
@@ -62,4 +66,4 @@ def _column(column: AsyncColumn, rows: Iterable[Any]) -> list[Any]:
     while batch := list(islice(source, _BATCH)):
         arrays = [pa.array(values) for values in zip(*batch, strict=True)]
         batches.append(arrays[0] if len(arrays) == 1 else tuple(arrays))
-    return [value for array in column.on_executor()(iter(batches)) for value in array.to_pylist()]
+    return [value for array in column.on_executor()(iter(batches)) for value in values_of(array)]

@@ -104,7 +104,19 @@ class Operator:
 
     def __call__(self, df: DataFrame) -> DataFrame:
         """The rows after the handler. Raises ConfigurationError where ``df`` has no column that the key needs."""
+        if not hasattr(df, "mapInArrow"):
+            raise ConfigurationError(
+                "df",
+                df,
+                "must be a DataFrame: df.transform(parallel_map(handler, ...)); for groups, see key",
+            )
         given = df.schema
+        self.check(given)
+        tell_of_limits(f"parallel_map({self._name})", self._shipment.work.handling.max_concurrency, self._tasks)
+        return df.mapInArrow(self.on_executor(given), self.output(given))
+
+    def check(self, given: StructType) -> None:
+        """Raises ConfigurationError for columns that it cannot run on."""
         names = given.fieldNames()
         if not names:
             raise ConfigurationError("df", "no columns", "has nothing that a handler could get")
@@ -113,8 +125,6 @@ class Operator:
         if missing := [name for name in self._keys if name not in given.fieldNames()]:
             raise ConfigurationError("key", missing[0], f"is no column; there are {', '.join(given.fieldNames())}")
         check_hashable(given, self._keys)
-        tell_of_limits(f"parallel_map({self._name})", self._shipment.work.handling.max_concurrency, self._tasks)
-        return df.mapInArrow(self.on_executor(given), self.output(given))
 
     def output(self, given: StructType) -> StructType:
         """The columns that come out where ``given`` go in."""

@@ -13,7 +13,7 @@ from aioparallel.errors import ConfigurationError
 from aioparallel.spark.builders import StructBuilder
 from aioparallel.spark.ddl import read_fields, read_type
 
-__all__ = ["Input", "RowBuilder", "arguments_of", "columns_of", "rows_of", "type_of"]
+__all__ = ["Input", "RowBuilder", "arguments_of", "columns_of", "rows_of", "type_of", "values_of"]
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> Input[pa.RecordBatch]:
     return Input(
         batches,
         lambda batch: (batch.num_rows, batch.nbytes),
-        lambda batch, first, count: _in_utc(batch.slice(first, count)).to_pylist(),
+        lambda batch, first, count: values_of(_in_utc(batch.slice(first, count))),
     )
 
 
@@ -95,13 +95,27 @@ def arguments_of(arrays: Iterable[Any]) -> Input[Any]:
         return given if isinstance(given, tuple) else (given,)
 
     def arguments(given: Any, first: int, count: int) -> list[tuple[Any, ...]]:
-        lists = [_array_in_utc(column.slice(first, count)).to_pylist() for column in columns(given)]
+        lists = [values_of(_array_in_utc(column.slice(first, count))) for column in columns(given)]
         return list(zip(*lists, strict=True))
 
     def size(given: Any) -> tuple[int, int]:
         return len(columns(given)[0]), sum(column.nbytes for column in columns(given))
 
     return Input(arrays, size, arguments)
+
+
+def values_of(given: Any) -> list[Any]:
+    """Rows of a batch, or values of an array. Maps are dicts; pairs, where a key cannot be one of a dict's."""
+    kinds = given.schema.types if isinstance(given, pa.RecordBatch) else [given.type]
+    strict = not any(map(_has_nested_keys, kinds))
+    values: list[Any] = given.to_pylist(maps_as_pydicts="strict" if strict else None)
+    return values
+
+
+def _has_nested_keys(kind: Any) -> bool:
+    if pa.types.is_map(kind):
+        return pa.types.is_nested(kind.key_type) or _has_nested_keys(kind.item_type)
+    return any(_has_nested_keys(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:

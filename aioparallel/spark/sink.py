@@ -13,7 +13,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -41,6 +41,8 @@ from aioparallel.spark.values import Row, fresh
 __all__ = ["AioparallelDataSource", "SinkRow", "Written", "register_sink"]
 
 logger = logging.getLogger(__name__)
+
+_ADVICE: Final = 'the option on_error="skip" goes on without it'
 
 
 def register_sink(spark: SparkSession) -> None:
@@ -145,7 +147,7 @@ class _Plan:
             resources=given.resources(),
         )
         retry = DEFAULT_RETRY if attempts is None else RetryPolicy(max_attempts=attempts)
-        work = Work(handler, handling, retry=retry, on_error="skip" if on_error == "skip" else "raise")
+        work = Work(handler, handling, retry=retry, on_error="skip" if on_error == "skip" else "raise", advice=_ADVICE)
         tell_of_limits(f"sink {given.text('handler', '')}", per_task, given.count("tasks"))
         if not identity and {"topic", "partition", "offset"} <= set(schema.fieldNames()):
             identity = ("topic", "partition", "offset")

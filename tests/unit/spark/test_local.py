@@ -220,7 +220,7 @@ def test_types_go_both_ways() -> None:
         "x": decimal.Decimal("1.50"),
         "b": b"bytes",
         "a": [1, None],
-        "m": [("k", 1.5)],
+        "m": {"k": 1.5},
         "s": {"y": "z"},
         "none": None,
     }
@@ -671,6 +671,7 @@ def test_a_call_that_fails_ends_it_all() -> None:
     with pytest.raises(HandlerTimeout) as caught:
         run_locally(hangs, [1])
     assert "row 0 of partition 0" in caught.value.__notes__[0]
+    assert 'on_error="emit" or "null" goes on without it' in caught.value.__notes__[0]
 
 
 def test_calls_of_a_key() -> None:
@@ -719,6 +720,12 @@ def test_mistakes_of_columns() -> None:
         async_udf(returns="int", key="text")(with_default)("n")
     with pytest.raises(ConfigurationError, match="row 1 has 'm', which is not in the schema"):
         run_locally(parallel_map(plain, schema="n int"), [{"n": 1}, {"m": 1}], schema="n int")
+    with pytest.raises(ConfigurationError, match="key='zz': is no column; there are n"):
+        run_locally(parallel_map(plain, schema="n int", key="zz"), [{"n": 1}])
+    with pytest.raises(ConfigurationError, match='must be a type, as in "string"'):
+        async_udf(returns="strin")
+    with pytest.raises(ConfigurationError, match=r"must be a DataFrame: df.transform"):
+        parallel_map(plain, schema="n int")([])  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="must be what parallel_map"):
         run_locally(one, [])  # type: ignore[arg-type]
 
