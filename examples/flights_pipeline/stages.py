@@ -16,6 +16,7 @@ from rich.console import Console
 
 from aioparallel.cli.demo.process import Child
 from aioparallel.cli.demo.progress import Meter, metering
+from aioparallel.errors import ConfigurationError
 from aioparallel.spark.logs import survey
 from aioparallel.testing.local_kafka import LocalKafka
 from examples.flights_pipeline.declared import run_declared
@@ -26,6 +27,8 @@ from examples.flights_pipeline.settings import ENRICHED, PARTITIONS, RAW, WORK, 
 
 __all__ = ["Counts", "Stages", "clear"]
 
+_MARK: Final = ".flights-pipeline"
+"""A file that says whose directory it is in."""
 _ANSWER: Final = 30.0
 """Seconds for an answer of the broker."""
 
@@ -46,12 +49,18 @@ class Counts:
 
 
 def clear(settings: Settings) -> None:
-    """Remove what an earlier run wrote, and nothing else. Its checkpoints too: they speak of topics that are gone."""
-    mine = (settings.project, settings.storage, settings.logs, settings.delays, settings.missing)
-    for path in mine:
-        shutil.rmtree(path, ignore_errors=True)
-    settings.picture.unlink(missing_ok=True)
+    """Remove what an earlier run wrote. Its checkpoints too: they speak of topics that are gone.
+
+    Raises ConfigurationError for a directory with files that are not of an earlier run: it may be anybody's.
+    """
+    output, mark = settings.output, settings.output / _MARK
+    if output.exists() and any(output.iterdir()) and not mark.exists():
+        raise ConfigurationError(
+            "--output", str(output), "is not empty, and not of an earlier run: name another directory"
+        )
+    shutil.rmtree(output, ignore_errors=True)
     settings.logs.mkdir(parents=True)
+    mark.touch()
 
 
 class Stages:

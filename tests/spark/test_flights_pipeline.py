@@ -18,6 +18,7 @@ from aioparallel.errors import ConfigurationError
 from examples.flights_pipeline.__main__ import compare
 from examples.flights_pipeline.comparing import Difference, differences, expected_totals
 from examples.flights_pipeline.settings import Settings
+from examples.flights_pipeline.stages import clear
 from examples.flights_pipeline.totals import delays, found, missing, once, overtaken
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +57,13 @@ def test_the_whole_way(tmp_path: Path) -> None:
     assert (output / "delays.png").read_bytes().startswith(b"\x89PNG")
     written = pd.read_parquet(output / "delays.parquet")
     assert written["flights"].sum() == 2_978
-    assert sorted(path.name for path in output.iterdir()) == ["delays.parquet", "delays.png", "logs", "missing.parquet"]
+    assert {path.name for path in output.iterdir()} == {
+        ".flights-pipeline",
+        "delays.parquet",
+        "delays.png",
+        "logs",
+        "missing.parquet",
+    }
     assert left_behind(output) == []
 
 
@@ -136,6 +143,19 @@ def test_what_overtakes_is_counted(spark: SparkSession) -> None:
     right = [row(b"a", 0, 5), row(b"b", 1, 4), row(b"a", 2, 9), row(b"a", 3, 5), row(b"a", 4, 9)]
     assert overtaken(found(spark.createDataFrame(right, SCHEMA))) == 0
     assert overtaken(found(spark.createDataFrame([*right, row(b"b", 5, 3), row(b"a", 6, 10)], SCHEMA))) == 1
+
+
+def test_only_its_own_directory_is_cleared(tmp_path: Path) -> None:
+    """What an earlier run left is removed; a directory with anything else in it is refused."""
+    settings = Settings(tmp_path / "out")
+    clear(settings)
+    settings.storage.mkdir()
+    clear(settings)
+    assert not settings.storage.exists()
+    (tmp_path / "mine").touch()
+    with pytest.raises(ConfigurationError, match="name another directory"):
+        clear(Settings(tmp_path))
+    assert (tmp_path / "mine").exists()
 
 
 def test_options(tmp_path: Path) -> None:
