@@ -78,7 +78,7 @@ def test_topics_and_progress(spark: SparkSession, local_kafka: LocalKafka, tmp_p
         {"trace", "src-topic", "src-partition", "src-offset"} <= dict(record.headers).keys() for record in written
     )
     frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
-    run("ProgressListener(", SERVERS=servers, CHECKPOINT=str(tmp_path / "other"), spark=spark, frame=frame)
+    run("with ProgressListener(", SERVERS=servers, CHECKPOINT=str(tmp_path / "other"), spark=spark, frame=frame)
     for query in spark.streams.active:
         query.stop()
 

@@ -320,13 +320,13 @@ def test_left_early() -> None:
     output: Any = operator.on_executor(StructType([]))(batches())
     next(output)
     output.close()
-    then, read_then = started, read
+    then = started
     for thread in threading.enumerate():
         if thread.name == "aioparallel-reading":
             thread.join(10)
             assert not thread.is_alive()
-    assert (started, read) == (then, read_then)
-    assert read < 10
+    assert started == then
+    assert read < 10  # of 1,000; the thread may have been reading when its flow was closed
 
 
 def test_large_values_come_in_small_batches() -> None:
