@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
+from aioparallel.engine.loop_thread import LoopThread
 from aioparallel.testing.memory import InMemoryBroker
 from tests.unit.virtual_time import VirtualLoop
 
@@ -22,3 +23,11 @@ def broker() -> InMemoryBroker:
     broker = InMemoryBroker()
     broker.create_topic("t", 1)
     return broker
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    """Of its own, so that it may die."""
+    thread = LoopThread()
+    yield thread
+    thread.close()

@@ -1,42 +1,28 @@
-"""The operator and the column through run_locally: all but Spark itself."""
+"""The operator through run_locally: all but Spark itself."""
 
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
-import datetime
-import decimal
 import logging
-import pickle
 import threading
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark import cloudpickle
-from pyspark.sql import Row as SparkRow
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from aioparallel.engine.flow import Outcome
-from aioparallel.errors import ConfigurationError, HandlerTimeout, InvalidOutput, RetryLater
+from aioparallel.errors import ConfigurationError, InvalidOutput, RetryLater
 from aioparallel.policies import RetryPolicy
 from aioparallel.resources import resource
-from aioparallel.spark import async_udf, parallel_map, run_locally
+from aioparallel.spark import parallel_map, run_locally
 from aioparallel.spark.results import Results
 from aioparallel.spark.values import Row
+from tests.unit.spark.tried import double, numbers, plain, yields
 
 QUICKLY = RetryPolicy(max_attempts=2, first_delay=0.001)
-
-
-async def double(row: Row) -> Row:
-    return {"n": row["n"], "twice": 2 * row["n"]}
-
-
-def numbers(count: int) -> list[Row]:
-    return [{"n": n, "k": f"k{n % 7}"} for n in range(count)]
 
 
 def test_each_row_once() -> None:
@@ -152,103 +138,6 @@ def test_rows_left_out(caplog: pytest.LogCaptureFixture) -> None:
     )
 
 
-class Named(NamedTuple):
-    n: int
-    twice: int
-
-
-@dataclass
-class Data:
-    n: int
-    twice: int
-
-
-@pytest.mark.parametrize("made", [dict, SparkRow, Named, Data])
-def test_what_a_handler_may_return(made: Any) -> None:
-    """Whatever has fields by name."""
-
-    async def give(row: Row) -> Any:
-        return made(n=row["n"], twice=0)
-
-    assert run_locally(parallel_map(give, schema="twice int, n bigint"), numbers(1)) == [{"twice": 0, "n": 0}]
-
-
-@pytest.mark.parametrize(
-    ("value", "wrong"),
-    [
-        ({"n": 1}, "it has no 'm' (None is null); it has 'n'"),
-        ({"n": 1, "m": None, "o": 1}, "it has 'o', which is not declared; declared are 'n', 'm'"),
-        ({"n": None, "m": None}, "n is null, and is declared NOT NULL"),
-        ({"n": "x", "m": None}, "n is 'x' (str); bigint wants a whole number"),
-        ({"n": 2**70, "m": None}, "which is no bigint"),
-        ({"n": 1, "m": {"a": 1, "b": 2}}, "m has 'b', which is not declared; declared are 'a'"),
-        ({"n": 1, "m": {"a": 2**40}}, "m.a is 1099511627776 (int), which is no int"),
-        (
-            None,
-            "it is None, which is no row",
-        ),
-        ((1, None), "it is no row: a dict"),
-        ("text", "it is no row: a dict"),
-    ],
-)
-@pytest.mark.parametrize("on_error", ["raise", "emit"])
-def test_what_does_not_fit(value: Any, wrong: str, on_error: Any) -> None:
-    """Is named with its row and column; the others beside it come through."""
-
-    async def give(row: Row) -> Any:
-        return value if row["n"] == 5 else {"n": row["n"], "m": {"a": 1}}
-
-    operator = parallel_map(give, schema="n bigint not null, m struct<a: int>", key="n", on_error=on_error)
-    if on_error == "raise":
-        with pytest.raises(InvalidOutput) as caught:
-            run_locally(operator, numbers(10))
-        said = str(caught.value)
-    else:
-        given = run_locally(operator, numbers(10))
-        assert [row["row"]["n"] for row in given if row["error"] is not None] == [5]
-        assert sum(row["error"] is None for row in given) == 9
-        said = next(row["error"] for row in given if row["error"] is not None)
-    assert wrong in said
-    assert "row 5 of partition 0 (n=5)" in said
-
-
-def test_types_go_both_ways() -> None:
-    """What Spark has types for arrives as Python's own, and leaves as it came."""
-    row = {
-        "t": datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC),
-        "d": datetime.date(2026, 1, 2),
-        "x": decimal.Decimal("1.50"),
-        "b": b"bytes",
-        "a": [1, None],
-        "m": {"k": 1.5},
-        "s": {"y": "z"},
-        "none": None,
-    }
-    ddl = (
-        "t timestamp, d date, x decimal(5, 2), b binary, a array<int>, m map<string, double>, s struct<y: string>, "
-        "none string"
-    )
-
-    async def same(row: Row) -> Row:
-        return row
-
-    assert run_locally(parallel_map(same, schema=ddl), [row], schema=ddl) == [row]
-    some = parallel_map(same, schema="a int, b int", in_order=True)
-    assert run_locally(some, [{"a": 1}, {"b": 2}]) == [{"a": 1, "b": None}, {"a": None, "b": 2}]
-    emitted = parallel_map(same, schema="n int", on_error="emit", retry=None)
-    assert run_locally(emitted, [row], schema=ddl)[0]["row"] == row
-
-
-def test_names_of_columns_and_of_what_is_sent() -> None:
-    """A column is called like its function; a function of a module is sent by its name, as others are."""
-    from tests.unit.spark import columns  # noqa: PLC0415
-
-    assert columns.counted.on_executor().__name__ == "counted"
-    assert run_locally(columns.counted, [1, 2]) == [1, 2]
-    sent = pickle.loads(cloudpickle.dumps(columns.counted._work.handler))  # type: ignore[no-untyped-call]
-    assert sent._function is columns.counted.function
-
-
 opened = 0
 
 
@@ -339,63 +228,6 @@ def test_large_values_come_in_small_batches() -> None:
     sizes = [batch.num_rows for batch in run(iter([pa.RecordBatch.from_pylist(numbers(200))]))]
     assert sum(sizes) == 200
     assert max(sizes[1:]) <= 8
-
-
-UTC = datetime.UTC
-NAIVE = datetime.datetime(2026, 1, 1, 5)  # noqa: DTZ001 - on purpose
-
-
-@pytest.mark.parametrize(
-    ("ddl", "value", "wrong"),
-    [
-        ("int", 1.5, "is 1.5 (float); int wants a whole number"),
-        ("int", 1.0, "int wants a whole number"),
-        ("int", True, "int wants a whole number"),
-        ("tinyint", 300, "is 300 (int), which is no tinyint"),
-        ("float", 1e39, "float wants a number within its range"),
-        ("double", True, "double wants a number"),
-        ("double", decimal.Decimal(1), "double wants a number"),
-        ("boolean", 1, "boolean wants True or False"),
-        ("string", b"x", "string wants text"),
-        ("string", 1, "string wants text"),
-        ("binary", "x", "binary wants bytes"),
-        ("date", NAIVE, "date wants a date, without a time"),
-        ("date", 5, "date wants a date"),
-        ("timestamp", NAIVE, "timestamp wants a datetime with a time zone"),
-        ("timestamp", 5, "timestamp wants a datetime with a time zone"),
-        ("timestamp_ntz", NAIVE.replace(tzinfo=UTC), "wants a datetime without a time zone"),
-        ("decimal(5, 1)", decimal.Decimal("1.25"), "would cause data loss"),
-        ("decimal(5, 1)", 1.5, "wants a Decimal"),
-        ("array<string>", "text", "is 'text' (str); an array wants a list"),
-        ("array<int>", [1, 2.5], "[1] is 2.5 (float); int wants"),
-        ("array<struct<a: int>>", [{"a": 1}, {"b": 1}], "[1] has no 'a'"),
-        ("map<string, int>", [1], "a map wants a dict"),
-        ("map<string, int>", {1: 1}, ": the key is 1 (int)"),
-        ("map<string, int>", {None: 1}, ": the key is null"),
-        ("map<string, struct<a: int not null>>", {"k": {"a": None}}, "['k'].a is null, and is declared NOT NULL"),
-        ("struct<a: struct<b: array<date>>>", {"a": {"b": [None, 3]}}, ".a.b[1] is 3 (int)"),
-    ],
-)
-def test_nothing_passes_for_what_it_is_not(ddl: str, value: Any, wrong: str) -> None:
-    """Though pyarrow would take most of these, and change them."""
-
-    async def give(row: Row) -> Any:
-        return {"n": row["n"], "x": value if row["n"] == 5 else None}
-
-    operator = parallel_map(give, schema=f"n bigint, x {ddl}", on_error="emit", retry=None)
-    given = run_locally(operator, numbers(10))
-    failed = [row for row in given if row["error"] is not None]
-    assert [row["row"]["n"] for row in failed] == [5]
-    assert wrong in failed[0]["error"]
-    assert "schema: x" in failed[0]["error"]
-
-
-async def plain(row: Row) -> Row:
-    return row
-
-
-async def yields(row: Row) -> Any:
-    yield row
 
 
 @pytest.mark.parametrize(
@@ -510,16 +342,6 @@ def test_after_a_misfit_no_handler_starts() -> None:
     assert calls == then < 1_000
 
 
-def test_columns_that_make_up_what_is_missing() -> None:
-    """Are no rows: a misspelt name would be null."""
-
-    async def give(row: Row) -> Any:
-        return collections.defaultdict(lambda: None, nn=row["n"])
-
-    with pytest.raises(InvalidOutput, match="has no 'n'"):
-        run_locally(parallel_map(give, schema="n bigint"), numbers(1))
-
-
 def test_a_key_of_several_columns() -> None:
     """Is none where all of them are null."""
     most = running = 0
@@ -592,142 +414,6 @@ def test_a_batch_that_arrow_cannot_hold_is_divided() -> None:
 
     results = Results(build, lambda value: None, "raise", lambda item, index: f"row {index}")
     assert [value for array in results.of(lists()) for value in array.to_pylist()] == list(range(50))
-
-
-# -- columns ------------------------------------------------------------------------------------------------
-
-
-@async_udf(returns="struct<n int, text string>", key="n", retry=None)
-async def both(n: int, text: str) -> dict[str, object]:
-    """What it does."""
-    return {"n": n, "text": text}
-
-
-def test_a_column_of_structs() -> None:
-    """In the order of the rows, and the function keeps its name."""
-    given = run_locally(both, [(n, f"t{n}") for n in range(1_500)])
-    assert given == [{"n": n, "text": f"t{n}"} for n in range(1_500)]
-    assert (both.__name__, both.__doc__) == ("both", "What it does.")  # type: ignore[attr-defined]
-
-
-def test_a_column_of_values() -> None:
-    """Any type, and null."""
-
-    @async_udf(returns="array<int>")
-    async def some(n: int | None) -> list[int] | None:
-        return None if n is None else [n]
-
-    assert run_locally(some, [1, None, 3]) == [[1], None, [3]]
-
-
-def test_a_struct_may_be_null() -> None:
-    """Though its fields may not."""
-
-    @async_udf(returns="struct<n int not null>")
-    async def some(n: int) -> dict[str, int] | None:
-        return None if n == 1 else {"n": n}
-
-    assert run_locally(some, [0, 1, 2]) == [{"n": 0}, None, {"n": 2}]
-
-
-@async_udf(returns="int", on_error="emit", retry=None)
-async def emits(n: int) -> Any:
-    if n == 1:
-        raise ValueError("one")
-    return "text" if n == 2 else n
-
-
-@async_udf(returns="int", on_error="null", retry=None)
-async def nulls(n: int) -> Any:
-    if n == 1:
-        raise ValueError("one")
-    return "text" if n == 2 else n
-
-
-def test_calls_that_fail(caplog: pytest.LogCaptureFixture) -> None:
-    """Are values, or null with a line in the log; and so is what does not fit."""
-    given = run_locally(emits, [0, 1, 2, 3])
-    assert [row["value"] for row in given] == [0, None, None, 3]
-    assert [row["error"] for row in given][:2] == [None, "ValueError: one"]
-    assert (
-        "row 2 of partition 0 does not fit the declared schema: it is 'text' (str); int wants a whole number"
-        in given[2]["error"]
-    )
-    assert emits.returns.simpleString() == "struct<value:int,error:string,attempts:int,seconds:double>"
-    with caplog.at_level(logging.WARNING):
-        assert run_locally(nulls, [0, 1, 2, 3]) == [0, None, None, 3]
-    assert "1 calls failed for good and are null, the first of them row 1 of partition 0" in caplog.text
-    assert "row 2 of partition 0 does not fit" in caplog.text
-
-
-def test_a_call_that_fails_ends_it_all() -> None:
-    """Unless said otherwise."""
-
-    @async_udf(returns="int", timeout=0.01, retry=None)
-    async def hangs(n: int) -> int:
-        await asyncio.sleep(60)
-        return n
-
-    with pytest.raises(HandlerTimeout) as caught:
-        run_locally(hangs, [1])
-    assert "row 0 of partition 0" in caught.value.__notes__[0]
-    assert 'on_error="emit" or "null" goes on without it' in caught.value.__notes__[0]
-
-
-def test_calls_of_a_key() -> None:
-    """By a parameter, or by a function of the arguments."""
-    running: set[int] = set()
-
-    async def alone(n: int, other: str) -> int:
-        assert n % 3 not in running
-        running.add(n % 3)
-        await asyncio.sleep(0)
-        running.remove(n % 3)
-        return n
-
-    @async_udf(returns="bigint", key="third")
-    async def by_name(third: int, n: int) -> int:
-        return await alone(n, "")
-
-    by_function = async_udf(returns="bigint", key=lambda n, other: n % 3)(alone)
-    assert run_locally(by_name, [(n % 3, n) for n in range(100)]) == list(range(100))
-    assert run_locally(by_function, [(n, "x") for n in range(100)]) == list(range(100))
-
-
-def test_mistakes_of_columns() -> None:
-    """Are refused where they are made."""
-
-    async def one(n: int) -> int:
-        return n
-
-    with pytest.raises(ConfigurationError, match="is no parameter of the function; it has n"):
-        async_udf(returns="int", key="m")(one)
-    with pytest.raises(ConfigurationError, match="must decorate an `async def` function"):
-        async_udf(returns="int")(lambda n: n)
-    with pytest.raises(ConfigurationError, match="returns='strin'"):
-        async_udf(returns="strin")
-    with pytest.raises(ConfigurationError, match="on_error='skip'"):
-        async_udf(returns="int", on_error="skip")  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="does not fit its parameters: missing a required argument: 'text'"):
-        both("n")
-    with pytest.raises(ConfigurationError, match="must return one result"):
-        async_udf(returns="int")(yields)
-
-    async def with_default(n: int, text: str = "") -> int:
-        return n
-
-    with pytest.raises(ConfigurationError, match="its parameter number 2 gets no column"):
-        async_udf(returns="int", key="text")(with_default)("n")
-    with pytest.raises(ConfigurationError, match="row 1 has 'm', which is not in the schema"):
-        run_locally(parallel_map(plain, schema="n int"), [{"n": 1}, {"m": 1}], schema="n int")
-    with pytest.raises(ConfigurationError, match="key='zz': is no column; there are n"):
-        run_locally(parallel_map(plain, schema="n int", key="zz"), [{"n": 1}])
-    with pytest.raises(ConfigurationError, match='must be a type, as in "string"'):
-        async_udf(returns="strin")
-    with pytest.raises(ConfigurationError, match=r"must be a DataFrame: df.transform"):
-        parallel_map(plain, schema="n int")([])  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="must be what parallel_map"):
-        run_locally(one, [])  # type: ignore[arg-type]
 
 
 def test_the_output_of_failures_as_rows() -> None:
