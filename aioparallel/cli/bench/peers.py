@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from aioparallel.cli.bench.model import Contestant
+from aioparallel.jvm.programs import run_program
 
 __all__ = ["PeerMissing", "Workshop", "find_peers"]
 
@@ -198,22 +199,11 @@ class Workshop:
     def _run(self, what: str, command: Sequence[str], **environment: str) -> None:
         """Raises PeerMissing with the last lines of what the program said when it fails."""
         try:
-            run = subprocess.run(
-                command,
-                env={**self.environment, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                timeout=TIMEOUT,
-                check=False,
-            )
+            code, said = run_program(command, {**self.environment, **environment}, TIMEOUT)
         except subprocess.TimeoutExpired as error:
             raise PeerMissing(f"{what} did not end within {TIMEOUT:g} s; check the network") from error
-        if run.returncode != 0:
-            said = "\n".join(run.stdout.strip().splitlines()[-12:])
-            raise PeerMissing(f"{what} failed (exit code {run.returncode}); check the network. It said:\n{said}")
+        if code != 0:
+            raise PeerMissing(f"{what} failed (exit code {code}); check the network. It said:\n{said}")
 
 
 def is_built(place: Path, digest: str) -> bool:
