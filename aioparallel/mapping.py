@@ -17,7 +17,7 @@ from aioparallel.engine.work import Label, OnError, Work
 from aioparallel.errors import ConfigurationError, ConsumerStateError
 from aioparallel.feeding import feed
 from aioparallel.handlers import check_arguments
-from aioparallel.handling import Handling, Middleware, Ordering, Resource, check_choice, check_time
+from aioparallel.handling import Handling, Middleware, Resource, check_choice, check_time
 from aioparallel.policies import RetryPolicy, is_async
 from aioparallel.resources import Resources
 
@@ -88,7 +88,6 @@ def parallel_map(
     _check_plain("key", key, "the item", 1)
     _check_plain("label", label, "the item and its index", 2)
     handling = Handling(
-        ordering=Ordering.KEY if key is not None else Ordering.UNORDERED,
         order_by=key,
         max_concurrency=max_concurrency,
         max_buffered=max_buffered,

@@ -17,7 +17,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 from aioparallel.engine.flow import Outcome
 from aioparallel.engine.work import Work
 from aioparallel.errors import ConfigurationError
-from aioparallel.handling import Handling, Middleware, Ordering, Resource, check_choice, check_time
+from aioparallel.handling import Handling, Middleware, Resource, check_choice, check_time
 from aioparallel.policies import RetryPolicy, is_async
 from aioparallel.spark.builders import builder_of
 from aioparallel.spark.limits import calls_per_task, tell_of_limits
@@ -76,7 +76,6 @@ def async_udf(
 
     def decorate(function: Callable[..., Awaitable[object]]) -> AsyncColumn:
         handling = Handling(
-            ordering=Ordering.UNORDERED if key is None else Ordering.KEY,
             order_by=_key_function(key, function),
             max_concurrency=per_task,
             max_buffered=max_buffered,
@@ -233,21 +232,19 @@ class AsyncColumn:
 
             number = partition_number()
 
+            def label(_: object, index: int) -> str:
+                return f"row {index} of partition {number}"
+
             def misfit(value: object) -> str | None:
                 wrong = None if value is None else values.misfit(value)
                 return wrong and f"it{wrong}"
 
-            results = Results(build, misfit, on_error, lambda _, index: _label(number, index))
+            results = Results(build, misfit, on_error, label)
             given = arguments_of(arrays)
-            ran = shipment.run(given.lists(), lambda _, index: _label(number, index), max_buffered=given.rows_ahead)
-            return results.of(ran)
+            return results.of(shipment.run(given.lists(), label, max_buffered=given.rows_ahead))
 
         run.__name__ = self._name.rpartition(".")[2]  # of the column, unless it gets another one
         return run
 
     def __repr__(self) -> str:
         return f"<async_udf {self._name} to {self._kind.simpleString()}>"
-
-
-def _label(partition: int, index: int) -> str:
-    return f"row {index} of partition {partition}"

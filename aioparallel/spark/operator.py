@@ -12,7 +12,7 @@ from pyspark.sql.types import StructField, StructType
 from aioparallel.engine.flow import Outcome
 from aioparallel.engine.work import OnError, Work
 from aioparallel.errors import ConfigurationError
-from aioparallel.handling import Handling, Middleware, Ordering, Resource, check_time
+from aioparallel.handling import Handling, Middleware, Resource, check_time
 from aioparallel.policies import RetryPolicy
 from aioparallel.spark.keys import Key, RowLabel, check_hashable, check_key, key_columns, key_function
 from aioparallel.spark.limits import calls_per_task, tell_of_limits
@@ -78,7 +78,6 @@ def parallel_map(
         check_time("timeout", timeout)
     per_task = calls_per_task(max_concurrency, job_concurrency, tasks)
     handling = Handling(
-        ordering=Ordering.UNORDERED if key is None else Ordering.KEY,
         order_by=key_function(key),
         max_concurrency=per_task,
         max_buffered=max_buffered,
@@ -122,8 +121,8 @@ class Operator:
             raise ConfigurationError("df", "no columns", "has nothing that a handler could get")
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ConfigurationError("df", twice, "stands twice among its columns, and a row has each name once")
-        if missing := [name for name in self._keys if name not in given.fieldNames()]:
-            raise ConfigurationError("key", missing[0], f"is no column; there are {', '.join(given.fieldNames())}")
+        if missing := [name for name in self._keys if name not in names]:
+            raise ConfigurationError("key", missing[0], f"is no column; there are {', '.join(names)}")
         check_hashable(given, self._keys)
 
     def output(self, given: StructType) -> StructType:

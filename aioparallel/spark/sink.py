@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from aioparallel.engine.work import Work
 from aioparallel.errors import ConfigurationError
-from aioparallel.handling import Handling, Ordering, check_choice
+from aioparallel.handling import Handling, check_choice
 from aioparallel.policies import RetryPolicy
 from aioparallel.spark.keys import RowLabel, check_hashable, key_function
 from aioparallel.spark.limits import calls_per_task, tell_of_limits
@@ -139,7 +139,6 @@ class _Plan:
         check_hashable(schema, keys)
         attempts = given.count("attempts")
         handling = Handling(
-            ordering=Ordering.KEY if keys else Ordering.UNORDERED,
             order_by=key_function(keys) if keys else None,
             max_concurrency=per_task,
             max_buffered=given.count("max_buffered") or 10_000,
