@@ -55,7 +55,7 @@ from aioparallel.errors import (
 from aioparallel.handling import CallNext, Handling, Ordering
 from aioparallel.mapping import ParallelMap, parallel_map
 from aioparallel.options import Options
-from aioparallel.policies import FailurePolicy, Producing, RetryPolicy
+from aioparallel.policies import Deduplicate, FailurePolicy, Producing, RetryPolicy
 from aioparallel.records import Failure, Origin, Outgoing, Produced, Record, TopicPartition
 from aioparallel.resources import resource
 
@@ -74,6 +74,7 @@ __all__ = [
     "ClientError",
     "ConfigurationError",
     "ConsumerStateError",
+    "Deduplicate",
     "Deferral",
     "DeferralTimeout",
     "DeserializationError",

@@ -11,16 +11,19 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer
+from aioparallel.deduplication.companion import Deduplication
+from aioparallel.deduplication.seen_topic import SeenTopic
 from aioparallel.delivery.results import Result, ResultStream
 from aioparallel.delivery.retry_topics import from_retry_topics
 from aioparallel.engine.health import Health, Problem
-from aioparallel.engine.outlets import Outlet
+from aioparallel.engine.outlets import Disposal, Outlet
 from aioparallel.engine.producer import Producer
 from aioparallel.engine.stats import Stats
 from aioparallel.engine.waiting import to_the_end, unless
 from aioparallel.errors import (
     BrokerUnreachable,
     ClientError,
+    ConfigurationError,
     ConsumerStateError,
     TopicNotFound,
 )
@@ -95,8 +98,9 @@ class ParallelConsumer(Generic[K_co, V_co]):
         )
         check_middleware(self.options.middleware)
         self._topics = with_retry_topics(checked_topics(topics), self.options.failures.retry_topics)
-        self._leaving = Leaving(self._chosen_producer(client, producer), self.options, self._group_id)
-        self._client = client or AiokafkaClient(
+        producer = self._chosen_producer(client, producer)
+        self._leaving = Leaving(producer, self.options, self._group_id)
+        self._client: Client = client or AiokafkaClient(
             self._servers,
             self._group_id,
             session_timeout=self.options.session_timeout,
@@ -104,6 +108,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
             rebalance_timeout=self.options.rebalance_timeout,
             client_options=self.options.client_options,
         )
+        self._seen = self._seen_topic(producer)
         self._resources = Resources(self.options.resources)
         self._state = RunState()
         self._engine: GroupRun | None = None
@@ -119,6 +124,18 @@ class ParallelConsumer(Generic[K_co, V_co]):
             consumer_options=self.options.client_options,
             producer_options=self.options.producing.client_options,
         )
+
+    def _seen_topic(self, producer: Producer | None) -> SeenTopic | None:
+        policy = self.options.deduplicate
+        if policy is None or producer is None:  # which Leaving has refused
+            return None
+        if isinstance(self._topics, re.Pattern):
+            is_read = self._topics.fullmatch(policy.topic) is not None
+        else:
+            is_read = policy.topic in self._topics
+        if is_read:
+            raise ConfigurationError("Deduplicate topic", policy.topic, "is one of the topics that are read")
+        return SeenTopic(policy.topic, self._group_id, self._client, producer)
 
     # -- life -------------------------------------------------------------------------------------------
 
@@ -147,6 +164,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
                     if missing:
                         raise TopicNotFound(missing, self._servers)
                 await self._leaving.check(self._servers)
+                if self._seen is not None:
+                    await self._seen.check(self._found, self.options.connect_timeout)
         except TimeoutError as error:
             raise BrokerUnreachable(self._servers, self.options.connect_timeout, "no answer") from error
 
@@ -226,8 +245,14 @@ class ParallelConsumer(Generic[K_co, V_co]):
         self, handler: Handler, targets: Mapping[TopicPartition, int] | None, outlet: Outlet | None
     ) -> GroupRun:
         self._resources.reach()  # within a context of its own, which handlers copy
-        disposal = self._leaving.disposal()
-        return GroupRun(self._client, self._group_id, self.options, handler, self._state, targets, outlet, disposal)
+        disposal: Disposal | None = self._leaving.disposal()
+        companion = None
+        if self._seen is not None and self.options.deduplicate is not None:
+            companion = Deduplication(self.options.deduplicate, self._seen)
+            disposal = None if disposal is None else companion.around(disposal)
+        return GroupRun(
+            self._client, self._group_id, self.options, handler, self._state, targets, outlet, disposal, companion
+        )
 
     async def results(self, handler: Callable[[Record[K_co, V_co]], Awaitable[T]]) -> AsyncGenerator[Result[T], None]:
         """Run ``handler`` and give what it returns, with its record, as it comes: ``async for record, value in ...``.

@@ -14,7 +14,6 @@ from aioparallel.engine.producer import Producer
 from aioparallel.engine.stats import BrokerOutputs
 from aioparallel.errors import ConfigurationError, TopicNotFound
 from aioparallel.options import Options
-from aioparallel.policies import FailurePolicy
 from aioparallel.records import Record
 
 __all__ = ["Leaving", "with_retry_topics"]
@@ -35,15 +34,17 @@ class Leaving:
         self._group_id = group_id
         self._dead_letters: DeadLetters | None = None
         self.outbox: Outbox | None = Outbox(producer, options.producing) if producer is not None else None
-        if producer is None and _topics_of(options.failures):
+        if producer is None and _topics_of(options):
             raise ConfigurationError(
-                "producer", None, "dead letters and retry topics need one beside a client of your own: producer=..."
+                "producer",
+                None,
+                "dead letters, retry topics and deduplicate need one beside a client of your own: producer=...",
             )
 
     async def check(self, servers: str) -> None:
         """Connect, and see that the topics of the failure policy exist. Raises TopicNotFound, or what connecting
         raises."""
-        topics = _topics_of(self._options.failures)
+        topics = _topics_of(self._options)
         if self._producer is None or not topics:
             return
         timeout = self._options.connect_timeout
@@ -91,8 +92,10 @@ class Leaving:
                 await self._producer.stop(_LAST_ACKNOWLEDGEMENTS)
 
 
-def _topics_of(failures: FailurePolicy) -> list[str]:
-    return [*failures.retry_topics, *([failures.dead_letter] if isinstance(failures.dead_letter, str) else [])]
+def _topics_of(options: Options) -> list[str]:
+    failures, seen = options.failures, options.deduplicate
+    letters = [failures.dead_letter] if isinstance(failures.dead_letter, str) else []
+    return [*failures.retry_topics, *letters, *([] if seen is None else [seen.topic])]
 
 
 def with_retry_topics(

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, fields
 from typing import Literal, cast
 
 from aioparallel.errors import ConfigurationError
-from aioparallel.handling import Handling, HandlingFields, check_choice, check_count, check_time
-from aioparallel.policies import FailurePolicy, Producing
+from aioparallel.handling import Handling, HandlingFields, Ordering, check_choice, check_count, check_time
+from aioparallel.policies import Deduplicate, FailurePolicy, Producing
 from aioparallel.records import TopicPartition
 
 __all__ = [
@@ -42,6 +42,7 @@ class PlainFields(HandlingFields, total=False):
     commit_timeout: float
     failures: FailurePolicy
     producing: Producing
+    deduplicate: Deduplicate | None
     auto_offset_reset: Literal["earliest", "latest", "error"]
     start_at: StartAt | None
     until: Literal["end"] | None
@@ -80,6 +81,8 @@ class Options(Handling):
     """What happens to a record that fails. **The default tries it again for ever.**"""
     producing: Producing = field(default_factory=Producing)
     """How what handlers return, and dead letters, are produced."""
+    deduplicate: Deduplicate | None = None
+    """Leave out copies of records that were handled before."""
     key_deserializer: Deserializer | None = None
     """A function of the key's bytes; what it returns is ``record.key``. Lanes still go by the bytes. When it raises,
     the record fails with DeserializationError. Not called for a record without a key."""
@@ -117,6 +120,7 @@ class Options(Handling):
         _check_times(self)
         _check_start(self)
         _check_kinds(self)
+        _check_deduplicate(self)
 
     @classmethod
     def of(cls, given: OptionFields) -> Options:
@@ -199,6 +203,35 @@ def _check_kinds(options: Options) -> None:
         function = getattr(options, name)
         if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
             raise ConfigurationError(name, function, "must be a plain function of bytes")
+
+
+def _check_deduplicate(options: Options) -> None:
+    policy, failures = options.deduplicate, options.failures
+    if policy is None:
+        return
+    if not isinstance(policy, Deduplicate):
+        raise ConfigurationError("deduplicate", policy, 'must be a Deduplicate: Deduplicate("a compacted topic")')
+    if policy.topic == failures.dead_letter or policy.topic in failures.retry_topics:
+        raise ConfigurationError(
+            "Deduplicate topic", policy.topic, "is a topic of the failure policy; it needs its own"
+        )
+    if policy.by != "key":
+        return
+    instead = 'Deduplicate(..., by="record") goes with it'
+    if failures.dead_letter is not None or failures.retry_topics:
+        raise ConfigurationError(
+            "Deduplicate by",
+            "key",
+            "cannot stand beside dead letters or retry topics: a record that comes back from there is older than what "
+            f"its key has seen since, and would be left out; {instead}",
+        )
+    if options.ordering is Ordering.UNORDERED or (options.ordering is Ordering.KEY and options.order_by is not None):
+        raise ConfigurationError(
+            "Deduplicate by",
+            "key",
+            "needs the records of a key one after the other (ordering KEY without order_by, or PARTITION): else a "
+            f"later one may be complete before an earlier one, which would then be left out; {instead}",
+        )
 
 
 def checked_topics(topics: object) -> tuple[str, ...] | re.Pattern[str]:

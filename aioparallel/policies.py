@@ -200,6 +200,37 @@ class FailurePolicy:
         return Patience(self.retry, self.give_up if self.dead_letter is None else "dead_letter", (*self.retry_topics,))
 
 
+@dataclass(frozen=True, slots=True)
+class Deduplicate:
+    """Handle each record once, though the topic holds copies: for what a stage before writes at least once.
+
+    Two records are copies when their headers name the same source (``src-topic``, ``src-partition``, ``src-offset``
+    and, if there is one, ``src-index``; ``aioparallel.spark`` writes them). What was handled is remembered in a
+    compacted topic, which is written before offsets are committed, so it outlives the process and moves with the
+    partition. A record is complete at once when it is a copy.
+    """
+
+    topic: str
+    """The topic that holds what was seen. Compacted (``cleanup.policy=compact``), with as many partitions as the
+    largest of the topics that are read; groups may share it. It is not created."""
+    by: Literal["record", "key"] = field(default="record", kw_only=True)
+    """``"record"``: each record is remembered. ``"key"``: of each key the last one, for each partition of the source:
+    less to keep, and right only where every attempt of the stage before writes a key's records in order and none is
+    left out that comes later. So it is refused beside dead letters, retry topics and anything but the order of keys."""
+    remember: int = field(default=50_000, kw_only=True)
+    """Records, or keys, remembered of each partition, those handled last: at least as many as may come twice. Behind
+    Spark that is what one micro-batch writes to one partition. A record takes about 300 bytes."""
+
+    def __post_init__(self) -> None:
+        topic: object = self.topic
+        if not (isinstance(topic, str) and topic.strip()):
+            raise ConfigurationError("Deduplicate topic", self.topic, "must be the name of a compacted topic")
+        if self.by not in ("record", "key"):
+            raise ConfigurationError("Deduplicate by", self.by, 'must be "record" or "key"')
+        if not _is_whole(self.remember) or self.remember < 1:
+            raise ConfigurationError("Deduplicate remember", self.remember, "must be 1 or more")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Producing:
     """How outputs, dead letters and records for retry topics are produced: idempotent, ``acks=all``, always."""

@@ -17,6 +17,13 @@ record's own headers, which are unchanged, as are key and value.
 ``aioparallel.error.traceback``         its traceback, of a long one the last 4,000 characters
 ``aioparallel.retry.due``               in retry topics only: not before, milliseconds since the epoch
 ======================================  ==============================================================
+
+A letter that is sent back carries none of these, and one more where it has coordinates of a source
+(:mod:`aioparallel.coordinates`), so that it is not taken for a copy of what was handled before:
+
+======================================  ==============================================================
+``aioparallel.replayed``                where the letter stood: topic, partition and offset
+======================================  ==============================================================
 """
 
 from __future__ import annotations
@@ -25,15 +32,16 @@ from typing import Any, NamedTuple
 
 from aioparallel.records import Failure, Headers, Origin, Record
 
-__all__ = ["Letter", "original_headers", "read_letter", "without_texts", "write_letter"]
+__all__ = ["ATTEMPTS", "REPLAYED", "Letter", "original_headers", "read_letter", "without_texts", "write_letter"]
 
 PREFIX = "aioparallel."
+REPLAYED = "aioparallel.replayed"
 _ORIGIN_TOPIC = "aioparallel.origin.topic"
 _ORIGIN_PARTITION = "aioparallel.origin.partition"
 _ORIGIN_OFFSET = "aioparallel.origin.offset"
 _ORIGIN_TIMESTAMP = "aioparallel.origin.timestamp"
 _GROUP = "aioparallel.group"
-_ATTEMPTS = "aioparallel.attempts"
+ATTEMPTS = "aioparallel.attempts"
 _FAILED_FIRST = "aioparallel.failed.first"
 _FAILED_LAST = "aioparallel.failed.last"
 _ERROR_TYPE = "aioparallel.error.type"
@@ -65,7 +73,7 @@ def write_letter(headers: Headers, letter: Letter) -> Headers:
         (_ORIGIN_OFFSET, str(origin.offset)),
         (_ORIGIN_TIMESTAMP, str(origin.timestamp)),
         (_GROUP, letter.group),
-        (_ATTEMPTS, str(letter.attempts)),
+        (ATTEMPTS, str(letter.attempts)),
         (_FAILED_FIRST, str(round(letter.first.at * 1000))),
         (_FAILED_LAST, str(round(letter.last.at * 1000))),
         (_ERROR_TYPE, letter.last.type),
@@ -101,7 +109,7 @@ def read_letter(record: Record[Any, Any]) -> Letter | None:
                 _timestamp(found[_ORIGIN_TIMESTAMP]),
             ),
             found.get(_GROUP, ""),
-            int(found[_ATTEMPTS]),
+            int(found[ATTEMPTS]),
             Failure(int(found[_FAILED_FIRST]) / 1000, *error),
             Failure(int(found[_FAILED_LAST]) / 1000, *error),
             found.get(_ERROR_TRACEBACK, ""),

@@ -116,6 +116,9 @@ class Stats:
     partitions: tuple[PartitionStats, ...]
     outputs: tuple[BrokerOutputs, ...] = ()
     """What is not acknowledged, by broker; those with nothing outstanding are left out."""
+    copies: int = 0
+    """Records that were not handled because they were before, as ``deduplicate`` says. They are not among those
+    admitted."""
 
     @property
     def ended(self) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from aioparallel.records import Record, TopicPartition
@@ -29,6 +29,7 @@ __all__ = [
     "Fetched",
     "Generation",
     "RebalanceListener",
+    "Span",
 ]
 
 
@@ -75,6 +76,13 @@ class Fetched(NamedTuple):
     partition: TopicPartition
     records: Sequence[Record]
     next_offset: int
+
+
+class Span(NamedTuple):
+    """Offsets from ``start`` on, those below ``end``."""
+
+    start: int
+    end: int
 
 
 class RebalanceListener(Protocol):
@@ -166,3 +174,15 @@ class Client(Protocol):
 
     def end_offset_seen(self, partition: TopicPartition) -> int | None:
         """The end offset that the last fetch response told, without asking the broker; None before one."""
+
+    async def cleanup_policy(self, topic: str, timeout: float) -> str | None:
+        """The topic's ``cleanup.policy``; None where the cluster does not tell within ``timeout`` seconds. Never
+        raises."""
+
+    def read(self, spans: Mapping[TopicPartition, Span]) -> AsyncGenerator[Fetched, None]:
+        """Read these partitions, assigned to this member or not, from the start of each span to its end, and then stop:
+        beside all else, without the group. Committed records only; what retention has taken away meanwhile is passed.
+
+        A partition's last ``next_offset`` is the end of its span. Close the iterator when it is left early
+        (``contextlib.aclosing``). Raises ClientError, also when nothing comes for 30 seconds.
+        """

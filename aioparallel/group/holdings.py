@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.group.client import Generation
+from aioparallel.group.companions import Companion
 from aioparallel.group.sessions import Session
 from aioparallel.group.stores import OffsetStore
 from aioparallel.records import TopicPartition
@@ -16,15 +17,21 @@ __all__ = ["Holdings"]
 class Holdings:
     """The sessions of this process, at most one for each partition. Written by the assignment, the opener and resets.
 
+    ``companion``: what is kept beside them.
     ``targets``: with ``until="end"``, the offset of each partition at which its sessions end; else None.
     """
 
     def __init__(
-        self, scheduler: Scheduler, store: OffsetStore, targets: Mapping[TopicPartition, int] | None = None
+        self,
+        scheduler: Scheduler,
+        store: OffsetStore,
+        targets: Mapping[TopicPartition, int] | None = None,
+        companion: Companion | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._store = store
         self._targets = None if targets is None else dict(targets)
+        self._companion = companion
         self._epochs: dict[TopicPartition, int] = {}
         self.sessions: dict[TopicPartition, Session] = {}
 
@@ -65,7 +72,8 @@ class Holdings:
 
     def _next(self, partition: TopicPartition, generation: Generation) -> Session:
         epoch = self._epochs[partition] = self._epochs.get(partition, 0) + 1
-        session = self.sessions[partition] = Session(partition, epoch, generation)
+        beside = None if self._companion is None else self._companion.beside(partition)
+        session = self.sessions[partition] = Session(partition, epoch, generation, beside=beside)
         if self._targets is not None:
             # A partition that came up after the start holds nothing that was to be read.
             session.target = self._targets.get(partition, 0)

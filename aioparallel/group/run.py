@@ -22,6 +22,7 @@ from aioparallel.errors import ConsumerStateError, NotCommitted
 from aioparallel.group.assignment import CANCEL_GRACE, Assignment
 from aioparallel.group.client import Client, Generation
 from aioparallel.group.committer import Committer, reasons
+from aioparallel.group.companions import Accompanied, Companion
 from aioparallel.group.ends import Ends
 from aioparallel.group.fetcher import Fetcher
 from aioparallel.group.holdings import Holdings
@@ -29,7 +30,7 @@ from aioparallel.group.intake import Intake
 from aioparallel.group.run_state import RunState
 from aioparallel.group.sessions import SessionState
 from aioparallel.group.snapshot import problems_of, stats_of
-from aioparallel.group.stores import BrokerOffsets
+from aioparallel.group.stores import BrokerOffsets, OffsetStore
 from aioparallel.handlers import Handler
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
@@ -47,6 +48,7 @@ class GroupRun:
     ``state``: what is wanted of it, and what has become of it; whoever changes the former calls :meth:`follow`.
     ``targets``: with ``until="end"``, the end offset of each partition at the start; else None.
     ``outlet``, ``disposal``: where what handlers return goes, and records whose patience has ended.
+    ``companion``: what is kept beside the positions.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class GroupRun:
         targets: Mapping[TopicPartition, int] | None = None,
         outlet: Outlet | None = None,
         disposal: Disposal | None = None,
+        companion: Companion | None = None,
     ) -> None:
         self._client = client
         self._group_id = group_id
@@ -69,8 +72,11 @@ class GroupRun:
         self._processor = Processor(
             handler, options, options.failures.patience, signals, outlet=outlet, disposal=disposal
         )
-        store = BrokerOffsets(client)
-        holdings = Holdings(self._processor.scheduler, store, targets)
+        store: OffsetStore = BrokerOffsets(client)
+        if companion is not None:
+            store = Accompanied(store, companion)
+        self._companion = companion
+        holdings = Holdings(self._processor.scheduler, store, targets, companion)
         self._committer = Committer(
             store, options, self._processor.scheduler, holdings.sessions.values, self._processor.notify
         )
@@ -228,8 +234,12 @@ class GroupRun:
         """A snapshot of everything; walks the lanes, so a few times a second at most. ``outputs``: the producer's."""
         self._processor.scheduler.keep_books()  # a handler may ask
         intake = self._fetcher.state if self._state.is_running else "stopped"
-        return stats_of(self._client, self._processor, self._assignment, self._committer, intake, tuple(outputs))
+        copies = 0 if self._companion is None else self._companion.left_out
+        return stats_of(
+            self._client, self._processor, self._assignment, self._committer, intake, tuple(outputs), copies
+        )
 
     def problems(self, undelivered: Mapping[Record[Any, Any], str]) -> tuple[Problem, ...]:
         """What is wrong. ``undelivered``: records that cannot be put away, and why."""
-        return tuple(problems_of(self._processor, tuple(self._assignment.sessions.values()), undelivered))
+        beside = () if self._companion is None else self._companion.problems()
+        return (*problems_of(self._processor, tuple(self._assignment.sessions.values()), undelivered), *beside)

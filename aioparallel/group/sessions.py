@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from aioparallel.engine.sources import Source
 from aioparallel.group.client import CommitFault, Committed, Generation
+from aioparallel.group.companions import Beside
 from aioparallel.offsets import Ledger
 from aioparallel.records import Record, TopicPartition
 
@@ -38,6 +39,7 @@ class Session(Source):
         "_ledger",
         "acknowledged",
         "acknowledged_version",
+        "beside",
         "cut",
         "epoch",
         "fault",
@@ -51,9 +53,15 @@ class Session(Source):
     )
 
     def __init__(
-        self, partition: TopicPartition, epoch: int = 0, generation: Generation | None = None, base: int = 0
+        self,
+        partition: TopicPartition,
+        epoch: int = 0,
+        generation: Generation | None = None,
+        base: int = 0,
+        beside: Beside | None = None,
     ) -> None:
         super().__init__(partition)
+        self.beside = beside
         self.partition = partition
         self.epoch = epoch
         self.generation = generation or Generation(-1, "")
@@ -74,12 +82,19 @@ class Session(Source):
 
     def register(self, records: Sequence[Record], next_offset: int) -> Sequence[Record]:
         """Take in what was read: ``records`` ascending by offset, and the position after them. Returns those that must
-        run: not what the restored offset map says is done."""
+        run: not what the restored offset map says is done, nor what a companion leaves out."""
         wanted = self.ledger.register([record.offset for record in records], next_offset)
-        if len(wanted) == len(records):
-            return records
-        chosen = set(wanted)
-        return [record for record in records if record.offset in chosen]
+        if len(wanted) != len(records):
+            chosen = set(wanted)
+            records = [record for record in records if record.offset in chosen]
+        return records if self.beside is None else self._fresh(records, self.beside)
+
+    def _fresh(self, records: Sequence[Record], beside: Beside) -> Sequence[Record]:
+        fresh = beside.fresh(records)
+        if len(fresh) != len(records):
+            chosen = {record.offset for record in fresh}
+            self.ledger.complete_all([record.offset for record in records if record.offset not in chosen])
+        return fresh
 
     @property
     def ledger(self) -> Ledger:
@@ -90,6 +105,8 @@ class Session(Source):
     def ledger(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.complete, self.complete_all = ledger.complete, ledger.complete_all
+        if self.beside is not None:
+            self.complete, self.complete_all = _both(ledger, self.beside)
 
     @property
     def state(self) -> SessionState:
@@ -111,3 +128,17 @@ class Session(Source):
 
     def __repr__(self) -> str:
         return f"<Session {self.partition} epoch {self.epoch} {self.state.value}>"
+
+
+def _both(ledger: Ledger, beside: Beside) -> tuple[Callable[[int], None], Callable[[Sequence[int]], None]]:
+    """The ledger is told first, which refuses what was never registered."""
+
+    def complete(offset: int) -> None:
+        ledger.complete(offset)
+        beside.completed(offset)
+
+    def complete_all(offsets: Sequence[int]) -> None:
+        ledger.complete_all(offsets)
+        beside.completed_all(offsets)
+
+    return complete, complete_all

@@ -28,6 +28,7 @@ def stats_of(
     committer: Committer,
     intake: str,
     outputs: tuple[BrokerOutputs, ...],
+    copies: int,
 ) -> Stats:
     """A snapshot of everything; walks the lanes, so a few times a second at most."""
     scheduler, tally = processor.scheduler, processor.scheduler.tally
@@ -58,6 +59,7 @@ def stats_of(
         metadata_limit=committer.limit.characters,
         partitions=partitions,
         outputs=outputs,
+        copies=copies,
     )
 
 

@@ -12,22 +12,11 @@ from typing import Final, TypeAlias
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-__all__ = [
-    "SOURCE_INDEX",
-    "SOURCE_OFFSET",
-    "SOURCE_PARTITION",
-    "SOURCE_TOPIC",
-    "ColumnOrName",
-    "outgoing",
-    "source_headers",
-]
+from aioparallel.coordinates import SOURCE_INDEX, SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC
+
+__all__ = ["ColumnOrName", "outgoing", "source_headers"]
 
 ColumnOrName: TypeAlias = Column | str
-
-SOURCE_TOPIC: Final = "src-topic"
-SOURCE_PARTITION: Final = "src-partition"
-SOURCE_OFFSET: Final = "src-offset"
-SOURCE_INDEX: Final = "src-index"
 
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 """The type of the column ``headers`` of Spark's Kafka source and sink."""

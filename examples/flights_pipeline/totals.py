@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from aioparallel.spark.headers import SOURCE_OFFSET, SOURCE_PARTITION
+from aioparallel.coordinates import SOURCE_OFFSET, SOURCE_PARTITION
 from aioparallel.spark.jars import kafka_jars
 from aioparallel.spark.topics import read_topic
 from examples.flights_pipeline.programs import QUICK_START

@@ -13,10 +13,9 @@ from aiokafka import AIOKafkaConsumer
 
 from aioparallel.cli.dlq.holding import HEARTBEAT_INTERVAL, REBALANCE_TIMEOUT, SESSION_TIMEOUT, Claim, Hold, one_holder
 from aioparallel.cli.dlq.marks import Marks
-from aioparallel.cli.dlq.reading import Span
 from aioparallel.clients.aiokafka import AiokafkaClient
 from aioparallel.errors import ConfigurationError, TopicNotFound
-from aioparallel.group.client import Client
+from aioparallel.group.client import Client, Span
 from aioparallel.records import TopicPartition
 
 __all__ = ["Access", "OpenTopic", "open_topic", "parse_client_options"]

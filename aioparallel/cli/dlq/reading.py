@@ -2,147 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
 
-import aiokafka.errors as kafka
-from aiokafka import AIOKafkaConsumer, TopicPartition  # its own: it takes no other
+from aioparallel.clients.aiokafka.log_reading import read_spans
+from aioparallel.group.client import Span
+from aioparallel.records import Record, TopicPartition
 
-from aioparallel.clients.aiokafka.connecting import find_broker
-from aioparallel.clients.aiokafka.faults import deadline, translated
-from aioparallel.clients.aiokafka.internals import Consumer
-from aioparallel.clients.aiokafka.settings import connection_options
-from aioparallel.clients.aiokafka.silence import Silence
-from aioparallel.errors import BrokerUnreachable, ClientError
-from aioparallel.records import Record
-
-__all__ = ["Read", "Span", "read_spans"]
-
-logger = logging.getLogger(__name__)
-
-MOST_AT_ONCE: Final = 500
-"""Records in one :class:`Read`; replay sends so many before it marks them."""
-
-POLL_MS: Final = 500
-STALLED: Final = 30.0
-"""Seconds without any progress after which reading is given up."""
-
-STOP_TIMEOUT: Final = 5.0
-KNOCK_AGAIN: Final = 0.1
-"""Seconds until the brokers are tried again of which none takes a connection."""
-
-
-class Span(NamedTuple):
-    """Offsets from ``start`` on, those below ``end``."""
-
-    start: int
-    end: int
+__all__ = ["Read", "read_topic"]
 
 
 class Read(NamedTuple):
-    """Some records of one partition, in its order. Every offset below ``next_offset`` that was not delivered, from
-    the one before, does not exist: compacted, a transaction's marker, or aborted."""
+    """Some records of one partition of the topic; see :class:`~aioparallel.group.client.Fetched`."""
 
     partition: int
-    records: list[Record]
+    records: Sequence[Record]
     next_offset: int
 
 
-async def read_spans(
+async def read_topic(
     topic: str, spans: Mapping[int, Span], bootstrap_servers: str, options: Mapping[str, object]
 ) -> AsyncGenerator[Read, None]:
-    """Read each partition from the start of its span to its end, and then stop.
-
-    Committed records only. A partition's last ``next_offset`` is the end of its span. Close the iterator when it is
-    left early (``contextlib.aclosing``). Raises ClientError, also when nothing comes for 30 seconds, and TimeoutError
-    when a request is not answered for so long.
-    """
-    left: dict[TopicPartition, Span] = {}
-    for number, span in spans.items():
-        if span.start < span.end:
-            left[TopicPartition(topic, number)] = span
-        else:
-            yield Read(number, [], span.end)
-    if not left:
-        return
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap_servers,
-        **{
-            **options,
-            "group_id": None,
-            "enable_auto_commit": False,
-            "auto_offset_reset": "earliest",  # what retention took away meanwhile is passed
-            "isolation_level": "read_committed",
-        },
-    )
-    try:
-        await _start(consumer, topic, bootstrap_servers, options)
-        consumer.assign(list(left))
-        for tp, span in left.items():
-            consumer.seek(tp, span.start)
-        async for read in _read(consumer, left):
-            yield read
-    except kafka.KafkaError as error:
-        raise translated(error, f"reading {topic}") from error
-    finally:
-        await _stop(consumer)
-
-
-async def _start(consumer: Any, topic: str, bootstrap_servers: str, options: Mapping[str, object]) -> None:
-    """Connect to a broker that answers, and do not wait for one that hangs where another can tell."""
-    connections = cast("Consumer", consumer)._client
-    Silence(connections, STALLED)
-    try:
-        server = await find_broker(bootstrap_servers, connection_options(options), STALLED, KNOCK_AGAIN)
-    except TimeoutError as error:
-        raise BrokerUnreachable(bootstrap_servers, STALLED, str(error)) from error
-    connections._bootstrap_servers = server
-    async with deadline(STALLED, f"connecting to read {topic}"):
-        await consumer.start()
-
-
-async def _read(consumer: Any, left: dict[TopicPartition, Span]) -> AsyncGenerator[Read, None]:
-    loop = asyncio.get_running_loop()
-    positions = {tp: span.start for tp, span in left.items()}
-    moved = loop.time()
-    while left:
-        found = await consumer.getmany(timeout_ms=POLL_MS, max_records=MOST_AT_ONCE)
-        for tp, span in list(left.items()):
-            # Also where nothing was delivered: what lies behind may be gaps only, and just the position tells.
-            next_offset = min(await _position(consumer, tp), span.end)
-            if next_offset == positions[tp]:
-                continue
-            positions[tp], moved = next_offset, loop.time()
-            if next_offset >= span.end:
-                del left[tp]
-                consumer.pause(tp)
-            records = [_record(raw) for raw in found.get(tp, ()) if raw.offset < span.end]
-            yield Read(tp.partition, records, next_offset)
-            moved = loop.time()  # what was done with it took its own time
-        if loop.time() - moved > STALLED:
-            at = ", ".join(f"{tp} at offset {positions[tp]}" for tp in sorted(left))
-            raise ClientError(f"no record has come for {STALLED:g} s ({at}); is the cluster reachable?")
-
-
-async def _position(consumer: Any, tp: TopicPartition) -> int:
-    """aiokafka waits for ever when the position has to be asked for: where retention has taken it away."""
-    async with deadline(STALLED, f"asking where {tp.topic}-{tp.partition} begins"):
-        return int(await consumer.position(tp))
-
-
-def _record(raw: Any) -> Record:
-    timestamp = -1 if raw.timestamp is None else raw.timestamp  # message format 0 has none
-    return Record(raw.topic, raw.partition, raw.offset, raw.key, raw.value, tuple(raw.headers), timestamp)
-
-
-async def _stop(consumer: Any) -> None:
-    """Never raises but when cancelled: what was read is what counts.
-
-    As a task of its own: aiokafka's ``stop`` can end with a CancelledError that nobody sent.
-    """
-    stopping = asyncio.create_task(consumer.stop())
-    stopping.add_done_callback(lambda task: task.cancelled() or task.exception())
-    await asyncio.wait([stopping], timeout=STOP_TIMEOUT)
-    stopping.cancel()
+    """Read each partition from the start of its span to its end, and then stop. See
+    :func:`~aioparallel.clients.aiokafka.log_reading.read_spans`."""
+    places = {TopicPartition(topic, number): span for number, span in spans.items()}
+    async with aclosing(read_spans(places, bootstrap_servers, options)) as reads:
+        async for (_, number), records, next_offset in reads:
+            yield Read(number, records, next_offset)

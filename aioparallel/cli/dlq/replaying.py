@@ -13,10 +13,11 @@ from typing import Final
 from aioparallel.cli.dlq.marks import Marks, MarksRefused, too_large
 from aioparallel.cli.dlq.reading import Read
 from aioparallel.cli.dlq.wording import counted
-from aioparallel.delivery.letters import original_headers, read_letter
+from aioparallel.coordinates import coordinates_of
+from aioparallel.delivery.letters import REPLAYED, original_headers, read_letter
 from aioparallel.engine.producer import Producer
 from aioparallel.errors import ClientError, ProduceFailed
-from aioparallel.records import Outgoing, Produced, Record, TopicPartition
+from aioparallel.records import Headers, Outgoing, Produced, Record, TopicPartition
 
 __all__ = ["Destination", "Replay", "Replayed"]
 
@@ -44,7 +45,7 @@ class Destination:
             return f"topic {topic} does not exist; --to TOPIC sends to another"
         if number is not None and TopicPartition(topic, number) not in self.exists:
             return f"{topic} has no partition {number}; leave --same-partition out and the key decides"
-        return Outgoing(topic, record.value, record.key, original_headers(record.headers), number)
+        return Outgoing(topic, record.value, record.key, _headers(record), number)
 
 
 @dataclass(slots=True)
@@ -55,6 +56,15 @@ class Replayed:
     replayed: int = 0
     failed: Counter[str] = field(default_factory=Counter)
     full: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+
+def _headers(record: Record) -> Headers:
+    """Its own. With those of a source it would be taken for a copy of what was handled before, so it says that it is
+    none."""
+    headers = original_headers(record.headers)
+    if coordinates_of(headers) is None:
+        return headers
+    return (*headers, (REPLAYED, record.place.encode()))
 
 
 class Replay:

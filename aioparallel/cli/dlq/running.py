@@ -16,7 +16,7 @@ from aioparallel.cli.dlq.listing import list_letters, print_json
 from aioparallel.cli.dlq.opening import REQUEST_TIMEOUT, Access, OpenTopic, open_topic, parse_client_options
 from aioparallel.cli.dlq.options import Where, Which
 from aioparallel.cli.dlq.planning import Plan, make_plan
-from aioparallel.cli.dlq.reading import Read, Span, read_spans
+from aioparallel.cli.dlq.reading import Read, read_topic
 from aioparallel.cli.dlq.replaying import Destination, Replay, Replayed
 from aioparallel.cli.dlq.selecting import Selection, parse_offsets, parse_origin, parse_time
 from aioparallel.cli.dlq.session import confirm, make_console
@@ -24,6 +24,7 @@ from aioparallel.cli.dlq.showing import selected, show_letters, write_raw
 from aioparallel.cli.dlq.wording import counted, plain_text
 from aioparallel.engine.producer import Producer
 from aioparallel.errors import ConfigurationError
+from aioparallel.group.client import Span
 
 __all__ = ["How", "run_drop", "run_list", "run_replay", "run_show"]
 
@@ -68,7 +69,7 @@ def opened(where: Where, selection: Selection) -> AbstractAsyncContextManager[Op
 
 def reading(topic: OpenTopic, spans: Mapping[int, Span]) -> aclosing[AsyncGenerator[Read, None]]:
     """The records of these spans; ``async with`` closes the connection."""
-    return aclosing(read_spans(topic.topic, spans, topic.access.bootstrap_servers, topic.access.options))
+    return aclosing(read_topic(topic.topic, spans, topic.access.bootstrap_servers, topic.access.options))
 
 
 async def run_list(where: Where, which: Which, *, everything: bool, as_json: bool) -> bool:

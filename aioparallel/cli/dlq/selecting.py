@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from aioparallel.cli.dlq.reading import Span
 from aioparallel.delivery.letters import Letter
 from aioparallel.errors import ConfigurationError
+from aioparallel.group.client import Span
 from aioparallel.records import Record
 
 __all__ = ["Age", "DeadLetter", "Kept", "OriginFilter", "Selection", "parse_offsets", "parse_origin", "parse_time"]

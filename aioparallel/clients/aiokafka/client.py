@@ -7,7 +7,7 @@ import contextlib
 import logging
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from typing import Final, NamedTuple
 
 import aiokafka.errors as kafka
@@ -18,10 +18,12 @@ from aioparallel.clients.aiokafka.connecting import close, find_broker
 from aioparallel.clients.aiokafka.faults import deadline, is_passing, translated
 from aioparallel.clients.aiokafka.fetching import FetchWalk
 from aioparallel.clients.aiokafka.internals import Consumer, Coordinator, Fetcher
+from aioparallel.clients.aiokafka.log_reading import read_spans
 from aioparallel.clients.aiokafka.membership import Membership
 from aioparallel.clients.aiokafka.metadata import (
     LogEnds,
     WholeName,
+    cleanup_policy,
     keep_all_topics,
     topic_partitions,
 )
@@ -30,7 +32,7 @@ from aioparallel.clients.aiokafka.quiet import calm
 from aioparallel.clients.aiokafka.settings import ConsumerSettings
 from aioparallel.clients.aiokafka.silence import Silence
 from aioparallel.errors import BrokerUnreachable, ClientError, ConsumerStateError
-from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener
+from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener, Span
 from aioparallel.records import TopicPartition
 
 __all__ = ["AiokafkaClient"]
@@ -300,6 +302,14 @@ class AiokafkaClient:
             return None
         read_committed = self._running.consumer._isolation_level == "read_committed"
         return self._running.walk.end_offset_seen(partition, read_committed=read_committed)
+
+    def read(self, spans: Mapping[TopicPartition, Span]) -> AsyncGenerator[Fetched, None]:
+        """Read these partitions from start to end of each span, over connections of their own."""
+        return read_spans(spans, self._settings.bootstrap_servers, self._settings.reading_options())
+
+    async def cleanup_policy(self, topic: str, timeout: float) -> str | None:
+        """The topic's ``cleanup.policy``; None where the broker does not tell."""
+        return await cleanup_policy(self._run().consumer._client, topic, timeout)
 
     def _run(self) -> _Running:
         if self._running is None:

@@ -287,6 +287,13 @@ class OffsetCommitAnswer(Protocol):
     topics: list[tuple[str, list[tuple[int, int]]]]
 
 
+class ConfigsAnswer(Protocol):
+    """``aiokafka.protocol.admin.DescribeConfigsResponse``: of each resource its error code, message, type and name, and
+    its entries, which begin with name and value."""
+
+    resources: list[tuple[int, str, int, str, list[tuple[str, str]]]]
+
+
 class OffsetFetchAnswer(Protocol):
     """``aiokafka.protocol.commit.OffsetFetchResponse_v3``: partition, offset, metadata, error code.
 

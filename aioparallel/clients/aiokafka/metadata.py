@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Collection, Mapping
+from typing import Final, cast
 
 import aiokafka.errors as kafka
+from aiokafka.admin.config_resource import ConfigResourceType
+from aiokafka.client import ConnectionGroup
+from aiokafka.protocol.admin import DescribeConfigsRequest
 
 from aioparallel.clients.aiokafka.faults import deadline
-from aioparallel.clients.aiokafka.internals import ClusterView, Connections, Consumer, Fetcher
+from aioparallel.clients.aiokafka.internals import ClusterView, ConfigsAnswer, Connections, Consumer, Fetcher
 from aioparallel.records import TopicPartition
 
-__all__ = ["LogEnds", "WholeName", "keep_all_topics", "topic_partitions"]
+__all__ = ["LogEnds", "WholeName", "cleanup_policy", "keep_all_topics", "topic_partitions"]
+
+_POLICY: Final = "cleanup.policy"
 
 
 class WholeName:
@@ -47,6 +53,21 @@ async def topic_partitions(
     known = cluster.topics(consumer._exclude_internal_topics)
     names = filter(topics.fullmatch, known) if isinstance(topics, re.Pattern) else set(topics)
     return {TopicPartition(name, number) for name in names for number in cluster.partitions_for_topic(name) or ()}
+
+
+async def cleanup_policy(connections: Connections, topic: str, timeout: float) -> str | None:
+    """The topic's ``cleanup.policy``, asked of any broker, once; None where that does not tell: not for everybody, or
+    not at all."""
+    node = connections.get_random_node()
+    if node is None:
+        return None
+    request = DescribeConfigsRequest(resources=[(ConfigResourceType.TOPIC, topic, [_POLICY])])
+    try:
+        async with asyncio.timeout(timeout):
+            answer = cast("ConfigsAnswer", await connections.send(node, request, group=ConnectionGroup.DEFAULT))
+    except (kafka.KafkaError, TimeoutError):
+        return None
+    return next((entry[1] for resource in answer.resources for entry in resource[4] if entry[0] == _POLICY), None)
 
 
 async def _all_topics(consumer: Consumer, retry_backoff: float) -> ClusterView:

@@ -37,6 +37,20 @@ _OURS: Final[Mapping[str, str]] = {
 }
 """aiokafka's options that are not the user's to set, each with what to use instead."""
 
+_OF_GROUPS: Final = frozenset(
+    {
+        "bootstrap_servers",
+        "group_id",
+        "group_instance_id",
+        "heartbeat_interval_ms",
+        "max_poll_interval_ms",
+        "partition_assignment_strategy",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+    }
+)
+"""Options that mean something in a group only, and the one that is given beside the others."""
+
 _NEVER_MS: Final = MOST
 """24.8 days: the longest poll interval that fits the protocol. What really holds it off is in ``client.py``."""
 
@@ -110,6 +124,10 @@ class ConsumerSettings:
         except (AssertionError, TypeError, ValueError) as error:
             names = sorted(self._options)
             raise ConfigurationError("client_options", names, f"aiokafka refused a value of them: {error}") from error
+
+    def reading_options(self) -> dict[str, object]:
+        """What a consumer without a group takes of them."""
+        return {name: value for name, value in self._options.items() if name not in _OF_GROUPS}
 
     def connection_options(self) -> dict[str, object]:
         """What a single connection needs of them: the name of the client, TLS and SASL."""

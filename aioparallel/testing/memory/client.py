@@ -6,8 +6,8 @@ import asyncio
 import logging
 import re
 import sys
-from collections.abc import Collection, Mapping
-from typing import Literal
+from collections.abc import AsyncGenerator, Collection, Mapping
+from typing import Final, Literal
 
 from aioparallel.errors import (
     BrokerUnreachable,
@@ -15,7 +15,7 @@ from aioparallel.errors import (
     ConfigurationError,
     ConsumerStateError,
 )
-from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener
+from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener, Span
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.codes import FENCING, RETRIABLE, ErrorCode, Refused
@@ -27,6 +27,11 @@ from aioparallel.testing.memory.reading import Reading
 __all__ = ["InMemoryClient"]
 
 logger = logging.getLogger(__name__)
+
+_PORTION: Final = 500
+"""Records that a read brings at once."""
+_SILENT: Final = 30.0
+"""Seconds without an answer after which a read is given up."""
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 
@@ -294,6 +299,37 @@ class InMemoryClient:
             },
             timeout,
         )
+
+    async def cleanup_policy(self, topic: str, timeout: float) -> str | None:
+        """See :meth:`Client.cleanup_policy <aioparallel.group.client.Client.cleanup_policy>`."""
+        try:
+            told = await self._link.ask(Request.METADATA, lambda now: self._broker.is_compacted(topic), timeout)
+        except (ClientError, Refused, TimeoutError):
+            return None
+        return "compact" if told else "delete"
+
+    async def read(self, spans: Mapping[TopicPartition, Span]) -> AsyncGenerator[Fetched, None]:
+        """See :meth:`Client.read <aioparallel.group.client.Client.read>`."""
+        reading = Reading(self._broker, read_committed=True)
+        left = dict(spans)
+        for partition, (start, _) in spans.items():
+            reading.seek(partition, start)
+        while left:
+            for partition, (start, end) in list(left.items()):
+                if start >= end:
+                    del left[partition]
+                    yield Fetched(partition, [], end)
+            for partition, found, next_offset in await self._link.ask(
+                Request.FETCH,
+                lambda now: reading.take(dict.fromkeys(left, _PORTION), sys.maxsize, left.keys()),
+                _SILENT,
+            ):
+                end = left[partition].end
+                left[partition] = Span(min(next_offset, end), end)
+                records = [record for record in found if record.offset < end]
+                if next_offset >= end:
+                    del left[partition]
+                yield Fetched(partition, records, min(next_offset, end))
 
 
 def fault_of(code: ErrorCode) -> CommitFault:

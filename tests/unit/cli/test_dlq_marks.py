@@ -8,9 +8,9 @@ import pytest
 from aioparallel.cli.dlq import marks as module
 from aioparallel.cli.dlq.marks import Marks, MarksRefused, PartitionMarks
 from aioparallel.cli.dlq.planning import make_plan
-from aioparallel.cli.dlq.reading import Read, Span
+from aioparallel.cli.dlq.reading import Read
 from aioparallel.cli.dlq.selecting import Selection
-from aioparallel.group.client import Client, CommitFault, Committed, Generation
+from aioparallel.group.client import Client, CommitFault, Committed, Generation, Span
 
 from .dead_letters import MINE, P0, Group, Place, letter_record, read_of, stranger
 

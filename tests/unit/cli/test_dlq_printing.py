@@ -12,13 +12,13 @@ from aioparallel.cli.dlq.holding import Hold
 from aioparallel.cli.dlq.listing import list_letters, print_json
 from aioparallel.cli.dlq.marks import Marks
 from aioparallel.cli.dlq.opening import Access, OpenTopic, parse_client_options
-from aioparallel.cli.dlq.reading import Read, Span
+from aioparallel.cli.dlq.reading import Read
 from aioparallel.cli.dlq.selecting import DeadLetter, Selection
 from aioparallel.cli.dlq.showing import details
 from aioparallel.cli.dlq.wording import age, as_json, counted, plain_text, readable
 from aioparallel.delivery.letters import read_letter
 from aioparallel.errors import ConfigurationError
-from aioparallel.group.client import Client, Committed
+from aioparallel.group.client import Client, Committed, Span
 
 from .dead_letters import P0, TOPIC, Group, Place, letter_record, read_of, stranger
 

@@ -10,13 +10,13 @@ import pytest
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from aioparallel.cli.dlq import reading
-from aioparallel.cli.dlq.reading import Span
 from aioparallel.cli.dlq.selecting import DeadLetter
 from aioparallel.cli.dlq.showing import details, json_details
+from aioparallel.clients.aiokafka import log_reading as reading
 from aioparallel.delivery.letters import Letter, original_headers, read_letter, write_letter
 from aioparallel.errors import BrokerUnreachable, ClientError
-from aioparallel.records import Failure, Origin, Record
+from aioparallel.group.client import Span
+from aioparallel.records import Failure, Origin, Record, TopicPartition
 
 from .dead_letters import letter_record
 
@@ -58,7 +58,7 @@ async def test_a_silent_broker_ends_the_reading(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(reading, "AIOKafkaConsumer", lambda **_options: Silent(starts=starts))
     monkeypatch.setattr(reading, "Silence", lambda _connections, _patience: None)
     monkeypatch.setattr(reading, "find_broker", found)
-    reads = reading.read_spans("orders.dlq", {0: Span(0, 5)}, "nowhere:1", {})
+    reads = reading.read_spans({TopicPartition("orders.dlq", 0): Span(0, 5)}, "nowhere:1", {})
     with pytest.raises((ClientError, TimeoutError), match="is the cluster reachable"):
         await asyncio.wait_for(anext(reads), 5)
 
@@ -66,7 +66,7 @@ async def test_a_silent_broker_ends_the_reading(monkeypatch: pytest.MonkeyPatch,
 async def test_no_broker_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody takes a connection, the reading ends with the reason, in time."""
     monkeypatch.setattr(reading, "STALLED", 0.3)
-    reads = reading.read_spans("orders.dlq", {0: Span(0, 5)}, "127.0.0.1:1", {})
+    reads = reading.read_spans({TopicPartition("orders.dlq", 0): Span(0, 5)}, "127.0.0.1:1", {})
     with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1.*0\.3 s"):
         await asyncio.wait_for(anext(reads), 5)
 

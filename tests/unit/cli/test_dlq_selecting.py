@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from aioparallel.cli.dlq.reading import Span
 from aioparallel.cli.dlq.selecting import (
     DeadLetter,
     Kept,
@@ -17,6 +16,7 @@ from aioparallel.cli.dlq.selecting import (
 )
 from aioparallel.delivery.letters import read_letter
 from aioparallel.errors import ConfigurationError
+from aioparallel.group.client import Span
 from aioparallel.records import Record
 
 from .dead_letters import letter_record, stranger

@@ -1,0 +1,134 @@
+"""One pass over the records that some partitions hold now, without a group."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Final, cast
+
+import aiokafka.errors as kafka
+from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as Place  # its own: it takes no other
+
+from aioparallel.clients.aiokafka.connecting import find_broker
+from aioparallel.clients.aiokafka.faults import deadline, translated
+from aioparallel.clients.aiokafka.internals import Consumer
+from aioparallel.clients.aiokafka.settings import connection_options
+from aioparallel.clients.aiokafka.silence import Silence
+from aioparallel.errors import BrokerUnreachable, ClientError
+from aioparallel.group.client import Fetched, Span
+from aioparallel.records import Record, TopicPartition
+
+__all__ = ["read_spans"]
+
+logger = logging.getLogger(__name__)
+
+MOST_AT_ONCE: Final = 500
+"""Records in one portion; replay sends so many before it marks them."""
+
+POLL_MS: Final = 500
+STALLED: Final = 30.0
+"""Seconds without any progress after which reading is given up."""
+
+STOP_TIMEOUT: Final = 5.0
+KNOCK_AGAIN: Final = 0.1
+"""Seconds until the brokers are tried again of which none takes a connection."""
+
+
+async def read_spans(
+    spans: Mapping[TopicPartition, Span], bootstrap_servers: str, options: Mapping[str, object]
+) -> AsyncGenerator[Fetched, None]:
+    """Read each partition from the start of its span to its end, and then stop.
+
+    ``options``: of ``aiokafka.AIOKafkaConsumer``. See :meth:`Client.read <aioparallel.group.client.Client.read>`.
+    Raises TimeoutError as well, when a request is not answered for 30 seconds.
+    """
+    left: dict[Place, Span] = {}
+    for partition, span in spans.items():
+        if span.start < span.end:
+            left[Place(*partition)] = span
+        else:
+            yield Fetched(partition, [], span.end)
+    if not left:
+        return
+    what = ", ".join(sorted({place.topic for place in left}))
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap_servers,
+        **{
+            **options,
+            "group_id": None,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "earliest",  # what retention took away meanwhile is passed
+            "isolation_level": "read_committed",
+        },
+    )
+    try:
+        await _start(consumer, what, bootstrap_servers, options)
+        consumer.assign(list(left))
+        for tp, span in left.items():
+            consumer.seek(tp, span.start)
+        async for read in _read(consumer, left):
+            yield read
+    except kafka.KafkaError as error:
+        raise translated(error, f"reading {what}") from error
+    finally:
+        await _stop(consumer)
+
+
+async def _start(consumer: Any, what: str, bootstrap_servers: str, options: Mapping[str, object]) -> None:
+    """Connect to a broker that answers, and do not wait for one that hangs where another can tell."""
+    connections = cast("Consumer", consumer)._client
+    Silence(connections, STALLED)
+    try:
+        server = await find_broker(bootstrap_servers, connection_options(options), STALLED, KNOCK_AGAIN)
+    except TimeoutError as error:
+        raise BrokerUnreachable(bootstrap_servers, STALLED, str(error)) from error
+    connections._bootstrap_servers = server
+    async with deadline(STALLED, f"connecting to read {what}"):
+        await consumer.start()
+
+
+async def _read(consumer: Any, left: dict[Place, Span]) -> AsyncGenerator[Fetched, None]:
+    loop = asyncio.get_running_loop()
+    positions = {tp: span.start for tp, span in left.items()}
+    moved = loop.time()
+    while left:
+        found = await consumer.getmany(timeout_ms=POLL_MS, max_records=MOST_AT_ONCE)
+        for tp, span in list(left.items()):
+            # Also where nothing was delivered: what lies behind may be gaps only, and just the position tells.
+            next_offset = min(await _position(consumer, tp), span.end)
+            if next_offset == positions[tp]:
+                continue
+            positions[tp], moved = next_offset, loop.time()
+            if next_offset >= span.end:
+                del left[tp]
+                consumer.pause(tp)
+            records = [_record(raw) for raw in found.get(tp, ()) if raw.offset < span.end]
+            yield Fetched(TopicPartition(*tp), records, next_offset)
+            moved = loop.time()  # what was done with it took its own time
+        if loop.time() - moved > STALLED:
+            at = ", ".join(f"{tp} at offset {positions[tp]}" for tp in sorted(left))
+            raise ClientError(f"no record has come for {STALLED:g} s ({at}); is the cluster reachable?")
+
+
+async def _position(consumer: Any, tp: Place) -> int:
+    """aiokafka waits for ever when the position has to be asked for: where retention has taken it away."""
+    async with deadline(STALLED, f"asking where {tp.topic}-{tp.partition} begins"):
+        return int(await consumer.position(tp))
+
+
+def _record(raw: Any) -> Record:
+    timestamp = -1 if raw.timestamp is None else raw.timestamp  # message format 0 has none
+    return Record(raw.topic, raw.partition, raw.offset, raw.key, raw.value, tuple(raw.headers), timestamp)
+
+
+async def _stop(consumer: Any) -> None:
+    """Never raises but when cancelled: what was read is what counts.
+
+    As a task of its own: aiokafka's ``stop`` can end with a CancelledError that nobody sent.
+    """
+    stopping = asyncio.create_task(consumer.stop())
+    stopping.add_done_callback(lambda task: task.cancelled() or task.exception())
+    await asyncio.wait([stopping], timeout=STOP_TIMEOUT)
+    stopping.cancel()

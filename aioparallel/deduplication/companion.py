@@ -1,0 +1,175 @@
+"""The companion of a consumer that deduplicates: memories restored, looked into, saved and released."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from aioparallel.deduplication.identities import identify_by
+from aioparallel.deduplication.memory import Changes, Memory
+from aioparallel.deduplication.seen import Looked, Seen
+from aioparallel.deduplication.seen_topic import Restore, SeenTopic
+from aioparallel.engine.health import Problem
+from aioparallel.engine.outlets import Disposal, Done
+from aioparallel.errors import ProduceFailed
+from aioparallel.group.client import CommitFault
+from aioparallel.policies import Deduplicate
+from aioparallel.records import Record, TopicPartition
+
+__all__ = ["Deduplication"]
+
+logger = logging.getLogger(__name__)
+
+
+class _Writing(NamedTuple):
+    """What is on its way to the topic, of one partition."""
+
+    memory: Memory
+    changes: Changes
+    written: asyncio.Future[ProduceFailed | None]
+
+
+class Deduplication:
+    """The :class:`~aioparallel.group.companions.Companion` that ``Deduplicate`` asks for."""
+
+    def __init__(self, policy: Deduplicate, topic: SeenTopic) -> None:
+        self.left_out = 0
+        self._policy = policy
+        self._topic = topic
+        self._restores: dict[TopicPartition, Restore] = {}
+        self._memories: dict[TopicPartition, Memory] = {}
+        self._writing: dict[TopicPartition, _Writing] = {}
+        self._unknown = 0
+
+    # -- the companion ----------------------------------------------------------------------------------
+
+    async def restore(self, partitions: Collection[TopicPartition], timeout: float) -> None:
+        """See :class:`~aioparallel.group.companions.Companion`."""
+        ours = {partition: self._restores.setdefault(partition, Restore()) for partition in partitions}
+        await self._topic.read(ours, timeout)
+        for partition, restore in ours.items():
+            memory = await self._topic.remembered(restore, self._policy.remember)
+            # It may have been released meanwhile, and even be restored anew for somebody else.
+            if self._restores.get(partition) is restore:
+                del self._restores[partition]
+                self._memories[partition] = memory
+                self._writing.pop(partition, None)
+                logger.info(
+                    "%s: %d %s seen are remembered",
+                    partition,
+                    len(memory),
+                    "records" if self._policy.by == "record" else "keys",
+                    extra={"action": "seen_restored", "count": len(memory)},
+                )
+
+    def beside(self, partition: TopicPartition) -> Seen:
+        """See :class:`~aioparallel.group.companions.Companion`."""
+        return Seen(identify_by(self._policy.by), lambda: self._memories[partition], self._looked)
+
+    async def save(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> Mapping[TopicPartition, CommitFault]:
+        """See :class:`~aioparallel.group.companions.Companion`.
+
+        Of each partition one write at most is on its way: one without an answer is waited for by the next save, and not
+        sent again beside it.
+        """
+        ends = asyncio.get_running_loop().time() + timeout
+        unsaved: dict[TopicPartition, CommitFault] = {}
+        await self._finish(partitions, ends, unsaved)
+        for partition in partitions:
+            memory = self._memories.get(partition)
+            if memory is None or partition in unsaved:
+                continue  # released while others were waited for: its commit will be refused, or belongs to nobody
+            changes = memory.changes()
+            outputs = await self._topic.outputs(partition, changes)
+            if outputs and self._memories.get(partition) is memory:
+                self._writing[partition] = _Writing(memory, changes, self._topic.write(outputs))
+        await self._finish(partitions, ends, unsaved)
+        return unsaved
+
+    async def _finish(
+        self, partitions: Collection[TopicPartition], ends: float, unsaved: dict[TopicPartition, CommitFault]
+    ) -> None:
+        """Wait for what is on its way of these."""
+        writing = {p: self._writing[p] for p in partitions if p in self._writing and p not in unsaved}
+        if not writing:
+            return
+        left = max(0.0, ends - asyncio.get_running_loop().time())
+        await asyncio.wait([one.written for one in writing.values()], timeout=left)
+        for partition, one in writing.items():
+            if not one.written.done():
+                unsaved[partition] = CommitFault.RETRIABLE
+                continue
+            if self._writing.get(partition) is one:
+                del self._writing[partition]
+            failure = one.written.result()
+            if failure is not None:
+                unsaved[partition] = CommitFault.RETRIABLE if failure.passing else CommitFault.REFUSED
+                logger.warning(
+                    "%s: what was seen is not saved, so nothing is committed: %s",
+                    partition,
+                    failure,
+                    extra={"action": "seen_unsaved"},
+                )
+            else:
+                one.memory.written(one.changes)
+
+    def release(self, partition: TopicPartition) -> None:
+        """See :class:`~aioparallel.group.companions.Companion`."""
+        self._restores.pop(partition, None)
+        self._memories.pop(partition, None)
+        self._writing.pop(partition, None)
+
+    def problems(self) -> Sequence[Problem]:
+        """See :class:`~aioparallel.group.companions.Companion`."""
+        if not self._unknown:
+            return ()
+        return (
+            Problem(
+                "no_source",
+                f"{self._unknown} records do not say where they came from (headers src-topic, src-partition, "
+                "src-offset), so copies of them are handled again",
+            ),
+        )
+
+    # -- hearing ----------------------------------------------------------------------------------------
+
+    def _looked(self, found: Looked) -> None:
+        self.left_out += found.copies
+        if found.unknown and not self._unknown and found.example is not None:
+            logger.warning(
+                "%s does not say where it came from: it needs the headers src-topic, src-partition and src-offset "
+                "(aioparallel.spark writes them: source_headers). It is handled, and so are its copies; this is told "
+                "once",
+                found.example.place,
+                extra={"action": "no_source"},
+            )
+        self._unknown += found.unknown
+
+    def around(self, disposal: Disposal) -> Disposal:
+        """Dead letters are not remembered: whoever sends one back wants it handled."""
+        return _PutAway(disposal)
+
+
+class _PutAway:
+    """A disposal that tells the view of a session which of its records were not handled."""
+
+    def __init__(self, disposal: Disposal) -> None:
+        self.room = disposal.room
+        self._disposal = disposal
+
+    def dispose(self, record: Record[Any, Any], error: Exception, retry_topic: str | None, done: Done) -> None:
+        """See :class:`~aioparallel.engine.outlets.Disposal`."""
+
+        def disposed(record: Record[Any, Any], failure: Exception | None) -> None:
+            if failure is None and not record._source.dropped:
+                beside = getattr(record._source, "beside", None)
+                if isinstance(beside, Seen):
+                    beside.put_away(record.offset)
+            done(record, failure)
+
+        # Into a retry topic it goes on itself: a copy of it is still a copy.
+        self._disposal.dispose(record, error, retry_topic, done if retry_topic is not None else disposed)

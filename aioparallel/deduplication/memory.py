@@ -1,0 +1,183 @@
+"""What was seen of one partition: the newest identities, in chunks that are written and read as one. Pure.
+
+It is a log of what was seen, kept as a topic is compacted: identities are put into the newest chunk, and one that is
+seen further moves there from where it was. When there are more than may be remembered the oldest go. A chunk is small,
+so that a commit rewrites little; small neighbours are put together, so that there are few.
+
+Two memories of the same partition (of an owner that was thought dead, and of its successor) may both be written: what
+follows from their chunks together is right, because each says only what was really seen.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from aioparallel.deduplication.identities import ONCE, Identity, Mark, Position
+
+__all__ = ["Change", "Changes", "Memory"]
+
+_ENTRIES: Final = 1_000
+"""Identities in one chunk: to write one takes about a millisecond."""
+_BYTES: Final = 256 * 1024
+"""Bytes of keys in one chunk, about."""
+
+
+class _Chunk:
+    """``version`` grows with what is put in. What goes from it is not written: to remember it longer does no harm."""
+
+    __slots__ = ("entries", "name", "number", "room", "version", "written")
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name = name
+        self.number = number
+        self.entries: dict[Identity, Position] = {}
+        self.room = _BYTES
+        self.version = 0
+        self.written = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.entries) >= _ENTRIES or self.room <= 0
+
+
+class Change(NamedTuple):
+    """A chunk as it is to be written now; None: there is none of this name any more."""
+
+    name: str
+    number: int
+    entries: Mapping[Identity, Position] | None
+
+
+class Changes(NamedTuple):
+    """All that is to be written at one moment, in this order: a chunk goes after the one that took its entries."""
+
+    changes: Sequence[Change]
+    versions: Sequence[tuple[_Chunk, int]]
+
+
+class Memory:
+    """At most ``most`` identities, those that were seen last."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._writer = uuid.uuid4().hex[:8]
+        self._chunks: list[_Chunk] = []  # by number, ascending
+        self._where: dict[Identity, _Chunk] = {}
+        self._gone: dict[str, int] = {}  # names and numbers
+        self._next_number = 0
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def position(self, identity: Identity) -> Position | None:
+        """How far it was seen; None: not at all."""
+        chunk = self._where.get(identity)
+        return None if chunk is None else chunk.entries[identity]
+
+    def remember(self, identity: Identity, position: Position = ONCE) -> None:
+        """It was seen, up to here."""
+        chunk = self._where.get(identity)
+        if chunk is not None:
+            if chunk.entries[identity] >= position:
+                return
+            self._leave(identity, chunk)
+        self._put(identity, position)
+        if len(self._where) > self._most:
+            self._forget_oldest()
+
+    def restore(self, name: str, number: int, entries: Mapping[Identity, Position]) -> None:
+        """A chunk that was written. All of them by number, ascending, before anything else."""
+        chunk = _Chunk(name, number)
+        chunk.version = chunk.written = 1
+        self._chunks.append(chunk)
+        self._next_number = max(self._next_number, number + 1)
+        for identity, written in entries.items():
+            position = written
+            older = self._where.get(identity)
+            if older is not None:
+                position = max(position, older.entries[identity])
+                self._leave(identity, older)
+            chunk.entries[identity] = position
+            chunk.room -= _size(identity)
+            self._where[identity] = chunk
+        while len(self._where) > self._most:
+            self._forget_oldest()
+
+    # -- to be written ----------------------------------------------------------------------------------
+
+    def changes(self) -> Changes:
+        """What is not written yet, as it is now."""
+        self._tidy()
+        dirty = [chunk for chunk in self._chunks if chunk.written != chunk.version]
+        written = [Change(chunk.name, chunk.number, dict(chunk.entries)) for chunk in dirty]
+        gone = [Change(name, number, None) for name, number in self._gone.items()]
+        return Changes([*written, *gone], [(chunk, chunk.version) for chunk in dirty])
+
+    def written(self, changes: Changes) -> None:
+        """These are acknowledged."""
+        for chunk, version in changes.versions:
+            chunk.written = max(chunk.written, version)
+        for change in changes.changes:
+            if change.entries is None:
+                self._gone.pop(change.name, None)
+
+    def _tidy(self) -> None:
+        """Drop empty chunks, and put neighbours together that have room for one another."""
+        kept: list[_Chunk] = []
+        for chunk in self._chunks:
+            if not chunk.entries:
+                self._gone[chunk.name] = chunk.number
+                continue
+            before = kept[-1] if kept else None
+            # All but the newest: what is written again and again stays small.
+            if before is not None and chunk is not self._chunks[-1] and _fit(before, chunk):
+                kept.pop()
+                self._merge(before, chunk)
+            kept.append(chunk)
+        self._chunks = kept
+
+    def _merge(self, older: _Chunk, newer: _Chunk) -> None:
+        newer.entries = {**older.entries, **newer.entries}
+        newer.room -= _BYTES - older.room
+        newer.version += 1
+        self._where.update(dict.fromkeys(older.entries, newer))
+        self._gone[older.name] = older.number
+
+    # -- entries ----------------------------------------------------------------------------------------
+
+    def _put(self, identity: Identity, position: Position) -> None:
+        newest = self._chunks[-1] if self._chunks else None
+        if newest is None or newest.is_full:
+            # By writer too: whoever was thought dead may still write, and must not write over this one.
+            newest = _Chunk(f"{self._writer}-{self._next_number}", self._next_number)
+            self._next_number += 1
+            self._chunks.append(newest)
+        newest.entries[identity] = position
+        newest.room -= _size(identity)
+        newest.version += 1
+        self._where[identity] = newest
+
+    def _leave(self, identity: Identity, chunk: _Chunk) -> None:
+        del chunk.entries[identity]
+        chunk.room += _size(identity)
+
+    def _forget_oldest(self) -> None:
+        while not self._chunks[0].entries:
+            empty = self._chunks.pop(0)
+            self._gone[empty.name] = empty.number
+        oldest = self._chunks[0]
+        identity = next(iter(oldest.entries))
+        self._leave(identity, oldest)
+        del self._where[identity]
+
+
+def _fit(older: _Chunk, newer: _Chunk) -> bool:
+    return (
+        len(older.entries) + len(newer.entries) <= _ENTRIES and (_BYTES - older.room) + (_BYTES - newer.room) <= _BYTES
+    )
+
+
+def _size(identity: Identity) -> int:
+    return len(identity.key) if isinstance(identity, Mark) else 0

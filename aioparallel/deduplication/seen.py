@@ -1,0 +1,83 @@
+"""One session's records: which are copies, and what is remembered when they are complete. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from aioparallel.deduplication.identities import Identify, Identity, Position
+from aioparallel.deduplication.memory import Memory
+from aioparallel.records import Record
+
+__all__ = ["Looked", "Seen"]
+
+
+class Looked(NamedTuple):
+    """What was found in some records."""
+
+    copies: int
+    unknown: int
+    """Records whose headers do not say where they came from."""
+    example: Record | None
+    """One of these."""
+
+
+class Seen:
+    """The :class:`~aioparallel.group.companions.Beside` of one session.
+
+    A copy of a record that was let through is left out before that one is complete: as long as it is not, its offset is
+    not complete, and it runs again wherever that must be. So what was let through is known here, and goes with the
+    session; what is complete goes into the memory of the partition, which stays.
+
+    ``memory()``: the partition's, restored by the time records come. ``tell`` hears what was found.
+    """
+
+    def __init__(self, identify: Identify, memory: Callable[[], Memory], tell: Callable[[Looked], None]) -> None:
+        self._identify = identify
+        self._memory = memory
+        self._tell = tell
+        self._begun: dict[Identity, Position] = {}
+        self._by_offset: dict[int, tuple[Identity, Position]] = {}
+
+    def fresh(self, records: Sequence[Record]) -> Sequence[Record]:
+        """See :class:`~aioparallel.group.companions.Beside`."""
+        begun, memory, identify = self._begun, self._memory(), self._identify
+        fresh: list[Record] = []
+        unknown, example = 0, None
+        for record in records:
+            known = identify(record)
+            if known is None:
+                unknown, example = unknown + 1, record
+                fresh.append(record)
+                continue
+            identity, position = known
+            before = begun.get(identity) or memory.position(identity)
+            if before is not None and position <= before:
+                continue
+            begun[identity] = position
+            self._by_offset[record.offset] = known
+            fresh.append(record)
+        if unknown or len(fresh) != len(records):
+            self._tell(Looked(len(records) - len(fresh), unknown, example))
+        return fresh
+
+    def completed(self, offset: int) -> None:
+        """See :class:`~aioparallel.group.companions.Beside`."""
+        known = self._forget(offset)
+        if known is not None:
+            self._memory().remember(*known)
+
+    def completed_all(self, offsets: Sequence[int]) -> None:
+        """See :class:`~aioparallel.group.companions.Beside`."""
+        for offset in offsets:
+            self.completed(offset)
+
+    def put_away(self, offset: int) -> None:
+        """It is complete, but not handled: what comes with the same coordinates later is no copy of anything."""
+        self._forget(offset)
+
+    def _forget(self, offset: int) -> tuple[Identity, Position] | None:
+        known = self._by_offset.pop(offset, None)
+        if known is not None and self._begun.get(known[0]) == known[1]:
+            del self._begun[known[0]]
+        return known
