@@ -1,0 +1,66 @@
+"""Chunks as records: what is written is read again, and anything else is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioparallel.deduplication.chunks import ChunkKey, decode_chunk, decode_key, encode_chunk, encode_key
+from aioparallel.deduplication.identities import ONCE, Identity, Mark, Position, RecordIdentity
+from aioparallel.records import TopicPartition
+
+NUMBERS = st.integers(0, 2**63 - 1)
+RECORDS = st.builds(RecordIdentity, st.text(max_size=5), NUMBERS, NUMBERS, NUMBERS, st.text(max_size=5))
+MARKS = st.builds(Mark, st.text(max_size=5), NUMBERS, st.binary(max_size=20))
+ENTRIES = st.one_of(st.dictionaries(RECORDS, st.just(ONCE)), st.dictionaries(MARKS, st.tuples(NUMBERS, NUMBERS)))
+
+
+@given(ENTRIES)
+def test_a_chunk_is_read_as_it_was_written(entries: dict[Identity, Position]) -> None:
+    """Texts of any characters, keys of any bytes."""
+    assert decode_chunk(encode_chunk(entries)) == entries
+
+
+@given(st.text(), st.text(), NUMBERS, st.text(), NUMBERS)
+def test_a_key_is_read_as_it_was_written(group_id: str, topic: str, partition: int, name: str, number: int) -> None:
+    """Names of any characters."""
+    key = ChunkKey(group_id, TopicPartition(topic, partition), name, number)
+    assert decode_key(encode_key(key)) == key
+
+
+@pytest.mark.parametrize("data", [None, b"", b"{}", b"[]", b"\xff", b'["g", "t", "0", "n", 1]', b"k", b"5"])
+def test_a_strange_key_is_nobodys(data: bytes | None) -> None:
+    """The topic may hold records of others."""
+    assert decode_key(data) is None
+
+
+def packed(told: object) -> bytes:
+    """As a chunk is packed."""
+    return zstandard.ZstdCompressor().compress(json.dumps(told).encode())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"no zstd",
+        packed({}),
+        packed([]),
+        packed({"v": 2, "records": [], "marks": []}),
+        packed({"v": 1, "records": [["t", 0, [["no number", 0, ""]]]], "marks": []}),
+        packed({"v": 1, "records": [["t", 0]], "marks": []}),
+        packed({"v": 1, "records": [], "marks": [["t", 0, [["Ж", 1, 0]]]]}),
+        packed({"v": 1, "records": [[7, 0, []]], "marks": []}),
+        zstandard.ZstdCompressor().compress(b"\xff\xfe"),
+        zstandard.ZstdCompressor().compress(b" " * 70_000_000),
+        encode_chunk({})[:-3],
+    ],
+)
+def test_anything_else_is_refused(data: bytes) -> None:
+    """Damaged, of a later version, of somebody else, or a bomb."""
+    with pytest.raises(ValueError, match=r"."):
+        decode_chunk(data)

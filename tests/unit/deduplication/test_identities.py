@@ -1,0 +1,62 @@
+"""By what copies are known."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioparallel.coordinates import Coordinates, coordinates_of
+from aioparallel.deduplication.identities import Mark, RecordIdentity, by_key, by_record
+from aioparallel.records import Headers, Record
+
+PLACE: Headers = (("src-topic", b"flights"), ("src-partition", b"3"), ("src-offset", b"1024"))
+
+
+def record_of(headers: Headers, key: bytes | None = b"k") -> Record:
+    """A record with these headers."""
+    return Record("work", 0, 7, key, b"v", headers)
+
+
+def test_coordinates_are_read_from_the_headers() -> None:
+    """Text in decimal; the number among several is 0 where none is told; of two of one name the last counts."""
+    assert coordinates_of(PLACE) == Coordinates("flights", 3, 1024, 0)
+    assert coordinates_of((*PLACE, ("src-index", b"2"), ("trace", b"x"))) == Coordinates("flights", 3, 1024, 2)
+    assert coordinates_of((("src-offset", b"1"), *PLACE)) == Coordinates("flights", 3, 1024, 0)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        PLACE[1:],
+        PLACE[:2],
+        (*PLACE[:2], ("src-offset", None)),
+        (*PLACE[:2], ("src-offset", b"")),
+        (*PLACE[:2], ("src-offset", b"many")),
+        (("src-topic", b"\xff"), *PLACE[1:]),
+        (*PLACE, ("src-index", b"first")),
+    ],
+)
+def test_what_does_not_say_where_it_comes_from_has_no_identity(headers: Headers) -> None:
+    """Missing, null, no number, no UTF-8."""
+    assert coordinates_of(headers) is None
+    assert by_record(record_of(headers)) is None
+    assert by_key(record_of(headers)) is None
+
+
+def test_a_mark_is_of_a_key_and_a_record_without_one_is_known_by_itself() -> None:
+    """Records without a key have no order."""
+    assert by_key(record_of(PLACE)) == (Mark("flights", 3, b"k"), (1024, 0))
+    assert by_key(record_of(PLACE, None)) == (RecordIdentity("flights", 3, 1024, 0, ""), (0, 0))
+    assert by_key(record_of(PLACE, b"")) == (Mark("flights", 3, b""), (1024, 0))
+
+
+def test_what_was_sent_again_is_another_record() -> None:
+    """A letter that was replayed, each time anew; one in a retry topic, by its attempts; a letter that somebody sent
+    back with all its headers."""
+    plain, _ = by_record(record_of(PLACE)) or (None, None)
+    replayed = [by_record(record_of((*PLACE, ("aioparallel.replayed", at)))) for at in (b"dlq-0 offset 1", b"dlq-0 2")]
+    attempts = [by_record(record_of((*PLACE, ("aioparallel.attempts", count)))) for count in (b"3", b"6")]
+    found = {plain, *(one[0] for one in (*replayed, *attempts) if one is not None)}
+    assert len(found) == 5
+    both = by_record(record_of((*PLACE, ("aioparallel.replayed", b"dlq-0 2"), ("aioparallel.attempts", b"3"))))
+    assert both == replayed[1]

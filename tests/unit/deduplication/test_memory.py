@@ -1,0 +1,225 @@
+"""The memory of a partition against a model, with writes that are lost, late, and of an owner thought dead."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from aioparallel.deduplication import memory as memory_module
+from aioparallel.deduplication.identities import Identity, Mark, Position, RecordIdentity
+from aioparallel.deduplication.memory import Changes, Memory
+
+MOST = 40
+
+
+def record(number: int) -> RecordIdentity:
+    """A record of some source."""
+    return RecordIdentity("t", number % 3, number, 0, "")
+
+
+class Topic:
+    """A compacted topic: the last value of each key, in the order of writing."""
+
+    def __init__(self) -> None:
+        self.chunks: dict[tuple[str, int], dict[Identity, Position]] = {}
+
+    def write(self, changes: Changes, upto: int | None = None) -> None:
+        """All of it, or the first of it."""
+        for name, number, entries in changes.changes[:upto]:
+            self.chunks.pop((name, number), None)
+            if entries is not None:
+                self.chunks[name, number] = dict(entries)
+
+    def restored(self, most: int = MOST) -> Memory:
+        """A new owner's memory."""
+        memory = Memory(most)
+        for (name, number), entries in sorted(self.chunks.items(), key=lambda chunk: chunk[0][1]):
+            memory.restore(name, number, entries)
+        return memory
+
+
+class Remembering(RuleBasedStateMachine):
+    """What was seen last is remembered, whatever was lost that was not acknowledged."""
+
+    @initialize(marks=st.booleans())
+    def begin(self, marks: bool) -> None:
+        self.marks = marks
+        self.topic = Topic()
+        self.memory = Memory(MOST)
+        self.zombie: Memory | None = None
+        self.doubtful: list[Changes] = []
+        self.model: dict[Identity, Position] = {}  # all that was ever seen, the newest last
+        self.saved: dict[Identity, Position] = {}  # of it, what was acknowledged
+
+    def _see(self, identity: Identity, position: Position) -> None:
+        before = self.memory.position(identity)
+        if before is not None and before >= position:
+            return  # a copy, which is not handled
+        self.memory.remember(identity, position)
+        if self.model.get(identity, (-1, 0)) < position:
+            self.model.pop(identity, None)
+            self.model[identity] = position
+
+    @rule(numbers=st.lists(st.integers(0, 200), max_size=12))
+    def see(self, numbers: list[int]) -> None:
+        """Some records complete."""
+        for number in numbers:
+            if self.marks:
+                self._see(Mark("t", 0, b"%d" % (number % 60)), (number, 0))
+            else:
+                self._see(record(number), (0, 0))
+
+    @rule()
+    def save(self) -> None:
+        """Written and acknowledged, in the order of sending."""
+        changes = self.memory.changes()
+        for before in self.doubtful:
+            self.topic.write(before)
+        self.doubtful.clear()
+        self.topic.write(changes)
+        self.memory.written(changes)
+        self.saved = dict(self.model)
+
+    @rule()
+    def save_without_an_answer(self) -> None:
+        """It may be written, and what is sent later comes behind it."""
+        self.doubtful.append(self.memory.changes())
+
+    @rule(part=st.integers(0, 3))
+    def die(self, part: int) -> None:
+        """Of what has no answer a first part is written; the next owner finds what is there."""
+        for changes in self.doubtful:
+            self.topic.write(changes, part)
+            if part < len(changes.changes):
+                break
+        self.doubtful.clear()
+        self.zombie, self.memory = self.memory, self.topic.restored()
+        self.model = dict(self.saved)
+
+    @precondition(lambda self: self.zombie is not None)
+    @rule()
+    def zombie_writes(self) -> None:
+        """The owner before was only slow: what it writes says what was really seen, and spoils nothing."""
+        assert self.zombie is not None
+        self.topic.write(self.zombie.changes())
+        self.zombie = None
+
+    @invariant()
+    def the_newest_are_remembered(self) -> None:
+        """Those seen since the start by this owner, and what the one before had saved; never more than may be."""
+        if not hasattr(self, "memory"):
+            return
+        newest = list(self.model)[-MOST // 2 :]
+        for identity in newest:
+            found = self.memory.position(identity)
+            assert found is not None, identity
+            assert found >= self.model[identity]
+        assert len(self.memory) <= MOST
+
+    @rule()
+    def what_was_saved_is_found_again(self) -> None:
+        """By any next owner, whoever writes besides."""
+        found = self.topic.restored(10 * MOST)
+        for identity in list(self.saved)[-MOST // 2 :]:
+            position = found.position(identity)
+            assert position is not None, identity
+            assert position >= self.saved[identity]
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five entries, so that many are closed and put together."""
+    monkeypatch.setattr(memory_module, "_ENTRIES", 5)
+
+
+TestRemembering = Remembering.TestCase
+TestRemembering.settings = settings(max_examples=80, stateful_step_count=30)
+
+
+def test_the_oldest_are_forgotten_first() -> None:
+    """Not more than asked for, in the order in which they were seen."""
+    memory = Memory(3)
+    for number in range(6):
+        memory.remember(record(number))
+    assert [memory.position(record(number)) is not None for number in range(6)] == [False] * 3 + [True] * 3
+
+
+def test_a_mark_only_rises_and_stays_while_it_does() -> None:
+    """A mark that is moved further is among the newest."""
+    memory = Memory(2)
+    first, second, third = (Mark("t", 0, key) for key in (b"a", b"b", b"c"))
+    memory.remember(first, (5, 0))
+    memory.remember(second, (6, 0))
+    memory.remember(first, (7, 1))
+    memory.remember(first, (7, 0))
+    memory.remember(third, (8, 0))
+    assert (memory.position(first), memory.position(second)) == ((7, 1), None)
+
+
+def test_a_commit_rewrites_little_and_few_chunks_stay() -> None:
+    """One record at a time, saved each time: one chunk is written, and as many are kept as are needed for what is
+    remembered, twice that at most."""
+    memory, topic = Memory(100), Topic()
+    for number in range(2_000):
+        memory.remember(record(number))
+        changes = memory.changes()
+        assert sum(1 for change in changes.changes if change.entries is not None) == 1
+        topic.write(changes)
+        memory.written(changes)
+    assert len(topic.chunks) <= 2 * 100 // 5
+
+
+def test_idle_marks_do_not_keep_a_chunk_each() -> None:
+    """Where most of a chunk has moved on, what is left of neighbours is put together."""
+    memory, topic = Memory(10_000), Topic()
+    for number in range(3_000):
+        memory.remember(Mark("t", 0, b"busy"), (number, 0))
+        if number % 5 == 0:
+            memory.remember(Mark("t", 0, b"idle %d" % number), (number, 0))
+        changes = memory.changes()
+        topic.write(changes)
+        memory.written(changes)
+    assert len(memory) == 601
+    assert len(topic.chunks) <= 2 * 601 // 5 + 2
+    assert len(topic.restored(10_000)) == 601
+
+
+def test_nothing_new_is_nothing_to_write() -> None:
+    """A commit without a completion costs nothing here."""
+    memory = Memory(10)
+    memory.remember(record(1))
+    memory.written(memory.changes())
+    assert memory.changes().changes == []
+    memory.remember(record(1))
+    assert memory.changes().changes == []
+
+
+def test_long_keys_make_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk is one record of Kafka, which has a largest size."""
+    monkeypatch.setattr(memory_module, "_ENTRIES", 1_000)
+    memory = Memory(1_000)
+    for number in range(100):
+        memory.remember(Mark("t", 0, b"%d" % number * 10_000), (number, 0))
+    sizes = [
+        sum(len(one.key) for one in change.entries or () if isinstance(one, Mark)) for change in memory.changes()[0]
+    ]
+    assert len(sizes) > 3
+    assert max(sizes) < 300_000
+
+
+def test_size_of_a_remembered_record() -> None:
+    """What the documentation says of memory: some 300 bytes."""
+    memory = Memory(100_000)
+    identities = [RecordIdentity("t", 0, 1_000_000 + number, 0, "") for number in range(20_000)]
+    tracemalloc.start()
+    try:
+        for identity in identities:
+            memory.remember(RecordIdentity(*identity))
+        size = tracemalloc.get_traced_memory()[0] / len(identities)
+    finally:
+        tracemalloc.stop()
+    assert 100 < size < 300

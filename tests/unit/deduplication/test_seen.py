@@ -1,0 +1,82 @@
+"""One session's records looked at."""
+
+from __future__ import annotations
+
+from aioparallel.deduplication.identities import by_key, by_record
+from aioparallel.deduplication.memory import Memory
+from aioparallel.deduplication.seen import Looked, Seen
+from aioparallel.records import Record
+
+
+def copy_of(source: int, offset: int, key: bytes = b"k") -> Record:
+    """A record at ``offset`` made of the one at ``source``."""
+    place = (("src-topic", b"raw"), ("src-partition", b"0"), ("src-offset", b"%d" % source))
+    return Record("work", 0, offset, key, b"v", place)
+
+
+class Told:
+    """What was found."""
+
+    def __init__(self) -> None:
+        self.copies = self.unknown = 0
+
+    def __call__(self, looked: Looked) -> None:
+        self.copies += looked.copies
+        self.unknown += looked.unknown
+
+
+def test_a_copy_of_what_runs_is_left_out_before_it_ends() -> None:
+    """In one fetch and in the next; it is remembered when it is complete, and not before."""
+    memory, told = Memory(10), Told()
+    seen = Seen(by_record, lambda: memory, told)
+    assert [one.offset for one in seen.fresh([copy_of(1, 10), copy_of(1, 11), copy_of(2, 12)])] == [10, 12]
+    assert seen.fresh([copy_of(2, 13)]) == []
+    assert len(memory) == 0
+    seen.completed_all([10, 12])
+    assert len(memory) == 2
+    assert seen.fresh([copy_of(1, 14), copy_of(2, 15)]) == []
+    assert told.copies == 4
+
+
+def test_what_a_session_let_through_goes_with_it() -> None:
+    """The next session of the partition runs it: it was not complete."""
+    memory = Memory(10)
+    Seen(by_record, lambda: memory, Told()).fresh([copy_of(1, 10)])
+    fresh = Seen(by_record, lambda: memory, Told()).fresh([copy_of(1, 10), copy_of(1, 11)])
+    assert [one.offset for one in fresh] == [10]
+
+
+def test_what_was_put_away_may_come_again() -> None:
+    """A dead letter is no record that was handled."""
+    memory = Memory(10)
+    seen = Seen(by_record, lambda: memory, Told())
+    seen.fresh([copy_of(1, 10)])
+    seen.put_away(10)
+    seen.completed(10)
+    assert len(seen.fresh([copy_of(1, 11)])) == 1
+
+
+def test_marks_let_a_keys_records_through_in_order_and_their_replay_not() -> None:
+    """Also while the first of them still run, and each key by itself."""
+    memory, told = Memory(10), Told()
+    seen = Seen(by_key, lambda: memory, told)
+    first = [copy_of(1, 10), copy_of(2, 11, b"other"), copy_of(4, 12)]
+    again = [copy_of(1, 13), copy_of(2, 14, b"other"), copy_of(4, 15), copy_of(5, 16, b"other"), copy_of(6, 17)]
+    assert list(seen.fresh(first)) == first
+    assert [one.offset for one in seen.fresh(again)] == [16, 17]
+    seen.completed(10)
+    assert seen.fresh([copy_of(4, 18)]) == []
+    seen.completed_all([12, 17, 11, 16])
+    assert seen.fresh([copy_of(4, 19), copy_of(6, 20), copy_of(5, 21, b"other")]) == []
+    assert len(memory) == 2
+    assert len(seen._begun) == len(seen._by_offset) == 0
+
+
+def test_what_says_nothing_of_its_source_runs_each_time() -> None:
+    """And is counted."""
+    memory, told = Memory(10), Told()
+    seen = Seen(by_record, lambda: memory, told)
+    strangers = [Record("work", 0, offset, b"k", b"v") for offset in range(3)]
+    assert list(seen.fresh(strangers)) == strangers
+    seen.completed_all([0, 1, 2])
+    assert (len(memory), told.unknown) == (0, 3)
