@@ -96,8 +96,9 @@ class AiokafkaCluster:
         await asyncio.gather(*(client.stop(5.0) for client in self._clients))
         await self._closing.aclose()
 
-    async def create_topic(self, name: str, partitions: int = 1) -> None:
-        await self.broker.create_topic(name, partitions)
+    async def create_topic(self, name: str, partitions: int = 1, *, compacted: bool = False) -> None:
+        configs = {"cleanup.policy": "compact"} if compacted else {}
+        await self.broker.create_topic(name, partitions, configs=configs)
 
     async def add_partitions(self, topic: str, total: int) -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=self.broker.bootstrap_servers)
@@ -265,6 +266,7 @@ EMBEDDED_FEATURES: frozenset[Feature] = frozenset({"compression", "eviction", "p
 KAFKA_FEATURES: frozenset[Feature] = frozenset(
     {
         "added partitions",
+        "compacted topics",
         "compression",
         "eviction",
         "message limit",

@@ -30,6 +30,7 @@ __all__ = [
 
 Feature = Literal[
     "added partitions",  # add_partitions(), and members that are told of them within the deadline
+    "compacted topics",  # create_topic(compacted=True)
     "compression",  # produce(compression=...)
     "cooperative",  # client(cooperative=True): only what moves is revoked
     "eviction",  # evict()
@@ -85,8 +86,8 @@ class Cluster(Protocol):
     def timing(self) -> Timing:
         """Seconds that fit it; also the defaults of :meth:`client`."""
 
-    async def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Create a topic; returns when it can be produced to."""
+    async def create_topic(self, name: str, partitions: int = 1, *, compacted: bool = False) -> None:
+        """Create a topic; returns when it can be produced to. ``compacted=True`` is only given with that feature."""
 
     async def add_partitions(self, topic: str, total: int) -> None:
         """Grow the topic to ``total`` partitions. Feature "added partitions"."""

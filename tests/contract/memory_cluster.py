@@ -19,6 +19,7 @@ TIMING = Timing(session_timeout=1.0, heartbeat_interval=0.02, rebalance_timeout=
 FEATURES: frozenset[Feature] = frozenset(
     {
         "added partitions",
+        "compacted topics",
         "cooperative",
         "eviction",
         "message limit",
@@ -55,8 +56,9 @@ class MemoryCluster:
         self.clients: list[InMemoryClient] = []
         self.producers: list[InMemoryProducer] = []
 
-    async def create_topic(self, name: str, partitions: int = 1) -> None:
+    async def create_topic(self, name: str, partitions: int = 1, *, compacted: bool = False) -> None:
         self.broker.create_topic(name, partitions)
+        self.broker.make_compacted(name, compacted=compacted)
 
     async def add_partitions(self, topic: str, total: int) -> None:
         self.broker.add_partitions(topic, total)

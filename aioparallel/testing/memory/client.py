@@ -312,18 +312,19 @@ class InMemoryClient:
         """See :meth:`Client.read <aioparallel.group.client.Client.read>`."""
         reading = Reading(self._broker, read_committed=True)
         left = dict(spans)
-        for partition, (start, _) in spans.items():
-            reading.seek(partition, start)
+
+        def take(_: float) -> list[Fetched]:
+            for partition, (start, _) in left.items():
+                log = self._broker.log(partition)
+                reading.seek(partition, start if log is None else max(start, log.start_offset))
+            return reading.take(dict.fromkeys(left, _PORTION), sys.maxsize, left.keys())
+
         while left:
             for partition, (start, end) in list(left.items()):
                 if start >= end:
                     del left[partition]
                     yield Fetched(partition, [], end)
-            for partition, found, next_offset in await self._link.ask(
-                Request.FETCH,
-                lambda now: reading.take(dict.fromkeys(left, _PORTION), sys.maxsize, left.keys()),
-                _SILENT,
-            ):
+            for partition, found, next_offset in await self._link.ask(Request.FETCH, take, _SILENT):
                 end = left[partition].end
                 left[partition] = Span(min(next_offset, end), end)
                 records = [record for record in found if record.offset < end]

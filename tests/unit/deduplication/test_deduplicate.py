@@ -10,6 +10,7 @@ import pytest
 
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.deduplication.chunks import ChunkKey, encode_chunk, encode_key
+from aioparallel.deduplication.companion import Deduplication
 from aioparallel.deduplication.identities import ONCE, RecordIdentity
 from aioparallel.errors import ConfigurationError, TopicNotFound
 from aioparallel.handling import Ordering
@@ -361,6 +362,23 @@ async def test_a_truncated_log_is_read_anew_and_what_was_handled_is_still_known(
         consumer.stop()
         await running
     assert sorted(handled.sources) == list(range(25))
+
+
+async def test_what_goes_takes_its_memory_with_it() -> None:
+    """Nothing is kept of a partition that is not held."""
+    broker, handled = broker_of(3), Handled()
+    for partition in range(3):
+        write(broker, *range(100 * partition, 100 * partition + 10), partition=partition)
+    async with asyncio.timeout(600), deduplicating(broker) as consumer:
+        running = asyncio.create_task(consumer.run(handled))
+        await until(lambda: all(committed(broker, TopicPartition("t", number)) == 10 for number in range(3)))
+        assert consumer._engine is not None
+        companion = consumer._engine._companion
+        assert isinstance(companion, Deduplication)
+        assert len(companion._memories) == 3
+        consumer.stop()
+        await running
+        assert (companion._memories, companion._restores, companion._writing) == ({}, {}, {})
 
 
 @pytest.mark.parametrize(
