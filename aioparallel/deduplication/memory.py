@@ -51,7 +51,8 @@ class Change(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """All that is to be written at one moment, in this order: a chunk goes after the one that took its entries."""
+    """All that is to be written at one moment, in this order. Where only a first part of it is written, nothing that
+    stood there before is missing."""
 
     changes: Sequence[Change]
     versions: Sequence[tuple[_Chunk, int]]
@@ -110,7 +111,9 @@ class Memory:
     def changes(self) -> Changes:
         """What is not written yet, as it is now."""
         self._tidy()
-        dirty = [chunk for chunk in self._chunks if chunk.written != chunk.version]
+        # The newest first: an entry only ever moves to a newer chunk, which is to stand there before the older one
+        # stands there without it.
+        dirty = [chunk for chunk in reversed(self._chunks) if chunk.written != chunk.version]
         written = [Change(chunk.name, chunk.number, dict(chunk.entries)) for chunk in dirty]
         gone = [Change(name, number, None) for name, number in self._gone.items()]
         return Changes([*written, *gone], [(chunk, chunk.version) for chunk in dirty])

@@ -51,7 +51,7 @@ class Remembering(RuleBasedStateMachine):
         self.topic = Topic()
         self.memory = Memory(MOST)
         self.zombie: Memory | None = None
-        self.doubtful: list[Changes] = []
+        self.under_way: list[tuple[Changes, dict[Identity, Position]]] = []
         self.model: dict[Identity, Position] = {}  # all that was ever seen, the newest last
         self.saved: dict[Identity, Position] = {}  # of it, what was acknowledged
 
@@ -75,28 +75,26 @@ class Remembering(RuleBasedStateMachine):
 
     @rule()
     def save(self) -> None:
-        """Written and acknowledged, in the order of sending."""
-        changes = self.memory.changes()
-        for before in self.doubtful:
-            self.topic.write(before)
-        self.doubtful.clear()
+        """What there is is sent; the answer comes later, or never."""
+        self.under_way.append((self.memory.changes(), dict(self.model)))
+
+    @precondition(lambda self: bool(self.under_way))
+    @rule()
+    def answer(self) -> None:
+        """What was sent first is written, and that is acknowledged."""
+        changes, said = self.under_way.pop(0)
         self.topic.write(changes)
         self.memory.written(changes)
-        self.saved = dict(self.model)
-
-    @rule()
-    def save_without_an_answer(self) -> None:
-        """It may be written, and what is sent later comes behind it."""
-        self.doubtful.append(self.memory.changes())
+        self.saved = said
 
     @rule(part=st.integers(0, 3))
     def die(self, part: int) -> None:
         """Of what has no answer a first part is written; the next owner finds what is there."""
-        for changes in self.doubtful:
+        for changes, _ in self.under_way:
             self.topic.write(changes, part)
             if part < len(changes.changes):
                 break
-        self.doubtful.clear()
+        self.under_way.clear()
         self.zombie, self.memory = self.memory, self.topic.restored()
         self.model = dict(self.saved)
 
@@ -186,6 +184,24 @@ def test_idle_marks_do_not_keep_a_chunk_each() -> None:
     assert len(memory) == 601
     assert len(topic.chunks) <= 2 * 601 // 5 + 2
     assert len(topic.restored(10_000)) == 601
+
+
+def test_a_chunk_goes_after_the_one_that_took_its_entries() -> None:
+    """Whatever part of it is written, each entry is there."""
+    memory, topic = Memory(100), Topic()
+    for key in range(50):
+        memory.remember(Mark("t", 0, b"%d" % key), (key, 0))
+    changes = memory.changes()
+    topic.write(changes)
+    memory.written(changes)
+    for key in range(50):
+        if key % 5:
+            memory.remember(Mark("t", 0, b"%d" % key), (100 + key, 0))
+    last = memory.changes()
+    assert any(change.entries is None for change in last.changes)
+    for change in last.changes:
+        topic.write(Changes([change], []))
+        assert len(topic.restored(1_000)) == 50
 
 
 def test_nothing_new_is_nothing_to_write() -> None:
