@@ -15,6 +15,7 @@ And its engine without Kafka, over any items: :func:`parallel_map`.
 
 from typing import TYPE_CHECKING
 
+from aioparallel.coordinates import source_headers
 from aioparallel.delivery.results import Result
 from aioparallel.engine.deferral import Deferral
 from aioparallel.engine.flow import FlowStats, Outcome
@@ -126,6 +127,7 @@ __all__ = [
     "__version__",
     "parallel_map",
     "resource",
+    "source_headers",
 ]
 
 

@@ -7,9 +7,9 @@ same record that they were made of, so whoever reads them can tell.
 from __future__ import annotations
 
 import sys
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from aioparallel.records import Headers
+from aioparallel.records import Headers, Record
 
 __all__ = [
     "SOURCE_INDEX",
@@ -18,6 +18,7 @@ __all__ = [
     "SOURCE_TOPIC",
     "Coordinates",
     "coordinates_of",
+    "source_headers",
 ]
 
 SOURCE_TOPIC: Final = "src-topic"
@@ -52,3 +53,17 @@ def coordinates_of(headers: Headers) -> Coordinates | None:
         )
     except (KeyError, ValueError):
         return None
+
+
+def source_headers(record: Record[Any, Any], index: int | None = None) -> Headers:
+    """The headers of a record that is made of this one: its own, and where it stands.
+
+    Those of an earlier stage with the same names go: what stands behind a stage that passes on their copies passes on
+    ``record.headers`` as they are. ``index``: where one record becomes several, which of them it is, from 0, the same
+    each time.
+    """
+    kept = tuple(header for header in record.headers if header[0] not in _NAMES)
+    places = [(SOURCE_TOPIC, record.topic), (SOURCE_PARTITION, record.partition), (SOURCE_OFFSET, record.offset)]
+    if index is not None:
+        places.append((SOURCE_INDEX, index))
+    return (*kept, *((name, str(place).encode()) for name, place in places))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aioparallel.deduplication.identities import identify_by
 from aioparallel.deduplication.memory import Changes, Memory
@@ -21,6 +21,10 @@ from aioparallel.records import Record, TopicPartition
 __all__ = ["Deduplication"]
 
 logger = logging.getLogger(__name__)
+
+
+_MUCH: Final = 200_000_000
+"""Bytes that were read to restore one partition, from which on somebody should look at the topic."""
 
 
 class _Writing(NamedTuple):
@@ -63,6 +67,15 @@ class Deduplication:
                     "records" if self._policy.by == "record" else "keys",
                     extra={"action": "seen_restored", "count": len(memory)},
                 )
+                if restore.bytes > _MUCH:
+                    logger.warning(
+                        "%s: %d MB were read of %s for it: let that be compacted sooner, with segment.bytes=16777216 "
+                        "and min.cleanable.dirty.ratio=0.1",
+                        partition,
+                        restore.bytes // 1_000_000,
+                        self._policy.topic,
+                        extra={"action": "seen_uncompacted", "bytes": restore.bytes},
+                    )
 
     def beside(self, partition: TopicPartition) -> Seen:
         """See :class:`~aioparallel.group.companions.Companion`."""

@@ -28,6 +28,7 @@ class Restore:
 
     def __init__(self) -> None:
         self.position: int | None = None
+        self.bytes = 0
         self.chunks: dict[ChunkKey, bytes] = {}
 
 
@@ -109,6 +110,7 @@ class SeenTopic:
             restore = None if key is None or key.group_id != self._group_id else restores.get(key.partition)
             if key is None or restore is None:
                 continue
+            restore.bytes += len(record.value or b"")
             if record.value is None:
                 restore.chunks.pop(key, None)
             else:

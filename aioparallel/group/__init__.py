@@ -13,6 +13,7 @@
     intake.py           how many records each partition may bring                  pure
     fetcher.py          plan, fetch, admit
     stores.py           where positions are read from and written to
+    companions.py       what is kept beside them: restored, told of records, saved before they are written
     offset_commits.py   what is to be committed, in which requests                 pure
     committer.py        the one place that commits
     run_state.py        how far one consumer's life has come, and what is wanted of it   pure

@@ -298,8 +298,10 @@ async def test_outputs_of_copies_are_not_written() -> None:
         return Outgoing("out", record.value, record.key)
 
     write(broker, *range(30), *range(40))
-    async with deduplicating(broker, until="end") as consumer:
-        await consumer.run(handle)
+    for _ in range(2):
+        async with deduplicating(broker, until="end") as consumer:
+            await consumer.run(handle)
+        write(broker, *range(40))
     assert sorted(int(record.value or b"") for record in broker.records("out")) == list(range(40))
 
 
@@ -362,6 +364,42 @@ async def test_a_truncated_log_is_read_anew_and_what_was_handled_is_still_known(
         consumer.stop()
         await running
     assert sorted(handled.sources) == list(range(25))
+
+
+async def test_commits_of_copies_alone_write_nothing() -> None:
+    """Nothing new was seen."""
+    broker, handled = broker_of(), Handled()
+    write(broker, *range(30))
+    async with asyncio.timeout(600), deduplicating(broker) as consumer:
+        running = asyncio.create_task(consumer.run(handled))
+        await until(lambda: committed(broker) == 30)
+        before = len(broker.records(SEEN))
+        for times in range(1, 4):
+            write(broker, *range(30))
+            await until(lambda: committed(broker) == 30 + 30 * times)  # noqa: B023 - waited for at once
+        assert len(broker.records(SEEN)) == before
+        consumer.stop()
+        await running
+
+
+async def test_chunks_count_by_their_numbers_and_those_that_went_do_not() -> None:
+    """However they stand in the log; the newest are remembered, and a chunk without a value is none."""
+    broker, handled = broker_of(), Handled()
+
+    def chunk(number: int, *sources: int) -> None:
+        value = encode_chunk({RecordIdentity("raw", 0, source, 0, ""): ONCE for source in sources}) if sources else None
+        broker.append(SEEN, value, key=encode_key(ChunkKey(GROUP, T0, f"a-{number}", number)), partition=0)
+
+    chunk(2, 1, 2)
+    chunk(1, 3, 4)
+    chunk(3, 5, 6)
+    chunk(3)
+    write(broker, 1, 2, 3, 4, 5, 6)
+    policy = Deduplicate(SEEN, remember=2)
+    async with deduplicating(broker, deduplicate=policy, until="end") as consumer:
+        await consumer.run(handled)
+        assert consumer.stats().copies == 2
+    assert sorted(handled.sources) == [3, 4, 5, 6]
 
 
 async def test_what_goes_takes_its_memory_with_it() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioparallel.coordinates import Coordinates, coordinates_of
+from aioparallel.coordinates import Coordinates, coordinates_of, source_headers
 from aioparallel.deduplication.identities import Mark, RecordIdentity, by_key, by_record
 from aioparallel.records import Headers, Record
 
@@ -21,6 +21,14 @@ def test_coordinates_are_read_from_the_headers() -> None:
     assert coordinates_of(PLACE) == Coordinates("flights", 3, 1024, 0)
     assert coordinates_of((*PLACE, ("src-index", b"2"), ("trace", b"x"))) == Coordinates("flights", 3, 1024, 2)
     assert coordinates_of((("src-offset", b"1"), *PLACE)) == Coordinates("flights", 3, 1024, 0)
+
+
+def test_a_stage_says_where_its_records_come_from() -> None:
+    """Its own headers stay, those of an earlier stage with these names go; what it says is read again."""
+    record = Record("work", 2, 77, b"k", b"v", (("trace", b"1"), *PLACE, ("src-index", b"4")))
+    assert source_headers(record)[0] == ("trace", b"1")
+    assert coordinates_of(source_headers(record)) == Coordinates("work", 2, 77, 0)
+    assert coordinates_of(source_headers(record, 3)) == Coordinates("work", 2, 77, 3)
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TestRemembering = Remembering.TestCase
-TestRemembering.settings = settings(max_examples=80, stateful_step_count=30)
+TestRemembering.settings = settings(stateful_step_count=30)
 
 
 def test_the_oldest_are_forgotten_first() -> None:
@@ -169,6 +169,38 @@ def test_a_commit_rewrites_little_and_few_chunks_stay() -> None:
         topic.write(changes)
         memory.written(changes)
     assert len(topic.chunks) <= 2 * 100 // 5
+
+
+def test_what_was_forgotten_between_two_commits_goes_from_the_topic() -> None:
+    """Whole chunks at once."""
+    memory, topic = Memory(20), Topic()
+    for number in range(1_000):
+        memory.remember(record(number))
+        if number % 100 == 0:
+            changes = memory.changes()
+            topic.write(changes)
+            memory.written(changes)
+    assert len(topic.chunks) <= 2 * 20 // 5
+
+
+def test_what_was_put_together_is_known_and_written_as_one() -> None:
+    """Positions stay, entries move further from there, and an answer that comes late says only what was sent."""
+    memory, topic = Memory(100), Topic()
+    for key in range(50):
+        memory.remember(Mark("t", 0, b"%d" % key), (key, 0))
+    for key in range(50):
+        if key % 5:
+            memory.remember(Mark("t", 0, b"%d" % key), (100 + key, 0))
+    changes = memory.changes()
+    memory.remember(Mark("t", 0, b"0"), (500, 0))
+    memory.remember(Mark("t", 0, b"new"), (501, 0))
+    topic.write(changes)
+    memory.written(changes)
+    topic.write(memory.changes())
+    found = topic.restored(1_000)
+    assert len(found) == len(memory) == 51
+    for identity in [Mark("t", 0, b"%d" % key) for key in range(50)] + [Mark("t", 0, b"new")]:
+        assert found.position(identity) == memory.position(identity)
 
 
 def test_idle_marks_do_not_keep_a_chunk_each() -> None:
