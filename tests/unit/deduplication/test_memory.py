@@ -21,6 +21,13 @@ def record(number: int) -> RecordIdentity:
     return RecordIdentity("t", number % 3, number, 0, "")
 
 
+def check_chunks(memory: Memory) -> None:
+    """Each identity is in one chunk, which is where it is looked for."""
+    found = {identity: chunk for chunk in memory._chunks for identity in chunk.entries}
+    assert found == memory._where
+    assert len(found) == sum(len(chunk.entries) for chunk in memory._chunks)
+
+
 class Topic:
     """A compacted topic: the last value of each key, in the order of writing."""
 
@@ -118,6 +125,12 @@ class Remembering(RuleBasedStateMachine):
             assert found >= self.model[identity]
         assert len(self.memory) <= MOST
 
+    @invariant()
+    def each_is_in_one_chunk(self) -> None:
+        """And that is the one that is looked into."""
+        if hasattr(self, "memory"):
+            check_chunks(self.memory)
+
     @rule()
     def what_was_saved_is_found_again(self) -> None:
         """By any next owner, whoever writes besides."""
@@ -191,7 +204,9 @@ def test_what_was_put_together_is_known_and_written_as_one() -> None:
     for key in range(50):
         if key % 5:
             memory.remember(Mark("t", 0, b"%d" % key), (100 + key, 0))
+    memory.remember(Mark("t", 0, b"1"), (499, 0))
     changes = memory.changes()
+    check_chunks(memory)
     memory.remember(Mark("t", 0, b"0"), (500, 0))
     memory.remember(Mark("t", 0, b"new"), (501, 0))
     topic.write(changes)
