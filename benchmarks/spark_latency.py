@@ -24,6 +24,8 @@ from aioparallel.spark import kafka_jars, outgoing, read_topic, write_topic
 from aioparallel.testing import LocalKafka
 
 PARTITIONS = 2
+STOPPED_AFTER = 10.0
+"""Seconds of load after which the query is stopped and started again."""
 TRIGGERS: dict[str, dict[str, object]] = {
     "micro-batches, one after the other": {"processingTime": "0 seconds"},
     "real time, batches of 10 s": {"realTime": "10 seconds"},
@@ -122,17 +124,23 @@ async def measure(spark: SparkSession, broker: LocalKafka, name: str, seconds: f
         numbers = {number for number, _ in reading.seen}
         assert numbers == set(range(sent)), f"{sent - len(numbers)} of {sent} are missing"
         twice = len(reading.seen) - sent
-        await asyncio.to_thread(query.stop)
         reading.seen.clear()
+        producing = asyncio.create_task(produce(servers, raw, 2 * STOPPED_AFTER, rate))
+        while len(reading.seen) < STOPPED_AFTER * rate:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(query.stop)  # in the middle of the load
         query = await asyncio.to_thread(start)
+        later = await producing
         await settled(reading, 8.0)
-        again = len(reading.seen)
+        again = len(reading.seen) - later
         await asyncio.to_thread(query.stop)
     reading.stop()
     with contextlib.suppress(asyncio.CancelledError):
         await consuming
     p50, p99 = latencies[len(latencies) // 2], latencies[int(0.99 * len(latencies))]
-    return f"| {name} | {p50:.1f} | {p99:.1f} | {latencies[-1]:.0f} | {twice:,} | {again:,} of {warm + sent:,} |"
+    return (
+        f"| {name} | {p50:.1f} | {p99:.1f} | {latencies[-1]:.0f} | {twice:,} | {again:,} of {warm + sent + later:,} |"
+    )
 
 
 async def main() -> None:
@@ -143,7 +151,7 @@ async def main() -> None:
     parser.add_argument("--only", choices=TRIGGERS)
     given = parser.parse_args()
     print(f"{given.rate:,} records/s for {given.seconds:g} s, {PARTITIONS} partitions, milliseconds\n")
-    print("| | p50 | p99 | longest | twice | again after stop and start |\n|---|---|---|---|---|---|", flush=True)
+    print("| | p50 | p99 | longest | twice | again after a stop under load |\n|---|---|---|---|---|---|", flush=True)
     async with LocalKafka() as broker:
         spark = await asyncio.to_thread(session)
         try:
