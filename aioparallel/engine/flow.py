@@ -171,7 +171,7 @@ class Flow(Generic[T, R]):
         handle = around(cast("Handler", work.handler), handling.middleware)
         self._log = _ItemLog(work.on_error)
         self._processor = Processor(
-            self._told(cast("Callable[[T], Awaitable[R]]", coroutine_handler(handle))),
+            self._told(cast("Callable[[T], Awaitable[R]]", coroutine_handler(handle)), work.copy),
             # All that is fed may wait for its next attempt: what bounds it is the room.
             dataclasses.replace(handling, order_by=None, max_parked=self.bound + 2 * handling.max_concurrency),
             Patience(work.retry or _ONE_ATTEMPT, "dead_letter"),
@@ -299,14 +299,16 @@ class Flow(Generic[T, R]):
 
     # -- how items end ----------------------------------------------------------------------------------
 
-    def _told(self, handle: Callable[[T], Awaitable[R]]) -> Callable[[Record[Any, Any]], Coroutine[Any, Any, None]]:
+    def _told(
+        self, handle: Callable[[T], Awaitable[R]], copy: Callable[[T], T] | None
+    ) -> Callable[[Record[Any, Any]], Coroutine[Any, Any, None]]:
         """The handler of the record around an item. It tells of success itself and returns None: an outlet would take
         three times as long for each."""
 
         async def run(record: Record[Any, Any]) -> None:
             began = perf_counter()
             try:
-                value = await handle(record.value)
+                value = await handle(record.value if copy is None else copy(record.value))
             except BaseException as error:
                 self._began.setdefault(record.offset, began)
                 if isinstance(error, SystemExit | KeyboardInterrupt):  # nothing else will say where it comes from

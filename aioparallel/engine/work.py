@@ -38,6 +38,8 @@ class Work(Generic[T, R]):
     on_error: OnError = "raise"
     in_order: bool = False
     """Outcomes in the order of the items, not as they end."""
+    copy: Callable[[T], T] | None = None
+    """Makes what an attempt gets in the item's place, so that it may change it; None: the item itself."""
     label: Label | None = None
     """Names an item, with its index, in messages; None: "item 17"."""
     advice: str = 'on_error="emit" or "skip" goes on without it'

@@ -23,7 +23,6 @@ from aioparallel.engine.flow import Outcome
 from aioparallel.engine.loop_thread import LoopThread, ThreadedFlow
 from aioparallel.engine.work import Label, Work
 from aioparallel.errors import ConfigurationError, LoopThreadEnded
-from aioparallel.handling import CallNext
 from aioparallel.spark.values import fresh
 
 __all__ = ["Shipment", "check_returns", "partition_number"]
@@ -71,13 +70,9 @@ class Shipment(Generic[T, R]):
         of an item that ends it all.
         """
         given = self.work.handling
-        handling = dataclasses.replace(
-            given,
-            # Each attempt gets a copy: what a handler has changed is neither tried again nor called the input.
-            middleware=(_on_a_copy, *given.middleware),
-            max_buffered=min(given.max_buffered, max_buffered or given.max_buffered),
-        )
-        work = dataclasses.replace(self.work, handling=handling, label=label)
+        handling = dataclasses.replace(given, max_buffered=min(given.max_buffered, max_buffered or given.max_buffered))
+        # What a handler has changed is neither tried again nor called the input.
+        work = dataclasses.replace(self.work, handling=handling, label=label, copy=fresh)
         thread = LoopThread.of_this_process()
         with _fewer_collections(given.max_concurrency):
             flow = thread.flow(work, scope=self.scope)
@@ -93,10 +88,6 @@ class Shipment(Generic[T, R]):
         reading.join()  # it has ended: nobody else ends the input
         if reading.failure is not None:
             raise reading.failure
-
-
-async def _on_a_copy(item: Any, call_next: CallNext) -> object:
-    return await call_next(fresh(item))
 
 
 def _ends_with_its_task() -> bool:
