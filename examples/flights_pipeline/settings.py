@@ -9,11 +9,13 @@ from typing import Final
 from aioparallel.cli.demo.flights import FLIGHTS, data_directory
 from aioparallel.cli.demo.settings import within
 
-__all__ = ["ENRICHED", "PARTITIONS", "PROJECT", "RAW", "WORK", "Settings"]
+__all__ = ["ENRICHED", "PARTITIONS", "PROJECT", "RAW", "SEEN", "WORK", "Settings"]
 
 RAW: Final = "raw"
 WORK: Final = "work"
 ENRICHED: Final = "enriched"
+SEEN: Final = "flights-seen"
+"""Compacted: which flights of topic work are enriched, so that copies of them are left out."""
 PARTITIONS: Final = 4
 """Of each topic: the same number in all of them, so that a key keeps the number of its partition."""
 
@@ -28,6 +30,8 @@ class Settings:
     output: Path
     flights: int = FLIGHTS
     keep: bool = False
+    per_trigger: int = 50_000
+    """Records of a micro-batch: what Spark writes once more at most when it begins anew after a crash."""
 
     def __post_init__(self) -> None:
         within("--flights", self.flights, 1, FLIGHTS)

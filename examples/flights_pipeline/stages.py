@@ -23,9 +23,9 @@ from examples.flights_pipeline.declared import run_declared
 from examples.flights_pipeline.enriching import enrich_all
 from examples.flights_pipeline.filling import fill
 from examples.flights_pipeline.programs import run_program
-from examples.flights_pipeline.settings import ENRICHED, PARTITIONS, RAW, WORK, Settings
+from examples.flights_pipeline.settings import ENRICHED, PARTITIONS, RAW, SEEN, WORK, Settings
 
-__all__ = ["Counts", "Stages", "clear"]
+__all__ = ["Counts", "Stages", "clear", "create_topics"]
 
 _MARK: Final = ".flights-pipeline"
 """A file that says whose directory it is in."""
@@ -63,6 +63,13 @@ def clear(settings: Settings) -> None:
     mark.touch()
 
 
+async def create_topics(kafka: LocalKafka) -> None:
+    """The topics of the pipeline."""
+    for topic in (RAW, WORK, ENRICHED):
+        await kafka.create_topic(topic, PARTITIONS)
+    await kafka.create_topic(SEEN, PARTITIONS, {"cleanup.policy": "compact"})
+
+
 class Stages:
     """All of them, on a broker that runs."""
 
@@ -75,8 +82,7 @@ class Stages:
     async def run(self) -> Counts:
         """From the file to Parquet. Raises AioparallelError, and what a handler fails with."""
         count = self._settings.flights
-        for topic in (RAW, WORK, ENRICHED):
-            await self._kafka.create_topic(topic, PARTITIONS)
+        await create_topics(self._kafka)
         with self._stage("1 fill topic raw", count) as meter:
             await fill(self._servers, RAW, count, meter)
         with self._stage("2 Spark: raw to work", count) as meter:

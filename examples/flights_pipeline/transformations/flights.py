@@ -23,7 +23,7 @@ def flights() -> DataFrame:
         "raw",
         bootstrap_servers=spark.conf.get("spark.flights.servers") or "",
         # A flow that fails is run three times, and each of them writes its micro-batch again: this bounds it.
-        per_trigger=50_000,
+        per_trigger=int(spark.conf.get("spark.flights.per_trigger") or 50_000),
     )
     flight = F.from_json(F.col("value").cast("string"), COLUMNS)
     return (
