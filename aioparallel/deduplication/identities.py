@@ -62,12 +62,14 @@ def by_record(record: Record[Any, Any]) -> tuple[Identity, Position] | None:
 
 
 def by_key(record: Record[Any, Any]) -> tuple[Identity, Position] | None:
-    """A place in the records of its key. One without a key has no order, and is known by itself."""
+    """A place in the records of its key. One without a key has no order, and one that was sent again is older than what
+    its key has seen since: both are known by themselves."""
     source = coordinates_of(record.headers)
     if source is None:
         return None
-    if record.key is None:
-        return RecordIdentity(*source, ""), ONCE
+    tag = _tag(record)
+    if record.key is None or tag:
+        return RecordIdentity(*source, tag), ONCE
     return Mark(source.topic, source.partition, record.key), (source.offset, source.nth)
 
 

@@ -24,6 +24,8 @@ A letter that is sent back carries none of these, and one more where it has coor
 ======================================  ==============================================================
 ``aioparallel.replayed``                where the letter stood: topic, partition and offset
 ======================================  ==============================================================
+
+That one stays with the record through retry topics, which have seen it before as well.
 """
 
 from __future__ import annotations
@@ -92,8 +94,8 @@ def without_texts(headers: Headers) -> Headers:
 
 
 def original_headers(headers: Headers) -> Headers:
-    """The headers without those of a letter."""
-    return tuple(header for header in headers if not header[0].startswith(PREFIX))
+    """The headers without those of a letter. That it was sent back before is the record's own, and stays."""
+    return tuple(header for header in headers if header[0] == REPLAYED or not header[0].startswith(PREFIX))
 
 
 def read_letter(record: Record[Any, Any]) -> Letter | None:

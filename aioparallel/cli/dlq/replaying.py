@@ -61,7 +61,7 @@ class Replayed:
 def _headers(record: Record) -> Headers:
     """Its own. With those of a source it would be taken for a copy of what was handled before, so it says that it is
     none."""
-    headers = original_headers(record.headers)
+    headers = tuple(header for header in original_headers(record.headers) if header[0] != REPLAYED)
     if coordinates_of(headers) is None:
         return headers
     return (*headers, (REPLAYED, record.place.encode()))
