@@ -5,11 +5,14 @@ seen further moves there from where it was. When there are more than may be reme
 so that a commit rewrites little; small neighbours are put together, so that there are few.
 
 Two memories of the same partition (of an owner that was thought dead, and of its successor) may both be written: what
-follows from their chunks together is right, because each says only what was really seen.
+follows from their chunks together is right, because each says only what was really seen, and under names of its own.
+Chunks that were found are copied to such names, a few with each commit, and go from the topic when all of them are:
+until then the owner before, whose chunks they are, may still take entries out of one and put them into another.
 """
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -22,16 +25,19 @@ _ENTRIES: Final = 1_000
 """Identities in one chunk: to write one takes about a millisecond."""
 _BYTES: Final = 256 * 1024
 """Bytes of keys in one chunk, about."""
+_COPIED: Final = 10
+"""Chunks of others that are copied with one commit."""
 
 
 class _Chunk:
     """``version`` grows with what is put in. What goes from it is not written: to remember it longer does no harm."""
 
-    __slots__ = ("entries", "name", "number", "room", "version", "written")
+    __slots__ = ("entries", "is_own", "name", "number", "room", "version", "written")
 
-    def __init__(self, name: str, number: int) -> None:
+    def __init__(self, name: str, number: int, *, is_own: bool) -> None:
         self.name = name
         self.number = number
+        self.is_own = is_own
         self.entries: dict[Identity, Position] = {}
         self.room = _BYTES
         self.version = 0
@@ -63,10 +69,12 @@ class Memory:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._writer = uuid.uuid4().hex[:8]
+        writer = uuid.uuid4().hex[:8]
+        self._names = (f"{writer}-{count}" for count in itertools.count())
         self._chunks: list[_Chunk] = []  # by number, ascending
         self._where: dict[Identity, _Chunk] = {}
         self._gone: dict[str, int] = {}  # names and numbers
+        self._gone_of_others: dict[str, int] = {}  # the same, of chunks that were found
         self._next_number = 0
 
     def __len__(self) -> int:
@@ -90,7 +98,7 @@ class Memory:
 
     def restore(self, name: str, number: int, entries: Mapping[Identity, Position]) -> None:
         """A chunk that was written. All of them by number, ascending, before anything else."""
-        chunk = _Chunk(name, number)
+        chunk = _Chunk(name, number, is_own=False)
         chunk.version = chunk.written = 1
         self._chunks.append(chunk)
         self._next_number = max(self._next_number, number + 1)
@@ -111,11 +119,15 @@ class Memory:
     def changes(self) -> Changes:
         """What is not written yet, as it is now."""
         self._tidy()
+        if any(chunk.written != chunk.version for chunk in self._chunks):
+            self._copy_others()
         # The newest first: an entry only ever moves to a newer chunk, which is to stand there before the older one
         # stands there without it.
         dirty = [chunk for chunk in reversed(self._chunks) if chunk.written != chunk.version]
         written = [Change(chunk.name, chunk.number, dict(chunk.entries)) for chunk in dirty]
         gone = [Change(name, number, None) for name, number in self._gone.items()]
+        if all(chunk.is_own for chunk in self._chunks):
+            gone += [Change(name, number, None) for name, number in self._gone_of_others.items()]
         return Changes([*written, *gone], [(chunk, chunk.version) for chunk in dirty])
 
     def written(self, changes: Changes) -> None:
@@ -125,13 +137,26 @@ class Memory:
         for change in changes.changes:
             if change.entries is None:
                 self._gone.pop(change.name, None)
+                self._gone_of_others.pop(change.name, None)
+
+    def _copy_others(self) -> None:
+        """The newest first: the oldest may be forgotten by the time it is their turn."""
+        others = (chunk for chunk in reversed(self._chunks) if not chunk.is_own)
+        for chunk in itertools.islice(others, _COPIED):
+            self._go(chunk)
+            chunk.name, chunk.is_own = next(self._names), True
+            chunk.version += 1
+
+    def _go(self, chunk: _Chunk) -> None:
+        """There is no chunk of this name any more."""
+        (self._gone if chunk.is_own else self._gone_of_others)[chunk.name] = chunk.number
 
     def _tidy(self) -> None:
         """Drop empty chunks, and put neighbours together that have room for one another."""
         kept: list[_Chunk] = []
         for chunk in self._chunks:
             if not chunk.entries:
-                self._gone[chunk.name] = chunk.number
+                self._go(chunk)
                 continue
             before = kept[-1] if kept else None
             # All but the newest: what is written again and again stays small.
@@ -146,15 +171,15 @@ class Memory:
         newer.room -= _BYTES - older.room
         newer.version += 1
         self._where.update(dict.fromkeys(older.entries, newer))
-        self._gone[older.name] = older.number
+        self._go(older)
 
     # -- entries ----------------------------------------------------------------------------------------
 
     def _put(self, identity: Identity, position: Position) -> None:
         newest = self._chunks[-1] if self._chunks else None
-        if newest is None or newest.is_full:
-            # By writer too: whoever was thought dead may still write, and must not write over this one.
-            newest = _Chunk(f"{self._writer}-{self._next_number}", self._next_number)
+        if newest is None or newest.is_full or not newest.is_own:
+            # Whoever was thought dead may still write what was found, and must not write over this one.
+            newest = _Chunk(next(self._names), self._next_number, is_own=True)
             self._next_number += 1
             self._chunks.append(newest)
         newest.entries[identity] = position
@@ -168,8 +193,7 @@ class Memory:
 
     def _forget_oldest(self) -> None:
         while not self._chunks[0].entries:
-            empty = self._chunks.pop(0)
-            self._gone[empty.name] = empty.number
+            self._go(self._chunks.pop(0))
         oldest = self._chunks[0]
         identity = next(iter(oldest.entries))
         self._leave(identity, oldest)
@@ -178,7 +202,10 @@ class Memory:
 
 def _fit(older: _Chunk, newer: _Chunk) -> bool:
     return (
-        len(older.entries) + len(newer.entries) <= _ENTRIES and (_BYTES - older.room) + (_BYTES - newer.room) <= _BYTES
+        older.is_own
+        and newer.is_own
+        and len(older.entries) + len(newer.entries) <= _ENTRIES
+        and (_BYTES - older.room) + (_BYTES - newer.room) <= _BYTES
     )
 
 

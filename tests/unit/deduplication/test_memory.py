@@ -151,6 +151,75 @@ TestRemembering = Remembering.TestCase
 TestRemembering.settings = settings(stateful_step_count=30)
 
 
+@pytest.mark.parametrize("further", [range(10, 12), range(3, 12)])
+def test_an_owner_thought_dead_writes_over_nothing(further: range) -> None:
+    """It was only slow, and its newest chunk is not full: what its successor has saved since is found again, whether it
+    writes before the successor's last commits or after them."""
+    for early in (True, False):
+        topic, first = Topic(), Memory(1_000)
+        for number in range(8):
+            first.remember(Mark("t", 0, b"%d" % number), (1, 0))
+        changes = first.changes()
+        topic.write(changes)
+        first.written(changes)
+        second = topic.restored(1_000)
+        second.remember(Mark("t", 0, b"8"), (1, 0))
+        changes = second.changes()
+        topic.write(changes)
+        second.written(changes)
+        for number in further:
+            first.remember(Mark("t", 0, b"%d" % number), (2, 0))
+        late = first.changes()
+        if early:
+            topic.write(late)
+        for number in range(9, 14):
+            second.remember(Mark("t", 0, b"%d" % number), (1, 0))
+            changes = second.changes()
+            topic.write(changes)
+            second.written(changes)
+        if not early:
+            topic.write(late)
+        found = topic.restored(1_000)
+        for number in range(14):
+            mark = Mark("t", 0, b"%d" % number)
+            position, saved = found.position(mark), second.position(mark)
+            assert position is not None
+            assert saved is not None
+            assert position >= saved
+
+
+@pytest.mark.parametrize("commits", [6, 40])
+def test_what_was_found_is_copied_and_goes(commits: int) -> None:
+    """However many owners come and go, few chunks stay; one that commits nothing new copies nothing."""
+    topic, number = Topic(), 0
+    for _ in range(100):
+        memory = topic.restored(100)
+        assert memory.changes().changes == []
+        for _ in range(commits):
+            memory.remember(record(number))
+            number += 1
+            changes = memory.changes()
+            topic.write(changes)
+            memory.written(changes)
+        assert len(topic.chunks) <= 3 * (100 // 5)
+    assert len(memory) == 100
+
+
+def test_what_was_found_stays_until_all_of_it_is_copied() -> None:
+    """Whoever wrote it may still move entries from one of its chunks to another."""
+    topic, first = Topic(), Memory(1_000)
+    for number in range(60):
+        first.remember(record(number))
+    topic.write(first.changes())
+    second, gone = topic.restored(1_000), []
+    for number in range(100, 104):
+        second.remember(record(number))
+        changes = second.changes()
+        second.written(changes)
+        gone.append(sum(1 for change in changes.changes if change.entries is None))
+    assert gone == [0, 12, 0, 0]
+
+
 def test_the_oldest_are_forgotten_first() -> None:
     """Not more than asked for, in the order in which they were seen."""
     memory = Memory(3)
