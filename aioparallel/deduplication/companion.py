@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -22,9 +23,10 @@ __all__ = ["Deduplication"]
 
 logger = logging.getLogger(__name__)
 
-
 _MUCH: Final = 200_000_000
 """Bytes that were read to restore one partition, from which on somebody should look at the topic."""
+_TOLD: Final = 10
+"""Partitions that are not saved and told of one by one."""
 
 
 class _Writing(NamedTuple):
@@ -45,6 +47,7 @@ class Deduplication:
         self._restores: dict[TopicPartition, Restore] = {}
         self._memories: dict[TopicPartition, Memory] = {}
         self._writing: dict[TopicPartition, _Writing] = {}
+        self._unsaved: dict[TopicPartition, str] = {}  # and why
         self._unknown = 0
 
     # -- the companion ----------------------------------------------------------------------------------
@@ -91,17 +94,32 @@ class Deduplication:
         """
         ends = asyncio.get_running_loop().time() + timeout
         unsaved: dict[TopicPartition, CommitFault] = {}
-        await self._finish(partitions, ends, unsaved)
-        for partition in partitions:
-            memory = self._memories.get(partition)
-            if memory is None or partition in unsaved:
-                continue  # released while others were waited for: its commit will be refused, or belongs to nobody
+        before = [partition for partition in partitions if partition in self._writing]
+        # First those that wait for nothing: what hangs must not take their time.
+        await self._write([partition for partition in partitions if partition not in before], ends, unsaved)
+        await self._finish(before, ends, unsaved)
+        await self._write([partition for partition in before if partition not in unsaved], ends, unsaved)
+        return unsaved
+
+    async def _write(
+        self, partitions: Collection[TopicPartition], ends: float, unsaved: dict[TopicPartition, CommitFault]
+    ) -> None:
+        """Write all that is known of these now, and wait for it."""
+        memories = {partition: self._memories.get(partition) for partition in partitions}
+        for partition, memory in memories.items():
+            if memory is None or memory is not self._memories.get(partition):
+                continue
             changes = memory.changes()
             outputs = await self._topic.outputs(partition, changes)
             if outputs and self._memories.get(partition) is memory:
                 self._writing[partition] = _Writing(memory, changes, self._topic.write(outputs))
         await self._finish(partitions, ends, unsaved)
-        return unsaved
+        for partition, memory in memories.items():
+            if memory is None or self._memories.get(partition) is not memory:
+                # Released meanwhile. What is not saved must not be committed, though the group may still take it.
+                unsaved[partition] = CommitFault.RETRIABLE
+            elif partition not in unsaved:
+                self._unsaved.pop(partition, None)
 
     async def _finish(
         self, partitions: Collection[TopicPartition], ends: float, unsaved: dict[TopicPartition, CommitFault]
@@ -115,38 +133,58 @@ class Deduplication:
         for partition, one in writing.items():
             if not one.written.done():
                 unsaved[partition] = CommitFault.RETRIABLE
+                self._not_saved(partition, "it does not answer")
                 continue
             if self._writing.get(partition) is one:
                 del self._writing[partition]
             failure = one.written.result()
             if failure is not None:
                 unsaved[partition] = CommitFault.RETRIABLE if failure.passing else CommitFault.REFUSED
-                logger.warning(
-                    "%s: what was seen is not saved, so nothing is committed: %s",
-                    partition,
-                    failure,
-                    extra={"action": "seen_unsaved"},
-                )
+                self._not_saved(partition, str(failure))
             else:
                 one.memory.written(one.changes)
+
+    def _not_saved(self, partition: TopicPartition, reason: str) -> None:
+        """Told once, until it is saved again; health says it as long."""
+        if partition not in self._memories:
+            return
+        if self._unsaved.get(partition) != reason:
+            logger.warning(
+                "%s: what was seen is not saved in %s, so nothing is committed: %s",
+                partition,
+                self._policy.topic,
+                reason,
+                extra={"action": "seen_unsaved"},
+            )
+        self._unsaved[partition] = reason
 
     def release(self, partition: TopicPartition) -> None:
         """See :class:`~aioparallel.group.companions.Companion`."""
         self._restores.pop(partition, None)
         self._memories.pop(partition, None)
         self._writing.pop(partition, None)
+        self._unsaved.pop(partition, None)
 
     def problems(self) -> Sequence[Problem]:
         """See :class:`~aioparallel.group.companions.Companion`."""
-        if not self._unknown:
-            return ()
-        return (
+        found = [
             Problem(
-                "no_source",
-                f"{self._unknown} records do not say where they came from (headers src-topic, src-partition, "
-                "src-offset), so copies of them are handled again",
-            ),
-        )
+                "seen_unsaved",
+                f"{partition}: what was seen is not saved in {self._policy.topic}, so nothing is committed: {reason}",
+            )
+            for partition, reason in itertools.islice(self._unsaved.items(), _TOLD)
+        ]
+        if len(self._unsaved) > _TOLD:
+            found.append(Problem("seen_unsaved", f"and {len(self._unsaved) - _TOLD} more partitions"))
+        if self._unknown:
+            found.append(
+                Problem(
+                    "no_source",
+                    f"{self._unknown} records do not say where they came from (headers src-topic, src-partition, "
+                    "src-offset), so copies of them are handled again",
+                )
+            )
+        return found
 
     # -- hearing ----------------------------------------------------------------------------------------
 

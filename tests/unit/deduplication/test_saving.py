@@ -1,0 +1,119 @@
+"""What was seen is saved, whatever else hangs, goes or is refused."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aioparallel.deduplication.companion import Deduplication
+from aioparallel.deduplication.seen_topic import SeenTopic
+from aioparallel.group.client import CommitFault
+from aioparallel.policies import Deduplicate
+from aioparallel.records import Record, TopicPartition
+from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryClient, InMemoryProducer, Request
+from tests.unit.engine.memory import GROUP, T0, committed, until
+
+from .world import SEEN, deduplicating, place, write
+
+T1 = TopicPartition("t", 1)
+
+
+def broker_of_two_nodes() -> InMemoryBroker:
+    """Partition 0 of the compacted topic on the second node, all else on the first."""
+    broker = InMemoryBroker(nodes=2)
+    for topic in ("t", SEEN):
+        broker.create_topic(topic, 2)
+        for number in range(2):
+            broker.move_leader(TopicPartition(topic, number), 1)
+    broker.make_compacted(SEEN)
+    broker.move_leader(TopicPartition(SEEN, 0), 2)
+    return broker
+
+
+async def test_a_partition_that_hangs_holds_up_no_other() -> None:
+    """However long, while the others go on: they are committed; and that one when its broker answers again."""
+    broker, sources = broker_of_two_nodes(), iter(range(1_000_000))
+
+    async def handle(record: Record) -> None:
+        await asyncio.sleep(0)
+
+    async def feed() -> None:
+        while True:
+            write(broker, next(sources), partition=0)
+            write(broker, next(sources), partition=1)
+            await asyncio.sleep(0.01)
+
+    async with asyncio.timeout(600), deduplicating(broker, commit_timeout=0.4) as consumer:
+        running, feeding = asyncio.create_task(consumer.run(handle)), asyncio.create_task(feed())
+        await until(lambda: (committed(broker, T0) or 0) > 5 and (committed(broker, T1) or 0) > 5)
+        broker.hang(2)
+        await asyncio.sleep(5)
+        stuck, moving = committed(broker, T0) or 0, committed(broker, T1) or 0
+        await asyncio.sleep(10)
+        assert committed(broker, T0) == stuck
+        assert (committed(broker, T1) or 0) > moving + 500
+        broker.unhang(2)
+        await until(lambda: (committed(broker, T0) or 0) > stuck + 500)
+        feeding.cancel()
+        consumer.stop()
+        await running
+
+
+async def test_what_goes_while_it_is_saved_is_not_committed() -> None:
+    """Its write has no answer: a commit that the group still took would be ahead of what is saved."""
+    broker = broker_of_two_nodes()
+    client, producer = InMemoryClient(broker, GROUP), InMemoryProducer(broker)
+    await client.start(5)
+    companion = Deduplication(Deduplicate(SEEN), SeenTopic(SEEN, GROUP, client, producer))
+    await companion.restore([T0, T1], 5)
+    for partition in (T0, T1):
+        seen = companion.beside(partition)
+        record = Record("t", partition.partition, 0, b"k", b"v", place(1))
+        assert seen.fresh([record])
+        seen.completed(0)
+    broker.hang(1)
+    broker.hang(2)
+    saving = asyncio.create_task(companion.save([T0, T1], 5))
+    await asyncio.sleep(0)
+    companion.release(T0)  # before it is written
+    await asyncio.sleep(1)
+    companion.release(T1)  # while it is
+    broker.unhang(1)
+    broker.unhang(2)
+    assert await saving == dict.fromkeys((T0, T1), CommitFault.RETRIABLE)
+    await producer.stop(1)
+    await client.stop(1)
+
+
+async def test_a_topic_that_takes_nothing_is_told_once_and_in_health(caplog: pytest.LogCaptureFixture) -> None:
+    """Which partition, which topic, and why; until it takes it again."""
+    broker = broker_of_two_nodes()
+    write(broker, 1)
+
+    async def handle(record: Record) -> None:
+        await asyncio.sleep(0)
+
+    async with asyncio.timeout(600), deduplicating(broker, commit_timeout=0.4) as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        await until(lambda: committed(broker, T0) == 1)
+        broker.faults.always(Request.PRODUCE, Fault(error=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+        write(broker, 2)
+        await until(lambda: consumer.stats().failed_commits > 20)
+        said = [entry for entry in caplog.records if getattr(entry, "action", "") == "seen_unsaved"]
+        assert len(said) == 1
+        found = [problem.message for problem in consumer.health().problems if problem.kind == "seen_unsaved"]
+        assert len(found) == 1
+        assert "t-0" in found[0]
+        assert SEEN in found[0]
+        broker.faults.heal()
+        await until(lambda: committed(broker, T0) == 2)
+        assert not consumer.health().problems
+        broker.hang(2)
+        write(broker, 3)
+        await until(lambda: "seen_unsaved" in [problem.kind for problem in consumer.health().problems])
+        broker.unhang(2)
+        await until(lambda: committed(broker, T0) == 3)
+        assert not consumer.health().problems
+        consumer.stop()
+        await running
