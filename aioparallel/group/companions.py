@@ -8,6 +8,7 @@ is saved before the offsets are committed that stand for them. So what is commit
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
@@ -71,14 +72,19 @@ class Accompanied:
     def __init__(self, store: OffsetStore, companion: Companion) -> None:
         self._store = store
         self._companion = companion
+        self._releases: Counter[TopicPartition] = Counter()
 
     async def take_over(
         self, partitions: Collection[TopicPartition], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, Committed]:
         """See :class:`~aioparallel.group.stores.OffsetStore`."""
         ends = asyncio.get_running_loop().time() + timeout
+        before = {partition: self._releases[partition] for partition in partitions}
         found = await self._store.take_over(partitions, generation, timeout)
-        await self._companion.restore(partitions, _left(ends))
+        # One that went meanwhile may be here again, restored for another session that runs by now.
+        still = [partition for partition in partitions if self._releases[partition] == before[partition]]
+        if still:
+            await self._companion.restore(still, _left(ends))
         return found
 
     async def commit(
@@ -95,6 +101,7 @@ class Accompanied:
 
     def release(self, partition: TopicPartition) -> None:
         """See :class:`~aioparallel.group.stores.OffsetStore`."""
+        self._releases[partition] += 1
         self._companion.release(partition)
         self._store.release(partition)
 
