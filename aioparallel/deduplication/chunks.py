@@ -53,7 +53,7 @@ def decode_key(data: bytes | None) -> ChunkKey | None:
         match json.loads(data or b""):
             case [str(group_id), str(topic), int(partition), str(name), int(number)]:
                 return ChunkKey(group_id, TopicPartition(topic, partition), name, number)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     return None
 
@@ -82,7 +82,7 @@ def decode_chunk(data: bytes) -> dict[Identity, Position]:
         if not 0 <= zstandard.frame_content_size(data) <= _LARGEST:
             raise ValueError("not written by encode_chunk(): its size is not told, or too large")
         told: Any = json.loads(zstandard.ZstdDecompressor().decompress(data))
-    except zstandard.ZstdError as error:
+    except (zstandard.ZstdError, RecursionError) as error:
         raise ValueError(str(error)) from error
     try:
         if told["v"] != _VERSION:
@@ -96,6 +96,6 @@ def decode_chunk(data: bytes) -> dict[Identity, Position]:
             name = sys.intern(topic)
             for key, offset, nth in found:
                 entries[Mark(name, int(partition), key.encode("latin-1"))] = int(offset), int(nth)
-    except (TypeError, KeyError, AttributeError, IndexError) as error:
+    except (TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
         raise ValueError(f"not as it is written: {error!r}") from error
     return entries

@@ -32,7 +32,9 @@ def test_a_key_is_read_as_it_was_written(group_id: str, topic: str, partition: i
     assert decode_key(encode_key(key)) == key
 
 
-@pytest.mark.parametrize("data", [None, b"", b"{}", b"[]", b"\xff", b'["g", "t", "0", "n", 1]', b"k", b"5"])
+@pytest.mark.parametrize(
+    "data", [None, b"", b"{}", b"[]", b"\xff", b'["g", "t", "0", "n", 1]', b"k", b"5", b"[" * 200_000]
+)
 def test_a_strange_key_is_nobodys(data: bytes | None) -> None:
     """The topic may hold records of others."""
     assert decode_key(data) is None
@@ -57,6 +59,8 @@ def packed(told: object) -> bytes:
         packed({"v": 1, "records": [[7, 0, []]], "marks": []}),
         zstandard.ZstdCompressor().compress(b"\xff\xfe"),
         zstandard.ZstdCompressor().compress(b" " * 70_000_000),
+        zstandard.ZstdCompressor().compress(b"[" * 200_000),
+        packed({"v": 1, "records": [["t", 0, [[float("inf"), 0, ""]]]], "marks": []}),
         encode_chunk({})[:-3],
     ],
 )
