@@ -26,6 +26,8 @@ SOURCE_PARTITION: Final = "src-partition"
 SOURCE_OFFSET: Final = "src-offset"
 SOURCE_INDEX: Final = "src-index"
 
+_LONGEST: Final = 249
+"""Bytes of a topic's name in Kafka, and numbers are shorter."""
 _NAMES: Final = frozenset({SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_OFFSET, SOURCE_INDEX})
 
 
@@ -44,6 +46,8 @@ def coordinates_of(headers: Headers) -> Coordinates | None:
     text, numbers in decimal. None where they are missing or say nothing of that kind; of several with one name the last
     counts."""
     found: dict[str, bytes] = {name: value for name, value in headers if name in _NAMES and value is not None}
+    if max(map(len, found.values()), default=0) > _LONGEST:
+        return None
     try:
         return Coordinates(
             sys.intern(found[SOURCE_TOPIC].decode()),  # one text, for however many are kept

@@ -15,6 +15,7 @@ identity holds what its headers say of that.
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from aioparallel.coordinates import coordinates_of
@@ -41,6 +42,7 @@ class Mark(NamedTuple):
     topic: str
     partition: int
     key: bytes
+    """Of a long one its begin and a digest, 256 bytes: what is remembered has to fit a record."""
 
 
 Identity: TypeAlias = RecordIdentity | Mark
@@ -50,6 +52,9 @@ Position: TypeAlias = tuple[int, int]
 
 ONCE: Final[Position] = (0, 0)
 """The position of what is seen or not, as a whole."""
+
+_LONG: Final = 256
+"""Bytes from which on a key, or characters of a tag, are remembered shortened."""
 
 Identify: TypeAlias = Callable[[Record[Any, Any]], tuple[Identity, Position] | None]
 """Of a record as it was fetched. None: its headers do not say where it came from."""
@@ -70,7 +75,7 @@ def by_key(record: Record[Any, Any]) -> tuple[Identity, Position] | None:
     tag = _tag(record)
     if record.key is None or tag:
         return RecordIdentity(*source, tag), ONCE
-    return Mark(source.topic, source.partition, record.key), (source.offset, source.nth)
+    return Mark(source.topic, source.partition, _short(record.key)), (source.offset, source.nth)
 
 
 def identify_by(by: Literal["record", "key"]) -> Identify:
@@ -78,11 +83,15 @@ def identify_by(by: Literal["record", "key"]) -> Identify:
     return by_record if by == "record" else by_key
 
 
+def _short(key: bytes) -> bytes:
+    return key if len(key) < _LONG else key[: _LONG - 64] + blake2b(key).digest()
+
+
 def _tag(record: Record[Any, Any]) -> str:
     attempts = ""
     for name, value in record.headers:
         if name == REPLAYED and value is not None:
-            return value.decode("utf-8", "replace")
+            return value.decode("utf-8", "replace")[:_LONG]
         if name == ATTEMPTS and value is not None:
-            attempts = value.decode("utf-8", "replace")
+            attempts = value.decode("utf-8", "replace")[:_LONG]
     return attempts

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from aioparallel.coordinates import Coordinates, coordinates_of, source_headers
+from aioparallel.deduplication.chunks import encode_chunk
 from aioparallel.deduplication.identities import Mark, RecordIdentity, by_key, by_record
 from aioparallel.records import Headers, Record
 
@@ -42,6 +45,8 @@ def test_a_stage_says_where_its_records_come_from() -> None:
         (*PLACE[:2], ("src-offset", b"many")),
         (("src-topic", b"\xff"), *PLACE[1:]),
         (*PLACE, ("src-index", b"first")),
+        (("src-topic", b"t" * 250), *PLACE[1:]),
+        (*PLACE, ("src-index", b"1" * 250)),
     ],
 )
 def test_what_does_not_say_where_it_comes_from_has_no_identity(headers: Headers) -> None:
@@ -56,6 +61,22 @@ def test_a_mark_is_of_a_key_and_a_record_without_one_is_known_by_itself() -> Non
     assert by_key(record_of(PLACE)) == (Mark("flights", 3, b"k"), (1024, 0))
     assert by_key(record_of(PLACE, None)) == (RecordIdentity("flights", 3, 1024, 0, ""), (0, 0))
     assert by_key(record_of(PLACE, b"")) == (Mark("flights", 3, b""), (1024, 0))
+
+
+def test_however_long_keys_and_headers_are_a_chunk_of_them_fits_a_record() -> None:
+    """A megabyte, as brokers take it: else nothing of the partition would ever be saved, or committed. Keys that differ
+    stay apart."""
+    rng = random.Random(0)
+    keys = [
+        rng.randbytes(rng.choice((255, 256, 257, 900_000 if number % 100 == 0 else 300))) for number in range(1_000)
+    ]
+    keys += [keys[0] + b"a", keys[0] + b"b"]
+    found = [by_key(record_of((*PLACE[:2], ("src-offset", b"%d" % 10**240)), key)) for key in keys]
+    assert len(set(found)) == len(keys)
+    assert len(encode_chunk(dict(one for one in found if one is not None))) < 900_000
+    tag = by_record(record_of((*PLACE, ("aioparallel.attempts", rng.randbytes(900_000)))))
+    assert tag is not None
+    assert len(encode_chunk(dict([tag]))) < 2_000
 
 
 def test_what_was_sent_again_is_another_record() -> None:
