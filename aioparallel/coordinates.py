@@ -45,7 +45,7 @@ def coordinates_of(headers: Headers) -> Coordinates | None:
     """What the headers ``src-topic``, ``src-partition``, ``src-offset`` and, if there is one, ``src-index`` say: UTF-8
     text, numbers in decimal. None where they are missing or say nothing of that kind; of several with one name the last
     counts."""
-    found: dict[str, bytes] = {name: value for name, value in headers if name in _NAMES and value is not None}
+    found = {name: value or b"" for name, value in headers if name in _NAMES}
     if max(map(len, found.values()), default=0) > _LONGEST:
         return None
     try:

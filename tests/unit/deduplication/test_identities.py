@@ -45,6 +45,7 @@ def test_a_stage_says_where_its_records_come_from() -> None:
         (*PLACE[:2], ("src-offset", b"many")),
         (("src-topic", b"\xff"), *PLACE[1:]),
         (*PLACE, ("src-index", b"first")),
+        (*PLACE, ("src-index", None)),
         (("src-topic", b"t" * 250), *PLACE[1:]),
         (*PLACE, ("src-index", b"1" * 250)),
     ],
