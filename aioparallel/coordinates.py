@@ -49,7 +49,7 @@ def coordinates_of(headers: Headers) -> Coordinates | None:
     if max(map(len, found.values()), default=0) > _LONGEST:
         return None
     try:
-        return Coordinates(
+        source = Coordinates(
             sys.intern(found[SOURCE_TOPIC].decode()),  # one text, for however many are kept
             int(found[SOURCE_PARTITION]),
             int(found[SOURCE_OFFSET]),
@@ -57,6 +57,7 @@ def coordinates_of(headers: Headers) -> Coordinates | None:
         )
     except (KeyError, ValueError):
         return None
+    return None if min(source[1:]) < 0 else source
 
 
 def source_headers(record: Record[Any, Any], index: int | None = None) -> Headers:

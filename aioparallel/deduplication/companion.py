@@ -82,7 +82,7 @@ class Deduplication:
 
     def beside(self, partition: TopicPartition) -> Seen:
         """See :class:`~aioparallel.group.companions.Companion`."""
-        return Seen(identify_by(self._policy.by), lambda: self._memories[partition], self._looked)
+        return Seen(identify_by(self._policy.by, self._topic.group_id), lambda: self._memories[partition], self._looked)
 
     async def save(
         self, partitions: Collection[TopicPartition], timeout: float
@@ -192,9 +192,9 @@ class Deduplication:
         self.left_out += found.copies
         if found.unknown and not self._unknown and found.example is not None:
             logger.warning(
-                "%s does not say where it came from: it needs the headers src-topic, src-partition and src-offset "
-                "(aioparallel.spark writes them: source_headers). It is handled, and so are its copies; this is told "
-                "once",
+                "%s does not say where it came from: its headers src-topic, src-partition and src-offset are missing, "
+                "or no text and numbers (aioparallel.source_headers and aioparallel.spark write them). It is handled, "
+                "and so are its copies; this is told once",
                 found.example.place,
                 extra={"action": "no_source"},
             )

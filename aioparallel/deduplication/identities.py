@@ -15,14 +15,18 @@ identity holds what its headers say of that.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from aioparallel.coordinates import coordinates_of
-from aioparallel.delivery.letters import ATTEMPTS, REPLAYED
+from aioparallel.delivery.letters import ATTEMPTS, REPLAYED, REPLAYED_FOR
 from aioparallel.records import Record
 
-__all__ = ["ONCE", "Identify", "Identity", "Mark", "RecordIdentity", "by_key", "by_record", "identify_by"]
+__all__ = ["ONCE", "Identify", "Identity", "Mark", "Position", "RecordIdentity", "identify_by"]
+
+
+_TAGS: Final = frozenset({REPLAYED, REPLAYED_FOR, ATTEMPTS})
 
 
 class RecordIdentity(NamedTuple):
@@ -60,38 +64,39 @@ Identify: TypeAlias = Callable[[Record[Any, Any]], tuple[Identity, Position] | N
 """Of a record as it was fetched. None: its headers do not say where it came from."""
 
 
-def by_record(record: Record[Any, Any]) -> tuple[Identity, Position] | None:
+def identify_by(by: Literal["record", "key"], group_id: str) -> Identify:
+    """What ``Deduplicate(by=...)`` means, in this group."""
+    return partial(_by_record if by == "record" else _by_key, group_id)
+
+
+def _by_record(group_id: str, record: Record[Any, Any]) -> tuple[Identity, Position] | None:
     """The record itself."""
     source = coordinates_of(record.headers)
-    return None if source is None else (RecordIdentity(*source, _tag(record)), ONCE)
+    return None if source is None else (RecordIdentity(*source, _tag(record, group_id)), ONCE)
 
 
-def by_key(record: Record[Any, Any]) -> tuple[Identity, Position] | None:
+def _by_key(group_id: str, record: Record[Any, Any]) -> tuple[Identity, Position] | None:
     """A place in the records of its key. One without a key has no order, and one that was sent again is older than what
     its key has seen since: both are known by themselves."""
     source = coordinates_of(record.headers)
     if source is None:
         return None
-    tag = _tag(record)
+    tag = _tag(record, group_id)
     if record.key is None or tag:
         return RecordIdentity(*source, tag), ONCE
     return Mark(source.topic, source.partition, _short(record.key)), (source.offset, source.nth)
-
-
-def identify_by(by: Literal["record", "key"]) -> Identify:
-    """What ``Deduplicate(by=...)`` means."""
-    return by_record if by == "record" else by_key
 
 
 def _short(key: bytes) -> bytes:
     return key if len(key) < _LONG else key[: _LONG - 64] + blake2b(key).digest()
 
 
-def _tag(record: Record[Any, Any]) -> str:
-    attempts = ""
-    for name, value in record.headers:
-        if name == REPLAYED and value is not None:
-            return value.decode("utf-8", "replace")[:_LONG]
-        if name == ATTEMPTS and value is not None:
-            attempts = value.decode("utf-8", "replace")[:_LONG]
-    return attempts
+def _tag(record: Record[Any, Any], group_id: str) -> str:
+    told = {name: value for name, value in record.headers if value is not None and name in _TAGS}
+    if not told:
+        return ""
+    replayed = told.get(REPLAYED)
+    # One that another group had not handled is a copy like any other here.
+    if replayed is not None and told.get(REPLAYED_FOR, b"") in (b"", group_id.encode()):
+        return replayed.decode("utf-8", "replace")[:_LONG]
+    return told.get(ATTEMPTS, b"").decode("utf-8", "replace")[:_LONG]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from aioparallel.deduplication.identities import Identify, Identity, Position
+from aioparallel.deduplication.identities import Identify, Identity, Position, RecordIdentity
 from aioparallel.deduplication.memory import Memory
 from aioparallel.records import Record
 
@@ -47,7 +47,7 @@ class Seen:
         for record in records:
             known = identify(record)
             if known is None:
-                unknown, example = unknown + 1, record
+                unknown, example = unknown + 1, example or record
                 fresh.append(record)
                 continue
             identity, position = known
@@ -64,8 +64,13 @@ class Seen:
     def completed(self, offset: int) -> None:
         """See :class:`~aioparallel.group.companions.Beside`."""
         known = self._forget(offset)
-        if known is not None:
-            self._memory().remember(*known)
+        if known is None:
+            return
+        self._memory().remember(*known)
+        identity = known[0]
+        if isinstance(identity, RecordIdentity) and identity.tag:
+            # It was sent again, and is handled now: what else comes with its coordinates is a copy.
+            self._memory().remember(identity._replace(tag=""))
 
     def completed_all(self, offsets: Sequence[int]) -> None:
         """See :class:`~aioparallel.group.companions.Beside`."""

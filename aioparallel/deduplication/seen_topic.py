@@ -38,7 +38,7 @@ class SeenTopic:
     def __init__(self, topic: str, group_id: str, client: Client, producer: Producer) -> None:
         self.topic = topic
         self._partitions = 0
-        self._group_id = group_id
+        self.group_id = group_id
         self._client = client
         self._producer = producer
 
@@ -52,7 +52,7 @@ class SeenTopic:
                 self.topic,
                 f"must be compacted, and its cleanup.policy is {policy}: it would grow with every commit, or lose what "
                 "was seen. kafka-configs.sh --alter --entity-type topics --entity-name "
-                f"{self.topic} --add-config cleanup.policy=compact",
+                f"{self.topic} --add-config cleanup.policy=compact --bootstrap-server ...",
             )
         self._check_numbers(partition.partition for partition in read)
 
@@ -67,7 +67,7 @@ class SeenTopic:
                 self.topic,
                 f"has {self._partitions} partitions, and a topic that is read has {largest + 1}: what is seen of a "
                 "partition stands in the one of its number. Give it as many: kafka-topics.sh --alter --topic "
-                f"{self.topic} --partitions {largest + 1}",
+                f"{self.topic} --partitions {largest + 1} --bootstrap-server ...",
             )
 
     # -- reading ----------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class SeenTopic:
     ) -> None:
         for record in records:
             key = decode_key(record.key)
-            restore = None if key is None or key.group_id != self._group_id else restores.get(key.partition)
+            restore = None if key is None or key.group_id != self.group_id else restores.get(key.partition)
             if key is None or restore is None:
                 continue
             restore.bytes += len(record.value or b"")
@@ -144,7 +144,7 @@ class SeenTopic:
         """The records that say it."""
         made = []
         for name, number, entries in changes.changes:
-            key = encode_key(ChunkKey(self._group_id, partition, name, number))
+            key = encode_key(ChunkKey(self.group_id, partition, name, number))
             value = None if entries is None else encode_chunk(entries)
             made.append(Outgoing(self.topic, value, key, partition=partition.partition))
             if entries:

@@ -18,14 +18,15 @@ record's own headers, which are unchanged, as are key and value.
 ``aioparallel.retry.due``               in retry topics only: not before, milliseconds since the epoch
 ======================================  ==============================================================
 
-A letter that is sent back carries none of these, and one more where it has coordinates of a source
+A letter that is sent back carries none of these, and two more where it has coordinates of a source
 (:mod:`aioparallel.coordinates`), so that it is not taken for a copy of what was handled before:
 
 ======================================  ==============================================================
 ``aioparallel.replayed``                where the letter stood: topic, partition and offset
+``aioparallel.replayed.group``          the group that had given up on it: for others it is a copy
 ======================================  ==============================================================
 
-That one stays with the record through retry topics, which have seen it before as well.
+Those stay with the record through retry topics, which have seen it before as well.
 """
 
 from __future__ import annotations
@@ -34,10 +35,21 @@ from typing import Any, NamedTuple
 
 from aioparallel.records import Failure, Headers, Origin, Record
 
-__all__ = ["ATTEMPTS", "REPLAYED", "Letter", "original_headers", "read_letter", "without_texts", "write_letter"]
+__all__ = [
+    "ATTEMPTS",
+    "REPLAYED",
+    "REPLAYED_FOR",
+    "Letter",
+    "original_headers",
+    "read_letter",
+    "without_texts",
+    "write_letter",
+]
 
 PREFIX = "aioparallel."
 REPLAYED = "aioparallel.replayed"
+REPLAYED_FOR = "aioparallel.replayed.group"
+_OWN = (REPLAYED, REPLAYED_FOR)
 _ORIGIN_TOPIC = "aioparallel.origin.topic"
 _ORIGIN_PARTITION = "aioparallel.origin.partition"
 _ORIGIN_OFFSET = "aioparallel.origin.offset"
@@ -95,7 +107,7 @@ def without_texts(headers: Headers) -> Headers:
 
 def original_headers(headers: Headers) -> Headers:
     """The headers without those of a letter. That it was sent back before is the record's own, and stays."""
-    return tuple(header for header in headers if header[0] == REPLAYED or not header[0].startswith(PREFIX))
+    return tuple(header for header in headers if header[0] in _OWN or not header[0].startswith(PREFIX))
 
 
 def read_letter(record: Record[Any, Any]) -> Letter | None:

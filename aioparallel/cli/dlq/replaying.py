@@ -14,7 +14,7 @@ from aioparallel.cli.dlq.marks import Marks, MarksRefused, too_large
 from aioparallel.cli.dlq.reading import Read
 from aioparallel.cli.dlq.wording import counted
 from aioparallel.coordinates import coordinates_of
-from aioparallel.delivery.letters import REPLAYED, original_headers, read_letter
+from aioparallel.delivery.letters import REPLAYED, REPLAYED_FOR, original_headers, read_letter
 from aioparallel.engine.producer import Producer
 from aioparallel.errors import ClientError, ProduceFailed
 from aioparallel.records import Headers, Outgoing, Produced, Record, TopicPartition
@@ -60,11 +60,13 @@ class Replayed:
 
 def _headers(record: Record) -> Headers:
     """Its own. With those of a source it would be taken for a copy of what was handled before, so it says that it is
-    none."""
-    headers = tuple(header for header in original_headers(record.headers) if header[0] != REPLAYED)
+    none, for the group that has not handled it."""
+    headers = tuple(one for one in original_headers(record.headers) if one[0] not in (REPLAYED, REPLAYED_FOR))
     if coordinates_of(headers) is None:
         return headers
-    return (*headers, (REPLAYED, record.place.encode()))
+    letter = read_letter(record)
+    group = "" if letter is None else letter.group
+    return (*headers, (REPLAYED, record.place.encode()), (REPLAYED_FOR, group.encode()))
 
 
 class Replay:

@@ -8,8 +8,10 @@ import pytest
 
 from aioparallel.coordinates import Coordinates, coordinates_of, source_headers
 from aioparallel.deduplication.chunks import encode_chunk
-from aioparallel.deduplication.identities import Mark, RecordIdentity, by_key, by_record
+from aioparallel.deduplication.identities import Mark, RecordIdentity, identify_by
 from aioparallel.records import Headers, Record
+
+by_record, by_key = identify_by("record", "ours"), identify_by("key", "ours")
 
 PLACE: Headers = (("src-topic", b"flights"), ("src-partition", b"3"), ("src-offset", b"1024"))
 
@@ -46,6 +48,7 @@ def test_a_stage_says_where_its_records_come_from() -> None:
         (("src-topic", b"\xff"), *PLACE[1:]),
         (*PLACE, ("src-index", b"first")),
         (*PLACE, ("src-index", None)),
+        (*PLACE, ("src-offset", b"-1")),
         (("src-topic", b"t" * 250), *PLACE[1:]),
         (*PLACE, ("src-index", b"1" * 250)),
     ],
@@ -90,3 +93,12 @@ def test_what_was_sent_again_is_another_record() -> None:
     assert len(found) == 5
     both = by_record(record_of((*PLACE, ("aioparallel.replayed", b"dlq-0 2"), ("aioparallel.attempts", b"3"))))
     assert both == replayed[1]
+
+
+def test_what_another_group_had_not_handled_is_a_copy_here() -> None:
+    """A letter is sent back for the group that gave up on it."""
+    replayed: Headers = (*PLACE, ("aioparallel.replayed", b"dlq-0 offset 1"))
+    ours = by_record(record_of((*replayed, ("aioparallel.replayed.group", b"ours"))))
+    theirs = by_record(record_of((*replayed, ("aioparallel.replayed.group", b"theirs"))))
+    assert theirs == by_record(record_of(PLACE))
+    assert ours == by_record(record_of(replayed)) != theirs

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from aioparallel.deduplication.identities import by_key, by_record
+from aioparallel.deduplication.identities import identify_by
 from aioparallel.deduplication.memory import Memory
 from aioparallel.deduplication.seen import Looked, Seen
 from aioparallel.records import Record
+
+by_record, by_key = identify_by("record", "ours"), identify_by("key", "ours")
 
 
 def copy_of(source: int, offset: int, key: bytes = b"k") -> Record:
@@ -54,6 +56,17 @@ def test_what_was_put_away_may_come_again() -> None:
     seen.put_away(10)
     seen.completed(10)
     assert len(seen.fresh([copy_of(1, 11)])) == 1
+
+
+def test_a_copy_of_what_was_sent_back_and_handled_is_left_out() -> None:
+    """A letter that is replayed is handled as itself, and the record is handled with it."""
+    memory = Memory(10)
+    seen = Seen(by_record, lambda: memory, Told())
+    letter = copy_of(1, 10)
+    letter.headers = (*letter.headers, ("aioparallel.replayed", b"work.dlq-0 offset 0"))
+    assert len(seen.fresh([letter])) == 1
+    seen.completed(10)
+    assert seen.fresh([copy_of(1, 11)]) == []
 
 
 def test_marks_let_a_keys_records_through_in_order_and_their_replay_not() -> None:
