@@ -13,9 +13,11 @@ and :func:`write_topic` do the work; here they are put together and looked at be
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -100,6 +102,8 @@ def backfill(spark: SparkSession, source: FromTopic | FromParquet, *steps: Step,
     _check_places(source, to)
     _check_topics(spark, source, to)
     frame = _read(spark, source)
+    if isinstance(source, FromParquet) and isinstance(to, ToParquet) and to.mode == "overwrite":
+        _keep_what_is_read(frame, to)
     for number, step in enumerate(steps, 1):
         frame = _after(frame, number, step)
     if isinstance(to, ToTopic):
@@ -121,6 +125,16 @@ def _read(spark: SparkSession, source: FromTopic | FromParquet) -> DataFrame:
         past_the_end="latest",
         options=source.options,
     )
+
+
+def _keep_what_is_read(frame: DataFrame, to: ToParquet) -> None:
+    """Spark empties the directory before it reads, and then there is neither the old nor the new."""
+    place = _place(to.path)
+    for file in frame.inputFiles():  # URIs, whichever way the paths were written
+        if _place(unquote(file)).startswith(f"{place}/"):
+            raise ConfigurationError(
+                "to", os.fspath(to.path), f"would lose what is read there, {file}: write to another directory"
+            )
 
 
 def _after(frame: DataFrame, number: int, step: Step) -> DataFrame:
@@ -199,4 +213,7 @@ def _paths(source: FromParquet) -> list[str]:
 
 
 def _place(path: Path) -> str:
-    return os.fspath(path).removeprefix("file:").rstrip("/")
+    """A path as it can be compared: local ones whole, without ``file:``."""
+    text = os.fspath(path)
+    is_elsewhere = re.match(r"(?!file:)\w[\w+.-]*:/", text)
+    return text.rstrip("/") if is_elsewhere else os.path.realpath(re.sub("^file:/*", "/", text))

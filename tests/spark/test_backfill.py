@@ -141,6 +141,21 @@ def test_what_does_not_fit_together(spark: SparkSession, tmp_path: Path) -> None
         backfill(spark, FromParquet(tmp_path / "in"), lambda _: spark.readStream.format("rate").load(), to=here)
 
 
+@pytest.mark.parametrize(
+    ("read", "written"),
+    [("in", "file://{}/in"), ("in/x=1", "{}/in"), ("in", "{}/in/x=1"), ("in/*/*.parquet", "{}/in"), ("in", "{}/link")],
+)
+def test_what_is_read_is_not_overwritten(spark: SparkSession, tmp_path: Path, read: str, written: str) -> None:
+    """However the paths are written, and where one is within the other: Spark would have emptied it first."""
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    spark.range(3).write.parquet(str(tmp_path / "in" / "x=1"))
+    with pytest.raises(ConfigurationError, match="write to another directory"):
+        backfill(spark, FromParquet(tmp_path / read), to=ToParquet(written.format(tmp_path), "overwrite"))
+    assert spark.read.parquet(str(tmp_path / "in")).count() == 3
+    backfill(spark, FromParquet(tmp_path / read), to=ToParquet(tmp_path / "in2", "overwrite"))
+    assert spark.read.parquet(str(tmp_path / "in2")).count() == 3
+
+
 def test_the_page(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its program, as it stands there. (Spark has its own idea of where it is, so the paths are made whole.)"""
     (program,) = [
