@@ -71,7 +71,6 @@ class GroupCommitter:
         self._thread: threading.Thread | None = None
         self._round: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
         # Of the thread.
-        self._vacant: set[str] = set()  # groups that were asked about, and are nobody's
         self._refused: set[str] = set()
         self._told: defaultdict[str, set[str]] = defaultdict(set)
 
@@ -181,10 +180,10 @@ class GroupCommitter:
         """One attempt; the error codes of the partitions that failed."""
         # What is wrong with the connection is told before the deadline of all comes.
         async with self._settings.coordinator(group, self._timeout * 0.8) as coordinator:
-            if group not in self._vacant and (users := await coordinator.users()) is not None:
+            # Each time: consumers may have come and gone since, and the broker takes a commit when they are gone.
+            if (users := await coordinator.users()) is not None:
                 self._refuse(group, users, offsets)
                 return {}
-            self._vacant.add(group)
             failed = await coordinator.commit(offsets)
         codes = set(failed.values())
         if codes & _MEMBERS:

@@ -90,7 +90,7 @@ def test_the_first_offer_is_committed_at_once_and_the_last_at_the_close(cluster:
     committer.offer("lag", {WORK: 7})
     committer.close(30)
     assert cluster.commits == [("lag", {RAW: 1}), ("lag", {RAW: 999, WORK: 7})]
-    assert cluster.asked == 1
+    assert cluster.asked == 2
 
 
 def test_nobody_waits_for_a_commit_that_hangs(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
@@ -179,6 +179,20 @@ def test_consumers_that_come_later_end_the_commits(
     committer.close(30)
     assert cluster.commits == [("lag", {RAW: 1})]
     assert len(warnings(caplog)) == 1
+
+
+def test_consumers_that_came_and_went_between_two_commits_are_not_moved(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stream that rests for an hour: the broker would take the next commit, since the group is empty again."""
+    committer = GroupCommitter("broker:9092", {}, interval=0)
+    committer.offer("lag", {RAW: 1})
+    until(lambda: cluster.commits)
+    cluster.used_by = "belongs to consumers (its protocol is 'consumer')"
+    committer.offer("lag", {RAW: 2})
+    committer.close(30)
+    assert cluster.commits == [("lag", {RAW: 1})]
+    assert "belongs to consumers" in warnings(caplog)[0]
 
 
 def test_one_partition_that_is_refused_does_not_hold_up_the_others(
