@@ -97,7 +97,8 @@ class ProgressDisplay:
     def _write(self, figure: QueryProgress) -> None:
         now = self._clock()
         is_end = figure.state == "terminated"
-        if not is_end and figure.batches != 1 and now - self._written.get(figure.run_id, float("-inf")) < self._every:
+        is_first = figure.batches == 1 and figure.state == "running"  # afterwards it may rest for long
+        if not is_end and not is_first and now - self._written.get(figure.run_id, float("-inf")) < self._every:
             return
         if is_end:
             self._written.pop(figure.run_id, None)

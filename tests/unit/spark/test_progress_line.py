@@ -107,6 +107,21 @@ def test_lines_come_now_and_then() -> None:
     assert lines_after(replace(second, state="terminated")) == 5
 
 
+def test_a_query_that_rests_after_its_first_batch_is_told_now_and_then() -> None:
+    """Spark says every 10 s that there was nothing new; the first batch is told at once, and once."""
+    said, clock = io.StringIO(), Clock()
+    display = ProgressDisplay("lines", 60.0, Console(file=said), tuple, clock)
+    first = figure_of(events.FIRST)
+    display.changed(first)
+    for _ in range(5):
+        clock.now += 10
+        display.changed(replace(first, state="idle"))
+    assert len(said.getvalue().splitlines()) == 1
+    clock.now += 10
+    display.changed(replace(first, state="idle"))
+    assert len(said.getvalue().splitlines()) == 2
+
+
 def test_lines_in_the_log_carry_the_figures(caplog: pytest.LogCaptureFixture) -> None:
     """``show="log"``: INFO, with fields; nothing is written elsewhere."""
     said = io.StringIO()
