@@ -151,6 +151,9 @@ class _Check:
             return
         self.found = replace(self.found, sampled={**self.found.sampled, topic: len(rows)})
         if isinstance(kind, StructType):
+            # A column of from_json's own, and no field of the records.
+            corrupt = self._spark.conf.get("spark.sql.columnNameOfCorruptRecord", "_corrupt_record")
+            kind = StructType([field for field in kind if field.name != corrupt])
             records = [
                 Sampled(f"{topic}-{row.partition} offset {row.offset}", row.text, _dictionary(row))
                 for row in rows

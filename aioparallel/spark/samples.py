@@ -37,8 +37,9 @@ class _Seen:
 def misfits(schema: StructType, records: Sequence[Sampled]) -> list[str]:
     """What the schema does not read, in a sentence for each field, each with what to do; empty where all fits.
 
-    Told are values that are no JSON objects, fields that have a value and are read as NULL, fields that no record has,
-    and those missing or null though the schema says NOT NULL (which from_json does not look at).
+    Told are values that are no JSON objects, nor anything else that Spark reads; fields that have a value and are read
+    as NULL; fields that no record has; and those missing or null though the schema says NOT NULL (which from_json does
+    not look at).
     """
     seen: dict[str, _Seen] = {}
     names: set[str] = set()
@@ -46,6 +47,8 @@ def misfits(schema: StructType, records: Sequence[Sampled]) -> list[str]:
     for record in records:
         value = _object(record.text)
         if value is None:
+            if any((record.parsed or {}).get(wanted.name) is not None for wanted in schema):
+                continue  # Spark reads more than JSON, as 'single quotes'
             strangers.append(f"{_short(record.text)} at {record.place}")
             continue
         names |= value.keys()
@@ -104,7 +107,7 @@ def _verdicts(name: str, seen: _Seen, names: set[str]) -> Iterator[str]:
 def _object(text: str) -> dict[str, Any] | None:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # the second: nested deeper than Spark reads, too
         return None
     return value if isinstance(value, dict) else None
 

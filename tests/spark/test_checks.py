@@ -59,6 +59,17 @@ def test_all_that_is_wrong_is_told_at_once(spark: SparkSession, local_kafka: Loc
     assert str(failed.value).startswith("5 things keep this pipeline from starting:\n  1. topic no-such-topic")
 
 
+def test_what_spark_reads_is_right(spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTopic) -> None:
+    """Single quotes, and the column for records that it cannot read, which no record has; a broken one is told."""
+    servers, raw = local_kafka.bootstrap_servers, new_topic(1)
+    fill(servers, raw, [Message(None, b"{'n': 1}"), Message(None, b'{"n": 2}')])
+    schema = "n int, _corrupt_record string"
+    assert check(spark, bootstrap_servers=servers, topics=raw, schema=schema).sampled == {raw: 2}
+    fill(servers, raw, [Message(None, b'{"n": 3, "m"')])
+    with pytest.raises(CheckFailed, match="1 of 3 values are no JSON objects"):
+        check(spark, bootstrap_servers=servers, topics=raw, schema=schema)
+
+
 def test_a_cluster_that_does_not_answer(spark: SparkSession) -> None:
     """Within the deadline, and with the topics of which nothing is known; nothing else is found fault with."""
     with pytest.raises(CheckFailed, match=r"no Kafka broker answered at 127\.0\.0\.1:1 .*is known of raw, work"):

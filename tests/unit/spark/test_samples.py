@@ -36,6 +36,14 @@ def test_what_fits_says_nothing() -> None:
     assert misfits(SCHEMA, []) == []
 
 
+def test_what_spark_reads_is_no_stranger() -> None:
+    """It takes single quotes for JSON; what it does not read is told, however deep it is."""
+    quoted = sampled("{'tailnum': 'N1'}", tailnum="N1", delay=None, plane=None)
+    assert misfits(SCHEMA, [quoted]) == []
+    (sentence,) = misfits(SCHEMA, [quoted, sampled("[" * 100_000, 7, tailnum=None, delay=None, plane=None)])
+    assert sentence.startswith("1 of 2 values are no JSON objects, as [[[")
+
+
 def test_a_value_of_another_type_is_named() -> None:
     """The field, how many, one of them with its place, and what to do; inside a struct too."""
     text = '{"tailnum": "N1", "delay": "late", "plane": {"seats": "many"}}'
