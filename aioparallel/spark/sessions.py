@@ -37,14 +37,16 @@ def java_version(spark: SparkSession) -> str:
 
 def task_slots(spark: SparkSession) -> int | None:
     """How many tasks run at once, from Spark's settings; None where they do not say (executors come and go)."""
+    cores_of_a_task = int(spark.conf.get("spark.task.cpus", "1") or 1)
     if local := _LOCAL.fullmatch(spark.conf.get("spark.master", "") or ""):
         if local[1] == "*":
-            return spark.range(1 << 16).select(F.spark_partition_id()).distinct().count()  # a partition for each core
-        return int(local[1] or 1)
+            threads = spark.range(1 << 16).select(F.spark_partition_id()).distinct().count()  # a partition for each
+            return threads // cores_of_a_task
+        return int(local[1] or 1) // cores_of_a_task
     executors, cores = (spark.conf.get(f"spark.executor.{name}", "") for name in ("instances", "cores"))
     if not executors or not cores:
         return None
-    return int(executors) * (int(cores) // int(spark.conf.get("spark.task.cpus", "1") or 1))
+    return int(executors) * (int(cores) // cores_of_a_task)
 
 
 def told(error: Exception) -> str:

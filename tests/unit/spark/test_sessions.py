@@ -39,6 +39,7 @@ class Session:
         ({"spark.master": "local"}, 1),
         ({"spark.master": "local[4]"}, 4),
         ({"spark.master": "local[4, 2]"}, 4),
+        ({"spark.master": "local[4]", "spark.task.cpus": "2"}, 2),
         ({"spark.master": "yarn", "spark.executor.instances": "3", "spark.executor.cores": "4"}, 12),
         ({"spark.executor.instances": "3", "spark.executor.cores": "5", "spark.task.cpus": "2"}, 6),
         ({"spark.master": "k8s://host", "spark.executor.cores": "4"}, None),
