@@ -8,6 +8,7 @@ batch has ended. ``sources/<source>/0`` is where the Kafka source began; a zero 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -141,12 +142,17 @@ class _Files:
         """The id of the query."""
         if not self.exists("metadata"):
             return None
-        found: str | None = json.loads(self._read("metadata")).get("id")
+        with self._understood("metadata"):
+            found: str | None = json.loads(self._read("metadata")).get("id")
         return found
 
     def offsets(self, batch: int) -> _Batch:
         """What a batch takes up to."""
         name = f"offsets/{batch}"
+        with self._understood(name):
+            return self._offsets(name)
+
+    def _offsets(self, name: str) -> _Batch:
         version, settings, *lines = self._read(name).splitlines()
         if version not in _VERSIONS:
             raise self._unknown(name, version)
@@ -191,7 +197,22 @@ class _Files:
 
     def _read(self, name: str) -> str:
         with self._system.open_input_stream(f"{self._root}/{name}") as file:
-            return str(file.read().decode())
+            return str(file.read().decode(errors="replace"))
+
+    @contextlib.contextmanager
+    def _understood(self, name: str) -> Iterator[None]:
+        """What a file's content leads to when it is cut off, by a full disk, say, is an error that names it."""
+        try:
+            yield
+        except (ValueError, AttributeError) as error:
+            if isinstance(error, ConfigurationError):
+                raise
+            raise ConfigurationError(
+                "checkpoint",
+                self._checkpoint,
+                f"has a file {name} that is not as Spark writes it ({error}); if it is not being written just now, "
+                "Spark cannot go on from it either",
+            ) from error
 
     def _unknown(self, name: str, version: str) -> ConfigurationError:
         known = " and ".join(_VERSIONS)

@@ -97,6 +97,30 @@ def test_a_version_that_is_not_known_is_refused(stream: Path) -> None:
         checkpoint_status(stream)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("offsets/0", b""),
+        ("offsets/0", b"v1"),
+        ("offsets/0", b'v1\n{"batch'),
+        ("offsets/0", b"\xff\xfe"),
+        ("metadata", b""),
+        ("metadata", b"[]"),
+    ],
+)
+def test_a_file_that_is_cut_off_is_named(
+    stream: Path, name: str, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the command in a sentence, too."""
+    (stream / "offsets").mkdir()
+    (stream / name).write_bytes(content)
+    with pytest.raises(ConfigurationError, match=f"has a file {name} that is not as Spark writes it"):
+        checkpoint_status(stream)
+    with pytest.raises(SystemExit, match="1"):
+        main([str(stream)])
+    assert "Spark cannot go on" in capsys.readouterr().err
+
+
 def test_what_is_no_checkpoint_is_refused_with_those_below(stream: Path) -> None:
     """A pipeline's storage is easily taken for one."""
     offsets(stream / "_checkpoints" / "work" / "to_work" / "0", 0, '{"raw":{"0":9}}')
