@@ -121,10 +121,11 @@ class _Files:
 
     def __init__(self, checkpoint: str) -> None:
         self._checkpoint = checkpoint
-        is_uri = ":/" in checkpoint
-        uri = re.sub("^file:/(?!/)", "file:///", checkpoint)  # Hadoop writes one slash
+        # Local ones as Spark takes them, with one slash or three and letter by letter: "%20" is no space to it.
+        path = re.sub("^file:(//)?(?=/)", "", checkpoint)
         try:
-            found = fs.FileSystem.from_uri(uri) if is_uri else (fs.LocalFileSystem(), os.path.abspath(checkpoint))
+            is_local = ":/" not in path
+            found = (fs.LocalFileSystem(), os.path.abspath(path)) if is_local else fs.FileSystem.from_uri(path)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise ConfigurationError("checkpoint", checkpoint, f"must be a directory or a URI: {error}") from error
         self._system, self._root = found[0], str(found[1])

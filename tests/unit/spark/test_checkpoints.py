@@ -138,6 +138,15 @@ def test_a_uri_is_read_as_the_directory_that_it_names(stream: Path) -> None:
     assert checkpoint_status(f"file://{stream}") == checkpoint_status(f"file:{stream}") == expected
 
 
+@pytest.mark.parametrize("name", ["two words", "two%20words", "Zürich#1"])
+def test_a_uri_is_read_letter_by_letter(stream: Path, name: str) -> None:
+    """As Spark does: it makes a directory ``two%20words`` of ``file:///two%20words``, and takes spaces as they are."""
+    directory = stream / name
+    write(directory, "metadata", '{"id":"36f403ea"}')
+    for prefix in ("", "file:", "file://"):
+        assert checkpoint_status(f"{prefix}{directory}").query == "36f403ea"
+
+
 def test_the_command_shows_batches_offsets_and_lag(
     stream: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
