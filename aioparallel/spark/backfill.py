@@ -21,9 +21,9 @@ from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 
-from aioparallel.errors import ConfigurationError
+from aioparallel.errors import CheckFailed, ConfigurationError
 from aioparallel.policies import is_async
-from aioparallel.spark.checks import check
+from aioparallel.spark.checks import Checked, check, other_partitions
 from aioparallel.spark.positions import Position
 from aioparallel.spark.topics import read_topic, topic_names, write_topic
 
@@ -178,18 +178,21 @@ def _check_places(source: object, to: object) -> None:
 def _check_topics(spark: SparkSession, source: FromTopic | FromParquet, to: ToTopic | ToParquet) -> None:
     """Spark itself would create a topic that is missing, or wait for it for a minute."""
     together = isinstance(source, FromTopic) and isinstance(to, ToTopic) and _is_one_cluster(source, to)
+    same = isinstance(to, ToTopic) and to.same_partitions
+    inputs: Mapping[str, int] = {}
     if isinstance(source, FromTopic):
         outputs = [to.topic] if together and isinstance(to, ToTopic) else []
-        same = isinstance(to, ToTopic) and to.same_partitions
-        _look(spark, source, topic_names(source.topics), outputs, same_partitions=same)
+        inputs = _look(spark, source, topic_names(source.topics), outputs, same_partitions=same).partitions
     if isinstance(to, ToTopic) and not together:
-        _look(spark, to, [to.topic], [], same_partitions=False)
+        count = _look(spark, to, [to.topic], [], same_partitions=False).partitions[to.topic]
+        if same and (sentence := other_partitions(to.topic, count, inputs)):
+            raise CheckFailed([sentence])
 
 
 def _look(
     spark: SparkSession, place: FromTopic | ToTopic, topics: list[str], outputs: list[str], *, same_partitions: bool
-) -> None:
-    check(
+) -> Checked:
+    return check(
         spark,
         bootstrap_servers=place.bootstrap_servers,
         topics=topics,
@@ -201,7 +204,8 @@ def _look(
 
 
 def _is_one_cluster(source: FromTopic, to: ToTopic) -> bool:
-    return set(source.bootstrap_servers.split(",")) & set(to.bootstrap_servers.split(",")) != set()
+    first, second = ({server.strip() for server in one.bootstrap_servers.split(",")} for one in (source, to))
+    return not first.isdisjoint(second)
 
 
 def _paths(source: FromParquet) -> list[str]:

@@ -19,7 +19,7 @@ from aioparallel.spark.samples import Sampled, misfits
 from aioparallel.spark.sessions import connector_trouble, java_version, task_slots, told
 from aioparallel.spark.topics import read_topic, topic_names
 
-__all__ = ["Checked", "check"]
+__all__ = ["Checked", "check", "other_partitions"]
 
 
 @dataclass(frozen=True)
@@ -122,18 +122,10 @@ class _Check:
     def same_partitions(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         """That each output has as many as each input, of those that are known."""
         counts = self.found.partitions
+        known = {topic: counts[topic] for topic in inputs if topic in counts}
         for output in outputs:
-            differing = [
-                f"{topic} has {counts[topic]}"
-                for topic in inputs
-                if topic in counts and output in counts and counts[topic] != counts[output]
-            ]
-            if differing:
-                self.wrong.append(
-                    f"{output} has {counts[output]} partitions and {', '.join(differing)}: the records of a key change "
-                    "their partition on the way; make them equal, or set same_partitions=False where nothing relies "
-                    "on it"
-                )
+            if output in counts and (sentence := other_partitions(output, counts[output], known)):
+                self.wrong.append(sentence)
 
     def sample(self, topic: str, schema: StructType | str | None, count: int, options: Mapping[str, object]) -> None:
         """That Spark reads the last records of a topic, and the schema their values."""
@@ -192,6 +184,17 @@ class _Check:
                 f"{slots}: the others would never be read; give Spark more cores (local[{needed}], or executors), or "
                 "use micro-batches"
             )
+
+
+def other_partitions(output: str, count: int, inputs: Mapping[str, int]) -> str | None:
+    """What is wrong where a topic has another number of partitions than those that it is made of; None: nothing."""
+    differing = [f"{topic} has {partitions}" for topic, partitions in inputs.items() if partitions != count]
+    if not differing:
+        return None
+    return (
+        f"{output} has {count} partitions and {', '.join(differing)}: the records of a key change their partition on "
+        "the way; make them equal, or set same_partitions=False where nothing relies on it"
+    )
 
 
 def _deadlines(timeout: float) -> dict[str, object]:

@@ -111,7 +111,11 @@ def test_what_is_missing_is_said_before(spark: SparkSession, local_kafka: LocalK
         backfill(spark, FromTopic(raw, servers), to=ToTopic("no-such-topic", servers))
     with pytest.raises(CheckFailed, match=r"has 1 partitions and .* has 2"):
         backfill(spark, FromTopic(raw, servers), to=ToTopic(narrow, servers))
-    backfill(spark, FromTopic(raw, servers), to=ToTopic(narrow, servers, same_partitions=False))
+    elsewhere = servers.replace("127.0.0.1", "localhost")  # as another cluster
+    assert elsewhere != servers
+    with pytest.raises(CheckFailed, match=r"has 1 partitions and .* has 2"):
+        backfill(spark, FromTopic(raw, servers), to=ToTopic(narrow, elsewhere))
+    backfill(spark, FromTopic(raw, servers), to=ToTopic(narrow, elsewhere, same_partitions=False))
     assert len(asyncio.run(read_all(servers, narrow))) == 10
 
 
