@@ -93,7 +93,8 @@ def _is_count(value: object) -> bool:
 def _milliseconds(name: str, time: datetime) -> int:
     if time.tzinfo is None:
         raise ConfigurationError(name, time, "must have a time zone, as in datetime(2026, 1, 1, tzinfo=UTC)")
-    return (time - _EPOCH) // timedelta(milliseconds=1)
+    # Nothing is earlier than the epoch, and Kafka has other meanings for negative numbers: -1 would be the end.
+    return max(0, (time - _EPOCH) // timedelta(milliseconds=1))
 
 
 def _refuse_edge(name: str, position: object, edge: Edge, why: str) -> None:

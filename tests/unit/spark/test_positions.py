@@ -46,6 +46,12 @@ def test_a_microsecond_is_cut_off_not_rounded() -> None:
     assert starting(NOON + timedelta(microseconds=1_999))["startingTimestamp"] == str(NOON_MS + 1)
 
 
+@pytest.mark.parametrize("before", [timedelta(milliseconds=1), timedelta(days=700_000)])
+def test_a_time_before_the_epoch_is_the_beginning(before: timedelta) -> None:
+    """The number -1 is the end of the log to Kafka, and others are refused with no word about them."""
+    assert starting(datetime(1970, 1, 1, tzinfo=UTC) - before)["startingTimestamp"] == "0"
+
+
 def test_times_by_partition() -> None:
     """All of them times: Spark has another option for these."""
     options = ending_options({"raw": {0: NOON, 1: NOON + timedelta(seconds=1)}}, ["raw"])
