@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +24,8 @@ from pyspark.sql import DataFrame, SparkSession
 from aioparallel.errors import CheckFailed, ConfigurationError
 from aioparallel.policies import is_async
 from aioparallel.spark.checks import Checked, check, other_partitions
-from aioparallel.spark.positions import Position
+from aioparallel.spark.logs import survey
+from aioparallel.spark.positions import Position, ending_options, starting_options
 from aioparallel.spark.topics import read_topic, topic_names, write_topic
 
 __all__ = ["FromParquet", "FromTopic", "Mode", "Step", "ToParquet", "ToTopic", "backfill"]
@@ -33,6 +34,9 @@ Step: TypeAlias = Callable[[DataFrame], DataFrame]
 """A transformation, or what :func:`parallel_map` gives."""
 Mode: TypeAlias = Literal["error", "append", "overwrite"]
 Path: TypeAlias = str | os.PathLike[str]
+
+_ANSWER: Final = 30.0
+"""Seconds for each question to the cluster."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ def backfill(spark: SparkSession, source: FromTopic | FromParquet, *steps: Step,
     columns topic, partition and offset, tell a consumer what it has; Parquet files can be overwritten.
 
     Raises ConfigurationError for what does not fit together, and CheckFailed where a topic is missing, or has another
-    number of partitions, or the session cannot read Kafka.
+    number of partitions or no such offset yet, or the session cannot read Kafka.
     """
     _check_steps(steps)
     _check_places(source, to)
@@ -183,10 +187,36 @@ def _check_topics(spark: SparkSession, source: FromTopic | FromParquet, to: ToTo
     if isinstance(source, FromTopic):
         outputs = [to.topic] if together and isinstance(to, ToTopic) else []
         inputs = _look(spark, source, topic_names(source.topics), outputs, same_partitions=same).partitions
+        _check_offsets(source)
     if isinstance(to, ToTopic) and not together:
         count = _look(spark, to, [to.topic], [], same_partitions=False).partitions[to.topic]
         if same and (sentence := other_partitions(to.topic, count, inputs)):
             raise CheckFailed([sentence])
+
+
+def _check_offsets(source: FromTopic) -> None:
+    """Spark would wait two minutes for records that are not there yet, and then speak of lost data."""
+    topics = topic_names(source.topics)
+    starting_options(source.starting, topics, streaming=False, past_the_end="latest")  # that they are positions
+    ending_options(source.ending, topics)
+    given = {
+        (name, topic, partition): place
+        for name, position in (("starting", source.starting), ("ending", source.ending))
+        for topic, places in (position.items() if isinstance(position, Mapping) else ())
+        for partition, place in places.items()
+        if isinstance(place, int)
+    }
+    if not given:
+        return
+    logs = survey(source.bootstrap_servers, topics, timeout=_ANSWER, client_options=source.client_options)
+    beyond = [
+        f'{name} of {topic}-{partition} is offset {place}, and the log ends at {logs[topic][partition].end}: "latest" '
+        "reads up to there"
+        for (name, topic, partition), place in given.items()
+        if partition in logs.get(topic, {}) and place > logs[topic][partition].end
+    ]
+    if beyond:
+        raise CheckFailed(beyond)
 
 
 def _look(

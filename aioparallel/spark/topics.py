@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from pyspark.sql import DataFrame, SparkSession
@@ -105,7 +106,7 @@ def read_topic(
         "includeHeaders": "true",
         "kafka.isolation.level": isolation,
         **starting_options(starting, names, streaming=streaming, past_the_end=past_the_end),
-        **(_stream_options(ending, per_trigger) if streaming else _batch_options(ending, per_trigger, names)),
+        **(_stream_options(ending, per_trigger) if streaming else _batch_options(starting, ending, per_trigger, names)),
     }
     reader: Any = spark.readStream if streaming else spark.read  # both have format, options and load
     frame: DataFrame = reader.format("kafka").options(**given, **ours).load()
@@ -232,12 +233,17 @@ def _stream_options(ending: Position | None, per_trigger: int | None) -> dict[st
     return {"maxOffsetsPerTrigger": str(per_trigger)}
 
 
-def _batch_options(ending: Position | None, per_trigger: int | None, topics: Sequence[str]) -> dict[str, str]:
+def _batch_options(
+    starting: Position, ending: Position | None, per_trigger: int | None, topics: Sequence[str]
+) -> dict[str, str]:
     if per_trigger is not None:
         raise ConfigurationError(
             "per_trigger", per_trigger, "is for streams; a batch reads all from starting to ending"
         )
-    return {} if ending is None else ending_options(ending, topics)
+    options = {} if ending is None else ending_options(ending, topics)
+    if isinstance(starting, datetime) and isinstance(ending, datetime) and ending <= starting:
+        raise ConfigurationError("ending", ending, f"must be later than starting, {starting}")
+    return options
 
 
 def _refuse_splitting(given: Mapping[str, str]) -> None:

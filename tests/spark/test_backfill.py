@@ -63,6 +63,26 @@ def test_a_range_of_offsets_to_parquet(
 
 
 @pytest.mark.real
+def test_a_range_that_is_not_there(
+    spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """Offsets behind the end are told at once (Spark waits two minutes for each task), and times that are exchanged."""
+    servers, raw = local_kafka.bootstrap_servers, new_topic(1)
+    fill(servers, raw, numbered(50))
+    for start, end, what in ((40, 51, "ending"), (51, 50, "starting")):
+        beyond = FromTopic(raw, servers, {raw: {0: start}}, {raw: {0: end}})
+        with pytest.raises(CheckFailed, match=f"{what} of {raw}-0 is offset 51, and the log ends at 50"):
+            backfill(spark, beyond, parse, to=ToParquet(tmp_path / "out"))
+    exchanged = FromTopic(raw, servers, datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC))
+    with pytest.raises(ConfigurationError, match=r"ending=.*must be later than starting, 2026-02-01"):
+        backfill(spark, exchanged, parse, to=ToParquet(tmp_path / "out"))
+    with pytest.raises(ConfigurationError, match=r"ending=.*must be"):
+        backfill(spark, FromTopic(raw, servers, ending={raw: 50}), to=ToParquet(tmp_path / "out"))  # type: ignore[arg-type]
+    backfill(spark, FromTopic(raw, servers, {raw: {0: 50}}, {raw: {0: 50}}), parse, to=ToParquet(tmp_path / "out"))
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 0
+
+
+@pytest.mark.real
 def test_topic_to_topic(spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTopic) -> None:
     """In the order of each key, in the partition of its number, with its place as headers. Times without any record
     are an empty range."""
