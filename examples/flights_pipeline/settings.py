@@ -8,6 +8,7 @@ from typing import Final
 
 from aioparallel.cli.demo.flights import FLIGHTS, data_directory
 from aioparallel.cli.demo.settings import within
+from aioparallel.errors import ConfigurationError
 
 __all__ = ["ENRICHED", "PARTITIONS", "PROJECT", "RAW", "SEEN", "WORK", "Settings"]
 
@@ -35,6 +36,13 @@ class Settings:
 
     def __post_init__(self) -> None:
         within("--flights", self.flights, 1, FLIGHTS)
+        if "%" in self.storage.absolute().as_uri():
+            raise ConfigurationError(
+                "--output",
+                str(self.output.absolute()),
+                "has letters that a URI writes otherwise, as spaces, and Spark would keep its checkpoints in a "
+                "directory of another name: name another directory",
+            )
 
     @property
     def project(self) -> Path:

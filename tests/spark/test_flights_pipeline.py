@@ -162,3 +162,5 @@ def test_options(tmp_path: Path) -> None:
     """As many flights as there are."""
     with pytest.raises(ConfigurationError, match="--flights"):
         Settings(tmp_path, 336_777)
+    with pytest.raises(ConfigurationError, match="directory of another name"):
+        Settings(tmp_path / "my output")
