@@ -54,6 +54,8 @@ def clear(settings: Settings) -> None:
     Raises ConfigurationError for a directory with files that are not of an earlier run: it may be anybody's.
     """
     output, mark = settings.output, settings.output / _MARK
+    if output.exists() and not output.is_dir():
+        raise ConfigurationError("--output", str(output), "is a file: name a directory")
     if output.exists() and any(output.iterdir()) and not mark.exists():
         raise ConfigurationError(
             "--output", str(output), "is not empty, and not of an earlier run: name another directory"

@@ -155,6 +155,8 @@ def test_only_its_own_directory_is_cleared(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     with pytest.raises(ConfigurationError, match="name another directory"):
         clear(Settings(tmp_path))
+    with pytest.raises(ConfigurationError, match="is a file: name a directory"):
+        clear(Settings(tmp_path / "mine"))
     assert (tmp_path / "mine").exists()
 
 
