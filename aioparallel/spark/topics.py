@@ -16,7 +16,7 @@ They work over Spark Connect too, and :func:`read_topic` and :func:`sink_options
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
@@ -260,7 +260,8 @@ def _refuse_splitting(given: Mapping[str, str]) -> None:
 
 def topic_names(topics: str | Sequence[str]) -> list[str]:
     """One name or several, as a list. Raises ConfigurationError for anything else."""
-    names: list[object] = [topics] if isinstance(topics, str) else list(topics)
+    given: object = topics
+    names: list[object] = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else []
     if not names or not all(isinstance(name, str) and name and "," not in name for name in names):
         raise ConfigurationError("topics", topics, 'must be names of topics: "flights" or ["flights", "weather"]')
     return [str(name) for name in names]

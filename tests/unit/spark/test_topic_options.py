@@ -91,6 +91,7 @@ def test_what_breaks_the_order_of_keys_is_refused_unless_no_order_is_wanted(opti
         ({"topics": "raw,weather"}, r'topics=.*\["flights", "weather"\]'),
         ({"topics": []}, "topics="),
         ({"topics": ["raw", 1]}, "topics="),
+        ({"topics": None}, "topics="),
         ({"isolation": "committed"}, 'isolation=.*"read_committed"'),
         ({"per_trigger": 0}, "per_trigger=0: must be a number of offsets, at least 1"),
         ({"per_trigger": True}, "per_trigger=True"),
