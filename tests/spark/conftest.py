@@ -84,7 +84,8 @@ def new_topic(request: pytest.FixtureRequest, local_kafka: LocalKafka) -> NewTop
 
     def create(partitions: int = 1) -> str:
         name = f"{stem}-{uuid.uuid4().hex[:8]}"
-        asyncio.run(local_kafka.create_topic(name, partitions))
+        # Records with times of their own are older than a broker keeps them, and it looks every few minutes.
+        asyncio.run(local_kafka.create_topic(name, partitions, {"retention.ms": "-1"}))
         return name
 
     return create
