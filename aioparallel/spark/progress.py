@@ -178,6 +178,8 @@ class ProgressListener(StreamingQueryListener):
             progress = event.progress
             figure = self._hear(progress.runId, progress.id, lambda before: after_batch(before, progress))
             self._commit(figure)
+            if figure.state == "terminated":  # its last batch was told after its end
+                self._release(figure.query_id)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
         """Of Spark."""
@@ -199,8 +201,12 @@ class ProgressListener(StreamingQueryListener):
                     before, state="terminated", error=error, error_class=event.errorClassOnException
                 ),
             )
-            for shown in [shown for shown, query in list(self._readers.items()) if query == event.id]:
-                self._readers.pop(shown, None)
+            self._release(event.id)
+
+    def _release(self, query_id: UUID) -> None:
+        """Let another query be shown for the partitions of this one."""
+        for shown in [shown for shown, query in list(self._readers.items()) if query == query_id]:
+            self._readers.pop(shown, None)
 
     def _hear(self, run_id: UUID, query_id: UUID, change: Callable[[QueryProgress], QueryProgress]) -> QueryProgress:
         with self._heard:

@@ -75,3 +75,12 @@ def test_two_queries_do_not_move_the_same_partition(
     listener.onQueryProgress(events.progress(events.TWO_SOURCES))
     assert offers().given[1] == ("lag", {RAW[0]: 1012, RAW[1]: 782, RAW[2]: 506})
     assert len(caplog.records) == 1
+
+
+def test_a_batch_that_is_told_after_the_end_keeps_no_partition(offers: Callable[[], Offers]) -> None:
+    """It is committed, and the next query that reads them is shown."""
+    listener = ProgressListener(show="nothing", commit_group="lag", bootstrap_servers="broker:9092")
+    listener.onQueryTerminated(events.terminated(events.FIRST))
+    listener.onQueryProgress(events.progress(events.FIRST))
+    listener.onQueryProgress(events.progress(events.TWO_SOURCES))
+    assert [offsets[RAW[0]] for _, offsets in offers().given] == [176, 1012]
