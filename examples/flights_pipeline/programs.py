@@ -27,18 +27,19 @@ _STALLED: Final = 300.0
 async def run_program(title: str, command: Sequence[str], log: Path, hear: Callable[[str], None]) -> None:
     """Run a program of Spark to its end; ``hear`` is told each line that it writes, and ``log`` has them all.
 
-    Its working directory is a temporary one, for what Spark and Derby leave there. Raises AioparallelError when it
+    Its working directory is a temporary one, for what Spark and Derby leave there, and for their temporary files: ended
+    by Ctrl-C, Spark removes none of them. Raises AioparallelError when it
     fails or hangs, with its last words, and JavaNotFound.
     """
     guarded = GuardedProcess("spark")
     try:
-        guarded.run(["env", *_environment(), *command], log)
+        guarded.run(["env", *_environment(guarded.directory), *command], log)
         await _until_ended(title, guarded, log, hear)
     finally:
         guarded.close()  # with all that it has started
 
 
-def _environment() -> list[str]:
+def _environment(scratch: Path) -> list[str]:
     root = Path(__file__).parents[2]
     paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
     return [
@@ -47,6 +48,9 @@ def _environment() -> list[str]:
         f"PYSPARK_DRIVER_PYTHON={sys.executable}",
         f"PYTHONPATH={os.pathsep.join(paths)}",
         "PYTHONUNBUFFERED=1",
+        f"TMPDIR={scratch}",
+        f"SPARK_LOCAL_DIRS={scratch}",
+        f"JAVA_TOOL_OPTIONS=-Djava.io.tmpdir={scratch}",
         "SPARK_LOCAL_IP=127.0.0.1",
         # Declared pipelines run on a local server of Spark Connect. All of them take port 15002, so that a second one
         # on the same machine fails, unless this makes it a free one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import re
 import subprocess
@@ -17,6 +18,7 @@ from rich.console import Console
 from aioparallel.errors import ConfigurationError
 from examples.flights_pipeline.__main__ import compare
 from examples.flights_pipeline.comparing import Difference, differences, expected_totals
+from examples.flights_pipeline.programs import run_program
 from examples.flights_pipeline.settings import Settings
 from examples.flights_pipeline.stages import clear
 from examples.flights_pipeline.totals import delays, found, missing, once, overtaken
@@ -143,6 +145,17 @@ def test_what_overtakes_is_counted(spark: SparkSession) -> None:
     right = [row(b"a", 0, 5), row(b"b", 1, 4), row(b"a", 2, 9), row(b"a", 3, 5), row(b"a", 4, 9)]
     assert overtaken(found(spark.createDataFrame(right, SCHEMA))) == 0
     assert overtaken(found(spark.createDataFrame([*right, row(b"b", 5, 3), row(b"a", 6, 10)], SCHEMA))) == 1
+
+
+def test_temporary_files_of_a_program_are_gone_with_it(tmp_path: Path) -> None:
+    """Python's, Java's and Spark's: a Spark that is killed leaves its own behind."""
+    said: list[str] = []
+    names = "TMPDIR", "SPARK_LOCAL_DIRS", "JAVA_TOOL_OPTIONS"
+    program = f"import os, tempfile; print(tempfile.mkdtemp(), *(os.environ[name] for name in {names}))"
+    asyncio.run(run_program("it", [sys.executable, "-c", program], tmp_path / "log", said.append))
+    made, *places = said[0].split()
+    assert {place.removeprefix("-Djava.io.tmpdir=") for place in places} == {str(Path(made).parent)}
+    assert not Path(made).parent.exists()
 
 
 def test_only_its_own_directory_is_cleared(tmp_path: Path) -> None:
