@@ -83,11 +83,11 @@ class ToTopic:
 @dataclass(frozen=True)
 class ToParquet:
     """A directory of Parquet files. ``mode``: what happens where it exists: ``"error"``, ``"append"`` or
-    ``"overwrite"``. ``partition_by``: columns that become directories."""
+    ``"overwrite"``. ``partition_by``: a column, or several, that become directories."""
 
     path: Path
     mode: Mode = "error"
-    partition_by: Sequence[str] = ()
+    partition_by: str | Sequence[str] = ()
 
 
 def backfill(spark: SparkSession, source: FromTopic | FromParquet, *steps: Step, to: ToTopic | ToParquet) -> None:
@@ -113,7 +113,8 @@ def backfill(spark: SparkSession, source: FromTopic | FromParquet, *steps: Step,
     if isinstance(to, ToTopic):
         write_topic(frame, to.topic, bootstrap_servers=to.bootstrap_servers, options=to.options)
     else:
-        frame.write.parquet(os.fspath(to.path), mode=to.mode, partitionBy=list(to.partition_by) or None)
+        columns = [to.partition_by] if isinstance(to.partition_by, str) else list(to.partition_by)
+        frame.write.parquet(os.fspath(to.path), mode=to.mode, partitionBy=columns or None)
 
 
 def _read(spark: SparkSession, source: FromTopic | FromParquet) -> DataFrame:

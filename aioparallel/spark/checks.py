@@ -54,7 +54,8 @@ def check(
     """Look at everything a pipeline from ``topics`` to ``outputs`` needs. Seconds, since it runs small jobs of Spark.
 
     * The session has the Kafka connector, and Java is new enough.
-    * All topics exist. ``same_partitions`` (default): each output has as many partitions as each input, which a key
+    * No output is an input, and all topics exist.
+    * ``same_partitions`` (default): each output has as many partitions as each input, which a key
       needs to keep its partition's number; set it False where a number of one's own is wanted.
     * Spark can read the inputs: the last ``sample`` records of each, 100 by default; 0 reads none.
     * ``schema`` (a StructType, or DDL as in ``"tailnum string, delay int"``): from_json with it reads their values.
@@ -70,6 +71,7 @@ def check(
     inputs, others = topic_names(topics), topic_names(outputs) if outputs else []
     looking = _Check(spark, bootstrap_servers, timeout)
     has_connector = looking.session()
+    looking.circles(inputs, others)
     looking.topics([*inputs, *others], client_options)
     if same_partitions:
         looking.same_partitions(inputs, others)
@@ -104,6 +106,14 @@ class _Check:
             self.wrong.append(f"Spark runs on Java {java}: let JAVA_HOME name Java {MINIMUM_JAVA} or newer")
         self.found = replace(self.found, java=java)
         return trouble is None
+
+    def circles(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        """That no output is read again."""
+        self.wrong += [
+            f"{topic} is both read and written: each of its records would come again and again; write to another topic"
+            for topic in dict.fromkeys(outputs)
+            if topic in inputs
+        ]
 
     def topics(self, names: Sequence[str], client_options: Mapping[str, object] | None) -> None:
         """That all of them exist."""

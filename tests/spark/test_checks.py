@@ -41,12 +41,13 @@ def test_all_that_is_wrong_is_told_at_once(spark: SparkSession, local_kafka: Loc
             spark,
             bootstrap_servers=servers,
             topics=[raw],
-            outputs=[work, "no-such-topic"],
+            outputs=[work, "no-such-topic", raw],
             schema="n int, carrier string",
             real_time=True,
             sample=9,
         )
-    missing, partitions, unread, absent, slots = failed.value.findings
+    circle, missing, partitions, unread, absent, slots = failed.value.findings
+    assert circle.startswith(f"{raw} is both read and written: each of its records would come again and again")
     assert missing.startswith(f"topic no-such-topic does not exist at {servers}: create it")
     assert partitions.startswith(
         f"{work} has 2 partitions and {raw} has 3: the records of a key change their partition"
@@ -56,7 +57,7 @@ def test_all_that_is_wrong_is_told_at_once(spark: SparkSession, local_kafka: Loc
     assert slots.startswith(
         f"real-time mode needs a task slot for each partition, 3 in all ({raw} 3), and there are 2:"
     )
-    assert str(failed.value).startswith("5 things keep this pipeline from starting:\n  1. topic no-such-topic")
+    assert str(failed.value).startswith(f"6 things keep this pipeline from starting:\n  1. {raw} is both")
 
 
 def test_what_spark_reads_is_right(spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTopic) -> None:
