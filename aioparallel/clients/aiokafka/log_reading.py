@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final, cast
 
@@ -21,8 +20,6 @@ from aioparallel.group.client import Fetched, Span
 from aioparallel.records import Record, TopicPartition
 
 __all__ = ["read_spans"]
-
-logger = logging.getLogger(__name__)
 
 MOST_AT_ONCE: Final = 500
 """Records in one portion; replay sends so many before it marks them."""

@@ -13,12 +13,12 @@ from aioparallel.deduplication.companion import Deduplication
 from aioparallel.deduplication.identities import ONCE, RecordIdentity
 from aioparallel.deduplication.seen_topic import Restore, SeenTopic
 from aioparallel.group.client import Fetched, Span
+from aioparallel.policies import Deduplicate
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import Fault, InMemoryClient, InMemoryProducer, Request
-from tests.unit.engine.memory import GROUP, committed, until
+from tests.unit.engine.memory import GROUP, T0, committed, until
 
-from .test_deduplicate import Handled
-from .world import SEEN, broker_of, deduplicating, remembered, write
+from .world import SEEN, Handled, broker_of, consuming, deduplicating, remembered, write
 
 
 async def test_an_answer_for_a_session_that_went_replaces_nothing() -> None:
@@ -27,8 +27,7 @@ async def test_an_answer_for_a_session_that_went_replaces_nothing() -> None:
     broker, handled = broker_of(), Handled()
     write(broker, *range(50))
     broker.faults.script(Request.OFFSET_FETCH, Fault(response_delay=5.0))
-    async with asyncio.timeout(600), deduplicating(broker, commit_interval=20) as consumer:
-        running = asyncio.create_task(consumer.run(handled))
+    async with consuming(deduplicating(broker, commit_interval=20), handled) as consumer:
         await until(lambda: bool(consumer.stats().partitions) if consumer._engine else False)
         member = next(iter(broker.group(GROUP).members))
         broker.expire_session(GROUP, member, asyncio.get_running_loop().time())
@@ -41,8 +40,6 @@ async def test_an_answer_for_a_session_that_went_replaces_nothing() -> None:
         assert list(companion._memories.values()) == [memory]
         await until(lambda: committed(broker) == 50)
         assert remembered(broker) == set(range(50))
-        consumer.stop()
-        await running
 
 
 async def test_a_read_that_was_cut_short_goes_on_where_it_was() -> None:
@@ -91,3 +88,96 @@ def test_what_is_of_a_group_is_not_given_to_a_reader() -> None:
     options = settings.reading_options()
     assert "group_instance_id" not in options
     assert (options["client_id"], options["security_protocol"]) == ("mine", "PLAINTEXT")
+
+
+async def test_a_session_opens_when_it_has_found_what_was_seen() -> None:
+    """While the compacted topic cannot be read nothing runs; then it does, from where it was."""
+    broker, handled = broker_of(), Handled()
+    write(broker, *range(50))
+    async with deduplicating(broker, until="end") as consumer:
+        await consumer.run(handled)
+    write(broker, *range(60))
+    broker.faults.always(Request.FETCH, Fault(is_response_lost=True))
+    async with consuming(deduplicating(broker), handled) as consumer:
+        await until(lambda: bool(consumer.stats().partitions) if consumer._engine else False)
+        await asyncio.sleep(25)  # in virtual time: two tries
+        assert consumer.stats().partitions[0].state == "opening"
+        assert len(handled.sources) == 50
+        broker.faults.heal()
+        await until(lambda: committed(broker) == 110)
+    assert sorted(handled.sources) == list(range(60))
+
+
+async def test_a_partition_that_goes_while_it_is_restored_is_nobodys() -> None:
+    """And comes back as new."""
+    broker, handled = broker_of(), Handled()
+    write(broker, *range(50))
+    async with deduplicating(broker, until="end") as consumer:
+        await consumer.run(handled)
+    write(broker, *range(60))
+    broker.faults.always(Request.FETCH, Fault(request_delay=1.0))
+    async with asyncio.timeout(600), deduplicating(broker) as consumer:
+        running = asyncio.create_task(consumer.run(handled))
+        await until(lambda: bool(consumer.stats().partitions) if consumer._engine else False)
+        member = next(iter(broker.group(GROUP).members))
+        broker.expire_session(GROUP, member, asyncio.get_running_loop().time())
+        await until(lambda: consumer.stats().partitions and consumer.stats().partitions[0].epoch == 2)
+        broker.faults.heal()
+        await until(lambda: committed(broker) == 110)
+        consumer.stop()
+        await running
+        assert consumer.stats().copies == 50
+    assert sorted(handled.sources) == list(range(60))
+
+
+async def test_a_damaged_part_is_passed(caplog: pytest.LogCaptureFixture) -> None:
+    """And said: copies of what it held are handled again. Records of others in the topic are theirs."""
+    broker, handled = broker_of(), Handled()
+    mine = encode_chunk({RecordIdentity("raw", 0, 1, 0, ""): ONCE})
+    broker.append(SEEN, mine, key=encode_key(ChunkKey(GROUP, T0, "a-0", 0)), partition=0)
+    broker.append(SEEN, b"not a chunk", key=encode_key(ChunkKey(GROUP, T0, "a-1", 1)), partition=0)
+    others = encode_chunk({RecordIdentity("raw", 0, 2, 0, ""): ONCE})
+    broker.append(SEEN, others, key=encode_key(ChunkKey("another group", T0, "a-0", 0)), partition=0)
+    broker.append(SEEN, b"anything", key=b"strange", partition=0)
+    write(broker, 1, 2, 3)
+    async with deduplicating(broker, until="end") as consumer:
+        await consumer.run(handled)
+    assert sorted(handled.sources) == [2, 3]
+    assert "cannot be read" in caplog.text
+
+
+async def test_chunks_count_by_their_numbers_and_those_that_went_do_not() -> None:
+    """However they stand in the log; the newest are remembered, and a chunk without a value is none."""
+    broker, handled = broker_of(), Handled()
+
+    def chunk(number: int, *sources: int) -> None:
+        value = encode_chunk({RecordIdentity("raw", 0, source, 0, ""): ONCE for source in sources}) if sources else None
+        broker.append(SEEN, value, key=encode_key(ChunkKey(GROUP, T0, f"a-{number}", number)), partition=0)
+
+    chunk(2, 1, 2)
+    chunk(1, 3, 4)
+    chunk(3, 5, 6)
+    chunk(3)
+    write(broker, 1, 2, 3, 4, 5, 6)
+    policy = Deduplicate(SEEN, remember=2)
+    async with deduplicating(broker, deduplicate=policy, until="end") as consumer:
+        await consumer.run(handled)
+        assert consumer.stats().copies == 2
+    assert sorted(handled.sources) == [3, 4, 5, 6]
+
+
+async def test_what_goes_takes_its_memory_with_it() -> None:
+    """Nothing is kept of a partition that is not held."""
+    broker, handled = broker_of(3), Handled()
+    for partition in range(3):
+        write(broker, *range(100 * partition, 100 * partition + 10), partition=partition)
+    async with asyncio.timeout(600), deduplicating(broker) as consumer:
+        running = asyncio.create_task(consumer.run(handled))
+        await until(lambda: all(committed(broker, TopicPartition("t", number)) == 10 for number in range(3)))
+        assert consumer._engine is not None
+        companion = consumer._engine._companion
+        assert isinstance(companion, Deduplication)
+        assert len(companion._memories) == 3
+        consumer.stop()
+        await running
+        assert (companion._memories, companion._restores, companion._writing) == ({}, {}, {})

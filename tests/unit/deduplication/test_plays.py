@@ -139,13 +139,19 @@ class Play:
             await self.stop()
 
 
+async def played(seed: int, by: str, *, deadly: bool) -> Play:
+    """One that has been played."""
+    play = Play(seed, by, deadly=deadly)
+    async with asyncio.timeout(3_000):
+        await play.run()
+    return play
+
+
 @pytest.mark.parametrize("by", ["record", "key"])
 @pytest.mark.parametrize("seed", range(25))
 async def test_where_nobody_dies_each_record_is_handled_once(seed: int, by: str) -> None:
     """However members come and go."""
-    play = Play(seed, by, deadly=False)
-    async with asyncio.timeout(3_000):
-        await play.run()
+    play = await played(seed, by, deadly=False)
     assert sorted(play.handled) == list(range(play.stage.written))
     check_order(play.handled)
 
@@ -154,9 +160,7 @@ async def test_where_nobody_dies_each_record_is_handled_once(seed: int, by: str)
 @pytest.mark.parametrize("seed", range(25))
 async def test_where_members_die_nothing_is_lost_and_nothing_saved_comes_again(seed: int, by: str) -> None:
     """And requests are lost."""
-    play = Play(seed, by, deadly=True)
-    async with asyncio.timeout(3_000):
-        await play.run()
+    play = await played(seed, by, deadly=True)
     assert set(play.handled) == set(range(play.stage.written))
     check_order(list(dict.fromkeys(play.handled)))
 

@@ -14,7 +14,7 @@ from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryClient, InMemoryProducer, Request
 from tests.unit.engine.memory import GROUP, T0, committed, until
 
-from .world import SEEN, deduplicating, place, write
+from .world import SEEN, Handled, broker_of, consuming, deduplicating, place, remembered, write
 
 T1 = TopicPartition("t", 1)
 
@@ -94,8 +94,7 @@ async def test_a_topic_that_takes_nothing_is_told_once_and_in_health(caplog: pyt
     async def handle(record: Record) -> None:
         await asyncio.sleep(0)
 
-    async with asyncio.timeout(600), deduplicating(broker, commit_timeout=0.4) as consumer:
-        running = asyncio.create_task(consumer.run(handle))
+    async with consuming(deduplicating(broker, commit_timeout=0.4), handle) as consumer:
         await until(lambda: committed(broker, T0) == 1)
         broker.faults.always(Request.PRODUCE, Fault(error=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
         write(broker, 2)
@@ -115,5 +114,88 @@ async def test_a_topic_that_takes_nothing_is_told_once_and_in_health(caplog: pyt
         broker.unhang(2)
         await until(lambda: committed(broker, T0) == 3)
         assert not consumer.health().problems
-        consumer.stop()
-        await running
+
+
+async def test_it_is_saved_before_offsets_are_committed() -> None:
+    """At each commit of the offset, what it stands for is in the topic already."""
+    broker, handled = broker_of(), Handled(0.003)
+    write(broker, *range(300))
+    commits: list[tuple[int, set[int]]] = []
+    real = broker.commit
+
+    def commit(group_id: str, offsets: dict[TopicPartition, object], *rest: object) -> object:
+        commits.append((offsets[T0].offset, remembered(broker)))  # type: ignore[attr-defined]
+        return real(group_id, offsets, *rest)  # type: ignore[arg-type]
+
+    broker.commit = commit  # type: ignore[method-assign,assignment]
+    async with deduplicating(broker, until="end", max_concurrency=7, commit_interval=0.01) as consumer:
+        await consumer.run(handled)
+    assert len(commits) > 5
+    for offset, seen in commits:
+        assert set(range(offset)) <= seen
+
+
+async def test_a_kill_between_saving_and_committing_repeats_nothing() -> None:
+    """The commit is lost, what was seen is not: those records are complete at once at the next start."""
+    broker, handled = broker_of(), Handled()
+    write(broker, *range(100))
+    broker.faults.always(Request.COMMIT, Fault(is_request_lost=True))
+    consumer = deduplicating(broker, commit_timeout=0.2)
+    async with asyncio.timeout(60), consumer:
+        running = asyncio.create_task(consumer.run(handled))
+        await until(lambda: len(remembered(broker)) == 100)
+        consumer._client.crash()  # type: ignore[attr-defined]
+        running.cancel()
+        await asyncio.wait([running])
+    assert committed(broker) is None or committed(broker) == 0
+    broker.faults.heal()
+    async with deduplicating(broker, until="end") as consumer:
+        await consumer.run(handled)
+        assert consumer.stats().copies == 100
+    assert sorted(handled.sources) == list(range(100))
+    assert committed(broker) == 100
+
+
+async def test_nothing_is_committed_that_is_not_saved(caplog: pytest.LogCaptureFixture) -> None:
+    """While the topic takes nothing, no offset is committed, whatever else goes on; afterwards it goes on by itself."""
+    broker, handled = broker_of(), Handled()
+    write(broker, *range(50))
+    async with consuming(deduplicating(broker, commit_timeout=0.3), handled) as consumer:
+        await until(lambda: committed(broker) == 50)
+        broker.faults.always(Request.PRODUCE, Fault(error=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+        write(broker, *range(50, 80))
+        await until(lambda: len(handled.sources) == 80)
+        await until(lambda: "commit_refused" in [problem.kind for problem in consumer.health().problems])
+        assert committed(broker) == 50
+        assert "what was seen is not saved" in caplog.text
+        broker.faults.heal()
+        await until(lambda: committed(broker) == 80)
+
+
+async def test_a_write_without_an_answer_is_waited_for_and_not_sent_again() -> None:
+    """A topic that hangs gets one write of each partition, not one with each commit."""
+    broker, handled = broker_of(), Handled()
+    write(broker, *range(10))
+    async with consuming(deduplicating(broker, commit_timeout=0.3, commit_interval=0.05), handled) as consumer:
+        await until(lambda: committed(broker) == 10)
+        before = len(broker.records(SEEN))
+        broker.hang(1)
+        write(broker, *range(10, 20))
+        await until(lambda: len(handled.sources) == 20)
+        await until(lambda: consumer.stats().failed_commits >= 5)
+        broker.unhang(1)
+        await until(lambda: committed(broker) == 20)
+        assert len(broker.records(SEEN)) <= before + 2
+
+
+async def test_commits_of_copies_alone_write_nothing() -> None:
+    """Nothing new was seen."""
+    broker, handled = broker_of(), Handled()
+    write(broker, *range(30))
+    async with consuming(deduplicating(broker), handled):
+        await until(lambda: committed(broker) == 30)
+        before = len(broker.records(SEEN))
+        for times in range(1, 4):
+            write(broker, *range(30))
+            await until(lambda: committed(broker) == 30 + 30 * times)  # noqa: B023 - waited for at once
+        assert len(broker.records(SEEN)) == before

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Unpack
 
 from aioparallel.consumer import ParallelConsumer
@@ -9,7 +12,7 @@ from aioparallel.deduplication.chunks import ChunkKey, decode_chunk, decode_key
 from aioparallel.deduplication.identities import Mark, RecordIdentity
 from aioparallel.options import OptionFields
 from aioparallel.policies import Deduplicate
-from aioparallel.records import Headers, TopicPartition
+from aioparallel.records import Headers, Record, TopicPartition
 from aioparallel.testing.memory import InMemoryBroker
 from tests.unit.engine.memory import T0, consumer_of
 
@@ -77,3 +80,27 @@ def marks(broker: InMemoryBroker, partition: TopicPartition = T0) -> dict[bytes,
                 if isinstance(one, Mark):
                     found[one.key] = max(offset, found.get(one.key, -1))
     return found
+
+
+@asynccontextmanager
+async def consuming(
+    consumer: ParallelConsumer[Any, Any], handler: Callable[[Record], Awaitable[object]]
+) -> AsyncIterator[ParallelConsumer[Any, Any]]:
+    """The consumer while it runs; it is stopped at the end, which is waited for."""
+    async with asyncio.timeout(600), consumer:
+        running = asyncio.create_task(consumer.run(handler))  # type: ignore[arg-type]
+        yield consumer
+        consumer.stop()
+        await running
+
+
+class Handled:
+    """A handler that notes whose records it was given."""
+
+    def __init__(self, delay: float = 0.0) -> None:
+        self.sources: list[int] = []
+        self._delay = delay
+
+    async def __call__(self, record: Record) -> None:
+        await asyncio.sleep(self._delay)
+        self.sources.append(int(record.value or b"-1"))
