@@ -16,12 +16,10 @@ And its engine without Kafka, over any items: :func:`parallel_map`.
 from typing import TYPE_CHECKING
 
 from aioparallel.coordinates import source_headers
+from aioparallel.deferral import Deferral
 from aioparallel.delivery.results import Result
-from aioparallel.engine.deferral import Deferral
 from aioparallel.engine.flow import FlowStats, Outcome
-from aioparallel.engine.health import Health, Problem
 from aioparallel.engine.loop_thread import LoopThread, ThreadedFlow
-from aioparallel.engine.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
 from aioparallel.engine.work import OnError, Work
 from aioparallel.errors import (
     AioparallelError,
@@ -55,6 +53,8 @@ from aioparallel.errors import (
 )
 from aioparallel.handling import CallNext, Handling, Ordering
 from aioparallel.mapping import ParallelMap, parallel_map
+from aioparallel.observe.health import Health, Problem
+from aioparallel.observe.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
 from aioparallel.options import Options
 from aioparallel.policies import Deduplicate, FailurePolicy, Producing, RetryPolicy
 from aioparallel.records import Failure, Origin, Outgoing, Produced, Record, TopicPartition

@@ -13,12 +13,11 @@ from typing import Any, Generic, Self, TypeVar, Unpack, cast
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer
 from aioparallel.deduplication.companion import Deduplication
 from aioparallel.deduplication.seen_topic import SeenTopic
+from aioparallel.delivery.delivery import Delivery
+from aioparallel.delivery.producer import Producer
 from aioparallel.delivery.results import Result, ResultStream
-from aioparallel.delivery.retry_topics import from_retry_topics
-from aioparallel.engine.health import Health, Problem
+from aioparallel.delivery.retry_topics import from_retry_topics, with_retry_topics
 from aioparallel.engine.outlets import Disposal, Outlet
-from aioparallel.engine.producer import Producer
-from aioparallel.engine.stats import Stats
 from aioparallel.engine.waiting import to_the_end, unless
 from aioparallel.errors import (
     BrokerUnreachable,
@@ -40,7 +39,8 @@ from aioparallel.handlers import (
     coroutine_handler,
     handler_stack,
 )
-from aioparallel.leaving import Leaving, with_retry_topics
+from aioparallel.observe.health import Health, Problem
+from aioparallel.observe.stats import Stats
 from aioparallel.options import Options, PlainFields, checked_text, checked_topics
 from aioparallel.records import K_co, Record, TopicPartition, V_co
 from aioparallel.resources import Resources
@@ -99,7 +99,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         check_middleware(self.options.middleware)
         self._topics = with_retry_topics(checked_topics(topics), self.options.failures.retry_topics)
         producer = self._chosen_producer(client, producer)
-        self._leaving = Leaving(producer, self.options, self._group_id)
+        self._delivery = Delivery(producer, self.options, self._group_id)
         self._client: Client = client or AiokafkaClient(
             self._servers,
             self._group_id,
@@ -127,7 +127,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
 
     def _seen_topic(self, producer: Producer | None) -> SeenTopic | None:
         policy = self.options.deduplicate
-        if policy is None or producer is None:  # which Leaving has refused
+        if policy is None or producer is None:  # which Delivery has refused
             return None
         if isinstance(self._topics, re.Pattern):
             is_read = self._topics.fullmatch(policy.topic) is not None
@@ -163,7 +163,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
                     missing = set(self._topics) - {partition.topic for partition in self._found}
                     if missing:
                         raise TopicNotFound(missing, self._servers)
-                await self._leaving.check(self._servers)
+                await self._delivery.check(self._servers)
                 if self._seen is not None:
                     await self._seen.check(self._found, self.options.connect_timeout)
         except TimeoutError as error:
@@ -193,7 +193,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
     async def _leave(self) -> None:
         self._state.close()
         try:
-            await self._leaving.close()  # first: outputs should not arrive behind those of the partition's next owner
+            await self._delivery.close()  # first: outputs should not arrive behind those of the partition's next owner
         finally:
             try:
                 await self._client.stop(_LEAVE_TIMEOUT)
@@ -219,7 +219,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         then drains and commits.
         """
         self._state.expect_open()
-        await self._run(handler, self._leaving.outlet)
+        await self._run(handler, self._delivery.outlet)
 
     async def _run(self, handler: Handlers, outlet: Outlet | None) -> None:
         retry_topics = self.options.failures.retry_topics
@@ -245,7 +245,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         self, handler: Handler, targets: Mapping[TopicPartition, int] | None, outlet: Outlet | None
     ) -> GroupRun:
         self._resources.reach()  # within a context of its own, which handlers copy
-        disposal: Disposal | None = self._leaving.disposal()
+        disposal: Disposal | None = self._delivery.disposal()
         companion = None
         if self._seen is not None and self.options.deduplicate is not None:
             companion = Deduplication(self.options.deduplicate, self._seen)
@@ -359,7 +359,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         """A snapshot of counts, lag and partitions. Takes milliseconds with 100,000 records buffered."""
         if self._engine is None:
             raise ConsumerStateError("this consumer does not run yet, so it has no statistics")
-        return self._engine.stats(self._leaving.outputs)
+        return self._engine.stats(self._delivery.outputs)
 
     def health(self) -> Health:
         """Whether it runs, and what somebody should look at: a producer that reaches no broker or is refused, handlers
@@ -367,7 +367,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         offset maps that do not fit. At any time."""
         if self._engine is None:
             return Health(running=False, problems=self._ended_badly())
-        problems = (*self._leaving.problems, *self._engine.problems(self._leaving.undelivered))
+        problems = (*self._delivery.problems, *self._engine.problems(self._delivery.undelivered))
         return Health(running=self._state.is_running, problems=(*self._ended_badly(), *problems))
 
     def _ended_badly(self) -> tuple[Problem, ...]:

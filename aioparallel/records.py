@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from aioparallel.engine.deferral import Deferral
-    from aioparallel.engine.history import History
+    from aioparallel.deferral import Deferral
     from aioparallel.engine.sources import Source
+    from aioparallel.history import History
 
     # Covariant, so that a Record made with a key fits where any Record is wanted.
     K_co = TypeVar("K_co", default=bytes | None, covariant=True)
@@ -254,7 +254,7 @@ class Record(Generic[K_co, V_co]):
         Until then the record counts as in flight and its lane waits. After ``timeout`` seconds from the handler's
         return without a word it fails with ``DeferralTimeout``. To be called once an attempt, by the handler.
         """
-        from aioparallel.engine.deferral import defer  # noqa: PLC0415 - records know the engine for types only
+        from aioparallel.deferral import defer  # noqa: PLC0415 - records know the engine for types only
 
         return defer(self, timeout)
 

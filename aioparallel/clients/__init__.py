@@ -1,5 +1,5 @@
 """The Kafka clients behind :class:`~aioparallel.group.client.Client` and
-:class:`~aioparallel.engine.producer.Producer`: aiokafka."""
+:class:`~aioparallel.delivery.producer.Producer`: aiokafka."""
 
 from aioparallel.clients.aiokafka import AiokafkaClient, AiokafkaProducer
 

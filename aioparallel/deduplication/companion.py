@@ -12,10 +12,10 @@ from aioparallel.deduplication.identities import identify_by
 from aioparallel.deduplication.memory import Changes, Memory
 from aioparallel.deduplication.seen import Looked, Seen
 from aioparallel.deduplication.seen_topic import Restore, SeenTopic
-from aioparallel.engine.health import Problem
 from aioparallel.engine.outlets import Disposal, Done
 from aioparallel.errors import ProduceFailed
 from aioparallel.group.client import CommitFault
+from aioparallel.observe.health import Problem
 from aioparallel.policies import Deduplicate
 from aioparallel.records import Record, TopicPartition
 

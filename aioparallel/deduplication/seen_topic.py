@@ -13,7 +13,7 @@ from contextlib import aclosing
 
 from aioparallel.deduplication.chunks import ChunkKey, decode_chunk, decode_key, encode_chunk, encode_key
 from aioparallel.deduplication.memory import Changes, Memory
-from aioparallel.engine.producer import Producer
+from aioparallel.delivery.producer import Producer
 from aioparallel.errors import ConfigurationError, ProduceFailed
 from aioparallel.group.client import Client, Span
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition

@@ -16,10 +16,10 @@ from typing import Any
 
 from aioparallel.delivery.letters import Letter, without_texts, write_letter
 from aioparallel.delivery.outbox import Outbox
-from aioparallel.delivery.room import Waiters
-from aioparallel.engine.history import failure_of
+from aioparallel.delivery.waiters import Waiters
 from aioparallel.engine.outlets import Done
 from aioparallel.errors import HandlerCancelled, ProduceFailed
+from aioparallel.history import failure_of
 from aioparallel.policies import DeadLetterFunction, FailurePolicy
 from aioparallel.records import Outgoing, Record
 

@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
-from aioparallel.delivery.room import Waiters
+from aioparallel.delivery.producer import PendingOutput, Producer
+from aioparallel.delivery.waiters import Waiters
 from aioparallel.engine.outlets import Receipts
-from aioparallel.engine.producer import Delivery, Producer
 from aioparallel.errors import InvalidOutput, ProduceFailed
 from aioparallel.policies import OnProduced, Producing
 from aioparallel.records import Outgoing, Produced, Record
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 _OVERHEAD = 256
 
 
-class _Sent(Delivery):
+class _Sent(PendingOutput):
     """An output that was sent by itself, and the record whose only one it is."""
 
     __slots__ = ("outbox", "receipts", "record", "size")

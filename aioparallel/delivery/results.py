@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from aioparallel.delivery.room import Waiters
+from aioparallel.delivery.waiters import Waiters
 from aioparallel.engine.outlets import Abandoned, Receipts
 from aioparallel.handlers import Handler, coroutine_handler
 from aioparallel.records import Record

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from aioparallel.delivery.letters import original_headers, read_letter
 from aioparallel.engine.failures import NotDue
-from aioparallel.engine.history import history_of
+from aioparallel.history import history_of
 from aioparallel.records import Record
 
-__all__ = ["from_retry_topics"]
+__all__ = ["from_retry_topics", "with_retry_topics"]
 
 _Handle = Callable[[Record[Any, Any]], Awaitable[object]]
 
@@ -34,3 +35,15 @@ def from_retry_topics(handle: _Handle, topics: Collection[str]) -> _Handle:
         return await handle(record)
 
     return restored
+
+
+def with_retry_topics(
+    topics: Sequence[str] | re.Pattern[str], retry_topics: Mapping[str, float]
+) -> Sequence[str] | re.Pattern[str]:
+    """What to subscribe to: the retry topics as well."""
+    if not retry_topics:
+        return topics
+    if isinstance(topics, re.Pattern):
+        names = "|".join(map(re.escape, retry_topics))
+        return re.compile(f"(?:{topics.pattern})|{names}", topics.flags)
+    return (*topics, *(topic for topic in retry_topics if topic not in topics))

@@ -5,31 +5,27 @@ What is called *pure* has plain methods only: no ``await``, no clock, no I/O; ti
 ::
 
     sources.py      where records come from, in lanes, and what hears that they are complete
-    lanes.py        a lane: records linked one behind the other
+    lanes.py        a lane: records linked one behind the other; those that outlive their source   pure
     scheduler.py    which record runs next, and what an outcome changes            pure
     turn.py         records of one source started one after the other: the hot path  pure
     tally.py        the books: how many records are where, and their moves         pure
     fairness.py     whose turn it is: sources with something ready                 pure
     parking.py      the bound of parked records, shared out by source              pure
-    orphans.py      lanes that outlive their source: their keys stay closed        pure
     signals.py      what the engine tells those who feed it
     retries.py      when parked records come due, and their timer
     failures.py     what becomes of a record whose attempt failed                  pure
-    history.py      what happened to one record so far                             pure
     failure_log.py  lines about failures, and how many of them
     isolation.py    one handler after the other, each in its own context, inside a worker's task
     workers.py      up to max_concurrency coroutines that run handlers
     endings.py      from a handler's end to its record's outcome
     hits.py         cancelling one handler without its worker
     deadlines.py    when handlers must have ended, and who cancels them
-    deferral.py     records that go on after their handler has returned
     waiting.py      waiting that something else cuts short, and waiting that nothing does
     drains.py       who waits until nothing of some sources runs any more
     outlets.py      where records go that leave handlers: implemented by delivery/
-    producer.py     the interface that a producing Kafka client must have
     processor.py    all of it together
     loop_thread.py  flows in a thread of their own, for programs that are not asynchronous
     work.py         what is done with each item, and how
     flow.py         items of any kind through it, fed and read in lists
-    health.py, stats.py   what is shown
+    feeding.py      from iterables of all kinds to a flow
 """

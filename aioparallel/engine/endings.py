@@ -17,7 +17,6 @@ from contextvars import Context
 from aioparallel.engine.deadlines import Watch
 from aioparallel.engine.failure_log import FailureLog
 from aioparallel.engine.failures import Decision, Failures, NotDue
-from aioparallel.engine.history import history_of
 from aioparallel.engine.hits import Hit, Worker
 from aioparallel.engine.isolation import Ended, drive, resume
 from aioparallel.engine.outlets import Abandoned, Disposal, Outlet
@@ -27,6 +26,7 @@ from aioparallel.engine.signals import Signals
 from aioparallel.engine.tally import EndState
 from aioparallel.errors import HandlerCancelled, HandlerTimeout, RecordStopped
 from aioparallel.handlers import collect
+from aioparallel.history import history_of
 from aioparallel.policies import Patience
 
 __all__ = ["Endings"]

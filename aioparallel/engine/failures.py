@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any, NamedTuple
 
-from aioparallel.engine.history import failure_of, history_of
 from aioparallel.errors import ConfigurationError, Reject, RetryLater
+from aioparallel.history import failure_of, history_of
 from aioparallel.policies import EndOfPatience, Patience, RetryPolicy, Verdict
 from aioparallel.records import Record
 

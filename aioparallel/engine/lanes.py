@@ -4,18 +4,27 @@ There is no object for it. Its records are linked through ``Record._next``, from
 parked (the *head*, which stays in place until it has ended) to the one that came last, which ``Session.lanes`` holds by
 the lane's key. Most lanes of a topic with many keys have a single record: an object for each would cost as much as the
 record's decoding, and an empty deque takes 760 bytes.
+
+*Orphans* are lanes that outlive their source: something of them still runs, or is being produced, when the source is
+dropped. Their keys stay closed for newer sources of that name until that ends: this is what keeps I3 when a partition
+comes back to the process that had it. Five hundred sources may be dropped in one step, with hundreds of records begun
+each. So nothing is done for each of them then: which lanes of a name are closed is found out when a newer source of
+that name asks.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
+from aioparallel.engine.sources import Source
 from aioparallel.handling import OrderBy, Ordering
 from aioparallel.records import Record
 
-__all__ = ["lane_keys", "length_from"]
+__all__ = ["Orphans", "lane_keys", "length_from"]
+
+AnyRecord = Record[Any, Any]
 
 
 def lane_keys(records: Sequence[Record[Any, Any]], ordering: Ordering, order_by: OrderBy | None) -> Iterable[Hashable]:
@@ -35,3 +44,73 @@ def length_from(head: Record[Any, Any]) -> int:
         record = following
         length += 1
     return length
+
+
+class _Name:
+    """What sources of one name have left behind."""
+
+    __slots__ = ("closed", "left", "unread")
+
+    def __init__(self) -> None:
+        self.left: dict[Source, None] = {}  # dropped, with something begun
+        self.unread: list[Source] = []  # of these, whose lanes are not in ``closed`` yet
+        self.closed: dict[Hashable, AnyRecord | None] = {}  # by lane, the head of the newer lane that waits for it
+
+    def read(self) -> None:
+        for source in self.unread:
+            for record in (*source.in_flight, *source.producing):
+                if record._lane is not None:  # without a lane there is no order to keep
+                    self.closed[record._lane] = None
+        self.unread.clear()
+
+
+class Orphans:
+    """Of a lane at most one record runs, whichever sources of one name it came from."""
+
+    def __init__(self) -> None:
+        self._names: dict[Hashable, _Name] = {}
+
+    @property
+    def left(self) -> bool:
+        """Whether there are any."""
+        return bool(self._names)
+
+    @property
+    def waiting(self) -> Iterator[AnyRecord]:
+        """Heads of lanes that wait."""
+        for name in self._names.values():
+            for head in name.closed.values():
+                if head is not None and not head._source.stopped:
+                    yield head
+
+    def adopt(self, source: Source) -> None:
+        """It is dropped, with something begun."""
+        name = self._names.setdefault(source.name, _Name())
+        name.left[source] = None
+        name.unread.append(source)
+
+    def close(self, head: AnyRecord) -> bool:
+        """Whether this new lane must wait for an orphan; of several that wait, the newest is the one."""
+        name = self._names.get(head._source.name)
+        if name is None:
+            return False
+        if name.unread:
+            name.read()
+        if head._lane not in name.closed:
+            return False
+        name.closed[head._lane] = head
+        return True
+
+    def end(self, record: AnyRecord) -> AnyRecord | None:
+        """A record of a dropped source has ended, and is not among what has begun any more. Returns the head of the
+        lane that has waited for it and may start now."""
+        source = record._source
+        name = self._names[source.name]
+        head = name.closed.pop(record._lane, None)
+        if not source.begun:
+            del name.left[source]
+            if source in name.unread:
+                name.unread.remove(source)
+            if not name.left:
+                del self._names[source.name]
+        return None if head is None or head._source.stopped else head

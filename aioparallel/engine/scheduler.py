@@ -11,16 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aioparallel.engine.fairness import FairRing
-from aioparallel.engine.history import history_of
 from aioparallel.engine.isolation import ENDED
-from aioparallel.engine.lanes import lane_keys
-from aioparallel.engine.orphans import Orphans
+from aioparallel.engine.lanes import Orphans, lane_keys
 from aioparallel.engine.parking import Parking
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.engine.tally import EndState, Tally
 from aioparallel.engine.turn import HandOver, Step, Taken, Turn
 from aioparallel.handling import OrderBy, Ordering
+from aioparallel.history import history_of
 from aioparallel.records import Record
 
 __all__ = ["AnyRecord", "Scheduler"]

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from aioparallel.engine.health import Problem
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.group.stores import OffsetStore
+from aioparallel.observe.health import Problem
 from aioparallel.records import Record, TopicPartition
 
 __all__ = ["Accompanied", "Beside", "Companion"]

@@ -12,11 +12,9 @@ import re
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
-from aioparallel.engine.health import Problem
 from aioparallel.engine.outlets import Disposal, Outlet
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
-from aioparallel.engine.stats import BrokerOutputs, Stats
 from aioparallel.engine.waiting import unless
 from aioparallel.errors import ConsumerStateError, NotCommitted
 from aioparallel.group.assignment import CANCEL_GRACE, Assignment
@@ -32,6 +30,8 @@ from aioparallel.group.sessions import SessionState
 from aioparallel.group.snapshot import problems_of, stats_of
 from aioparallel.group.stores import BrokerOffsets, OffsetStore
 from aioparallel.handlers import Handler
+from aioparallel.observe.health import Problem
+from aioparallel.observe.stats import BrokerOutputs, Stats
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
 

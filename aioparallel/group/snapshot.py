@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from aioparallel.engine.health import Problem
 from aioparallel.engine.lanes import length_from
 from aioparallel.engine.processor import Processor
-from aioparallel.engine.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
 from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Client, CommitFault
 from aioparallel.group.committer import Committer
 from aioparallel.group.sessions import Session, SessionState
+from aioparallel.observe.health import Problem
+from aioparallel.observe.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
 from aioparallel.records import Record
 
 __all__ = ["problems_of", "stats_of"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from aioparallel.offsets.dense import decode_dense, dense_text, is_dense
-from aioparallel.offsets.java_formats import JAVA_FORMATS, java_payload, java_text, smallest_java_payload
-from aioparallel.offsets.java_reader import decode_java_text
+from aioparallel.offsets.dense.dense_map import decode_dense, dense_text, is_dense
+from aioparallel.offsets.dense.pattern import Pattern
+from aioparallel.offsets.java.java_formats import JAVA_FORMATS, java_payload, java_text, smallest_java_payload
+from aioparallel.offsets.java.java_reader import decode_java_text
 from aioparallel.offsets.offset_map import MAX_OFFSET, OffsetMap
-from aioparallel.offsets.pattern import Pattern
 
 __all__ = ["DENSE", "Formats", "decode_offset_map", "encode_offset_map", "encode_pattern"]
 

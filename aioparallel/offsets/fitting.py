@@ -10,13 +10,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from aioparallel.offsets.dense import BITS, ENVELOPE, dense_text
-from aioparallel.offsets.dense_reach import dense_reaches
+from aioparallel.offsets.dense.dense_map import BITS, ENVELOPE, dense_text
+from aioparallel.offsets.dense.dense_reach import dense_reaches
+from aioparallel.offsets.dense.pattern import Pattern
 from aioparallel.offsets.encoding import Formats, encode_pattern
-from aioparallel.offsets.java_formats import JavaFormat, java_payload, java_text
-from aioparallel.offsets.java_reach import java_reaches
+from aioparallel.offsets.java.java_formats import JavaFormat, java_payload, java_text
+from aioparallel.offsets.java.java_reach import java_reaches
 from aioparallel.offsets.offset_map import MAX_BODY_BYTES, MAX_INCOMPLETES
-from aioparallel.offsets.pattern import Pattern
 
 __all__ = ["fit_offset_map"]
 

@@ -21,9 +21,9 @@ from aiokafka.protocol.commit import OffsetCommitRequest
 from aioparallel.clients.aiokafka.checking import GivenOptions, check_connection
 from aioparallel.clients.aiokafka.connecting import cut_off, find_broker
 from aioparallel.clients.aiokafka.internals import Connections
-from aioparallel.clients.aiokafka.quiet import calm
+from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.settings import check_servers, connection_options, option_names
-from aioparallel.clients.error_codes import ErrorCode
+from aioparallel.clients.codes import ErrorCode
 from aioparallel.errors import BrokerUnreachable
 from aioparallel.records import TopicPartition
 

@@ -1,5 +1,14 @@
 """Brokers for tests and demos, checkers of what is guaranteed, and an in-memory Kafka. All of it is public.
 
+::
+
+    brokers/          real ones: librdkafka's mock cluster, Apache Kafka as processes, in Docker
+    memory/           a broker, a client and a producer in memory
+    processes/        processes that cannot outlive us
+    checkers.py       is anything lost, does anything overtake
+    pytest_plugin.py  fixtures
+    local_kafka.py    ``python -m aioparallel.testing.local_kafka``: Apache Kafka for people who try things out
+
 Nothing here is imported before it is used: the pytest plugin loads this package in every pytest run of an
 environment that has ``aioparallel``.
 """
@@ -10,12 +19,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from aioparallel.testing.brokers import Broker
+    from aioparallel.testing.brokers.broker import Broker
+    from aioparallel.testing.brokers.choice import BrokerChoice, choose_broker
+    from aioparallel.testing.brokers.docker import DockerKafka, docker_available
+    from aioparallel.testing.brokers.embedded import EmbeddedBroker
+    from aioparallel.testing.brokers.local import LocalKafka
     from aioparallel.testing.checkers import DeliveryChecker, OrderChecker
-    from aioparallel.testing.choice import BrokerChoice, choose_broker
-    from aioparallel.testing.containers import DockerKafka, docker_available
-    from aioparallel.testing.embedded import EmbeddedBroker
-    from aioparallel.testing.local_kafka import LocalKafka
     from aioparallel.testing.pytest_plugin import TopicMaker
 
 __all__ = [
@@ -32,16 +41,16 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Broker": "brokers",
-    "BrokerChoice": "choice",
+    "Broker": "brokers.broker",
+    "BrokerChoice": "brokers.choice",
     "DeliveryChecker": "checkers",
-    "DockerKafka": "containers",
-    "EmbeddedBroker": "embedded",
-    "LocalKafka": "local_kafka",
+    "DockerKafka": "brokers.docker",
+    "EmbeddedBroker": "brokers.embedded",
+    "LocalKafka": "brokers.local",
     "OrderChecker": "checkers",
     "TopicMaker": "pytest_plugin",
-    "choose_broker": "choice",
-    "docker_available": "containers",
+    "choose_broker": "brokers.choice",
+    "docker_available": "brokers.docker",
 }
 
 

@@ -1,263 +1,27 @@
-"""Apache Kafka as JVM processes, on free ports with data of their own: one KRaft node that is broker and controller,
-or several brokers and a controller beside them.
+"""Apache Kafka for people who try things out, until Ctrl-C.
 
-``python -m aioparallel.testing.local_kafka --prepare`` fetches the jars beforehand; without ``--prepare`` it runs a
-broker, or with ``--brokers 3`` three, until Ctrl-C.
+``python -m aioparallel.testing.local_kafka`` runs a broker, with ``--brokers 3`` three, with ``--port 9092`` where
+other programs look for one; ``--prepare`` only fetches the jars.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import atexit
 import contextlib
-import logging
 import os
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Final
+from collections.abc import Sequence
 
 from aioparallel.errors import BrokerStartError, ConfigurationError, JarsMissing, JavaNotFound
-from aioparallel.jvm.java_runtime import find_java
-from aioparallel.jvm.maven import maven
 from aioparallel.jvm.sets import KAFKA, KAFKA_VERSION
-from aioparallel.testing.brokers import TOPIC_TIMEOUT, Broker
-from aioparallel.testing.guarded_process import check_platform
-from aioparallel.testing.kafka_node import KafkaNode, KafkaProgram
-from aioparallel.testing.kafka_nodes import KafkaNodes
-from aioparallel.testing.metadata import PartitionView
-from aioparallel.testing.server_properties import broker_properties, checked, replicas
-from aioparallel.testing.topics import create_topic
+from aioparallel.testing.brokers.local import LocalKafka
 
-__all__ = ["LocalKafka", "local_kafka_available"]
-
-logger = logging.getLogger(__name__)
-
-_POLL_INTERVAL: Final = 0.02
-_MOST_BROKERS: Final = 9
-
-
-def local_kafka_available() -> tuple[bool, str]:
-    """Whether LocalKafka can be started here, and a sentence on what was found or is missing."""
-    try:
-        check_platform()
-        java = find_java()
-    except (BrokerStartError, JavaNotFound) as error:
-        return False, str(error)
-    found = f"Java {java.version} was found ({java.source})"
-    if KAFKA.cached() is not None:
-        return True, f"{found} and the jars are cached"
-    if maven() is not None:
-        return True, f"{found} and Maven can fetch the jars"
-    return False, f"{found}, but the jars are not cached and there is no Maven"
-
-
-class LocalKafka(Broker):
-    """Apache Kafka in JVM processes that end, with their data, when this process ends in whatever way.
-
-    ``brokers``: how many, 1 to 9. With several each is a process of its own, numbered from 1, and the controller is one
-    more, so that a majority of brokers can be killed; topics have a replica on each, three at most, and of three
-    in-sync replicas two must have a record (``min.insync.replicas``). Default 1: broker and controller in one process.
-    ``server_properties``: properties over those of :mod:`~aioparallel.testing.server_properties`, as in
-    ``{"offset.metadata.max.bytes": "512"}``; listeners, roles and directories are not to be set.
-    ``heap``: each broker's largest heap, as in ``"512m"``; the process takes little more. Default 256m.
-    ``start_timeout``: seconds within which the brokers must answer. Default 60.
-    ``report``: told in sentences what takes long: fetching the jars, the first time.
-
-    ``kill``, ``restart``, ``pause`` and ``resume`` take the broker's number, which may be left out where there is one
-    only; a wrong one raises ConfigurationError. Linux and macOS. The data lie in the system's temporary directory
-    (``TMPDIR``). Methods block, ``start`` and ``restart`` for seconds; from any thread, one at a time for each broker.
-    """
-
-    kind: ClassVar[str] = "local"
-
-    def __init__(
-        self,
-        *,
-        brokers: int = 1,
-        server_properties: Mapping[str, str] | None = None,
-        heap: str = "256m",
-        start_timeout: float = 60.0,
-        report: Callable[[str], None] = logger.info,
-    ) -> None:
-        if not _is_count(brokers):
-            raise ConfigurationError("brokers", brokers, f"must be a whole number from 1 to {_MOST_BROKERS}")
-        self._count = brokers
-        self._properties = {**broker_properties(brokers), **checked(server_properties)}
-        self._heap = heap
-        self._start_timeout = start_timeout
-        self._report = report
-        self._nodes: KafkaNodes | None = None
-
-    def __repr__(self) -> str:
-        where = f"at {self.bootstrap_servers}" if self._nodes else "not running"
-        return f"<LocalKafka {KAFKA_VERSION} {where}>"
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """``host:port``, of all brokers with commas between; stays the same through ``kill`` and ``restart``."""
-        return ",".join(node.address for node in self._running().brokers.values())
-
-    def address(self, number: int | None = None) -> str:
-        """``host:port`` of one broker."""
-        return self._broker(number).address
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The brokers' numbers, which are Kafka's ``node.id``: 1 and up."""
-        return tuple(range(1, self._count + 1))
-
-    @property
-    def pid(self) -> int | None:
-        """The JVM's process id where there is one broker, for looking at it; None before the start."""
-        if self._count > 1:
-            raise ConfigurationError("pid", None, f"there are {self._count} brokers; ask pids[number]")
-        return self._nodes.brokers[1].pid if self._nodes else None
-
-    @property
-    def pids(self) -> dict[int, int]:
-        """The JVMs' process ids by broker number; of a killed one its last. Empty before the start."""
-        nodes = self._nodes.brokers if self._nodes else {}
-        return {number: node.pid for number, node in nodes.items() if node.pid is not None}
-
-    def start(self) -> None:
-        """Start and wait until every broker answers: one takes about 3 s once the jars are there, three some more."""
-        if self._nodes is not None:
-            return
-        check_platform()
-        try:
-            program = KafkaProgram(find_java(), KAFKA.fetch(self._report), compile_once=self._count > 1)
-        except (JavaNotFound, JarsMissing) as error:
-            raise BrokerStartError(str(error)) from error
-        self._nodes = KafkaNodes(self._count, program, self._heap, self._properties)
-        atexit.register(self.stop)
-        try:
-            self._nodes.start(self._start_timeout)
-        except BaseException:
-            self.stop()
-            raise
-
-    def stop(self) -> None:
-        """End all processes at once and remove their data."""
-        nodes, self._nodes = self._nodes, None
-        if nodes is not None:
-            nodes.close()
-            atexit.unregister(self.stop)
-
-    def kill(self, number: int | None = None) -> None:
-        """Kill a broker as a power cut would (SIGKILL); its data stays. ``restart`` brings it back."""
-        self._broker(number).kill()
-
-    def restart(self, number: int | None = None) -> None:
-        """Start a broker again with the same port and data, after a clean stop if it runs: about 3 s.
-
-        After ``kill`` about 5 s: the controller first waits for the killed one's session to end.
-        """
-        node = self._broker(number)
-        node.stop_cleanly()
-        node.run()
-        self._running().wait_until_ready([node], self._start_timeout)
-
-    def pause(self, number: int | None = None) -> None:
-        """Let a broker hang (SIGSTOP): connections stay open and nothing answers. Returns when it has stopped."""
-        self._broker(number).pause()
-
-    def resume(self, number: int | None = None) -> None:
-        """Let a paused broker go on."""
-        self._broker(number).resume()
-
-    def log_tail(self, lines: int = 20) -> str:
-        """The last lines that the brokers wrote (warnings and errors), for messages about them."""
-        nodes = self._running()
-        if self._count == 1:
-            return nodes.brokers[1].log_tail(lines)
-        return "\n".join(f"--- {node}:\n{node.log_tail(lines)}" for node in nodes)
-
-    async def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
-        """Create a topic; see :meth:`Broker.create_topic`. With several brokers it has as many replicas, three at most;
-        returns when every partition has a leader and all its replicas are in sync, and all brokers know. Raises
-        BrokerStartError when all brokers are killed or paused; where some are, TimeoutError names them."""
-        copies = replicas(self._count)
-        brokers = self._running().brokers.values()
-        outages = {node: outage for node in brokers if (outage := node.outage()) is not None}
-        names = ", ".join(f"{node.name} {outage}" for node, outage in outages.items())
-        asked = [node for node in brokers if node not in outages]
-        if not asked:
-            raise BrokerStartError(f"nobody can create topic {name!r}: {names}")
-        servers = ",".join(node.address for node in asked)
-        try:
-            await create_topic(servers, name, partitions, configs, TOPIC_TIMEOUT, copies)
-            if self._count > 1:
-                await self._until_in_sync(asked, name, partitions, copies)
-        except TimeoutError as error:
-            raise TimeoutError(f"{error}; {names}" if names else str(error)) from error
-
-    async def leaders(self, topic: str) -> dict[int, int]:
-        """The number of the broker that leads each partition; partitions without a leader are left out.
-
-        What the brokers know that are neither killed nor paused, the newest of it; a hung one costs a second. Raises
-        BrokerStartError when none of them answers.
-        """
-        return {partition: view.leader for partition, view in (await self._look(topic)).items() if view.leader >= 0}
-
-    async def in_sync(self, topic: str) -> dict[int, frozenset[int]]:
-        """The numbers of the brokers that have all that each partition has acknowledged; asked as ``leaders`` asks."""
-        return {partition: view.in_sync for partition, view in (await self._look(topic)).items()}
-
-    async def _until_in_sync(self, asked: Sequence[KafkaNode], topic: str, partitions: int, copies: int) -> None:
-        nodes = self._running()
-        up = {number for number, node in nodes.brokers.items() if node in asked}
-        deadline = time.monotonic() + TOPIC_TIMEOUT
-        for node in asked:
-            while True:
-                view = await asyncio.to_thread(nodes.view, node, topic)
-                known = view.partitions.values() if view else ()
-                # Until its session ends, the controller takes a broker that is killed or paused for one in sync.
-                if len(known) == partitions and all(len(one.in_sync & up) == copies for one in known):
-                    break
-                if time.monotonic() > deadline:
-                    raise TimeoutError(
-                        f"{node} does not see all {copies} replicas of topic {topic!r} in sync within "
-                        f"{TOPIC_TIMEOUT:g} s; are all brokers up? It sees {known}"
-                    )
-                await asyncio.sleep(_POLL_INTERVAL)
-
-    async def _look(self, topic: str) -> dict[int, PartitionView]:
-        nodes = self._running()
-        asked = [node for node in nodes.brokers.values() if not node.paused]
-        views = await asyncio.gather(*(asyncio.to_thread(nodes.view, node, topic) for node in asked))
-        known: dict[int, PartitionView] = {}
-        for view in views:
-            for partition, seen in view.partitions.items() if view else ():
-                # A broker that has just come back may speak of the past.
-                if partition not in known or seen.leader_epoch > known[partition].leader_epoch:
-                    known[partition] = seen
-        if not any(views):
-            raise BrokerStartError(f"no broker of {self!r} answers. They said:\n{self.log_tail()}")
-        return known
-
-    def _running(self) -> KafkaNodes:
-        if self._nodes is None:
-            raise BrokerStartError("Apache Kafka is not running; call start() first")
-        return self._nodes
-
-    def _broker(self, number: int | None) -> KafkaNode:
-        brokers = self._running().brokers
-        if number is None and self._count == 1:
-            number = 1
-        if number not in brokers:
-            raise ConfigurationError("broker number", number, f"must be one of {', '.join(map(str, self.numbers))}")
-        return brokers[number]
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 1 <= value <= _MOST_BROKERS
+__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prepare the jars, or run brokers until Ctrl-C."""
-    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m aioparallel.testing.local_kafka", description=__doc__)
     parser.add_argument("--prepare", action="store_true", help="fetch the jars into the cache, and end")
     parser.add_argument("--brokers", type=int, default=1, help="how many to run; default 1")
     options = parser.parse_args(arguments)

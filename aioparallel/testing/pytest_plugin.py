@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import pytest
 
 if TYPE_CHECKING:
-    from aioparallel.testing.brokers import Broker
-    from aioparallel.testing.choice import Preference
-    from aioparallel.testing.containers import DockerKafka
-    from aioparallel.testing.embedded import EmbeddedBroker
-    from aioparallel.testing.local_kafka import LocalKafka
+    from aioparallel.testing.brokers.broker import Broker
+    from aioparallel.testing.brokers.choice import Preference
+    from aioparallel.testing.brokers.docker import DockerKafka
+    from aioparallel.testing.brokers.embedded import EmbeddedBroker
+    from aioparallel.testing.brokers.local import LocalKafka
 
 __all__ = ["TopicMaker", "embedded_broker", "kafka_broker", "kafka_cluster", "kafka_topic", "local_kafka"]
 
@@ -75,7 +75,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest.fixture(scope="session")
 def kafka_broker(request: pytest.FixtureRequest) -> Broker:
     """The broker of this test session, started; which one is said at the end of the run."""
-    from aioparallel.testing.choice import choose_broker  # noqa: PLC0415 - see the module
+    from aioparallel.testing.brokers.choice import choose_broker  # noqa: PLC0415 - see the module
 
     choice = choose_broker(cast("Preference", _preference(request.config)))
     # The fixture of that kind starts its own: the one that tests asking for it by kind share.
@@ -100,7 +100,7 @@ def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
 @pytest.fixture(scope="session")
 def embedded_broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
     """librdkafka's mock cluster, one for the test session. One member a group; see EmbeddedBroker for its limits."""
-    from aioparallel.testing.embedded import EmbeddedBroker  # noqa: PLC0415 - see the module
+    from aioparallel.testing.brokers.embedded import EmbeddedBroker  # noqa: PLC0415 - see the module
 
     with EmbeddedBroker() as broker:
         _note(request.config, broker)
@@ -109,7 +109,7 @@ def embedded_broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture(scope="session")
 def _docker_kafka(request: pytest.FixtureRequest) -> Iterator[DockerKafka]:
-    from aioparallel.testing.containers import DockerKafka  # noqa: PLC0415 - see the module
+    from aioparallel.testing.brokers.docker import DockerKafka  # noqa: PLC0415 - see the module
 
     with DockerKafka() as broker:
         _note(request.config, broker)
@@ -131,7 +131,7 @@ def kafka_topic(request: pytest.FixtureRequest, kafka_broker: Broker) -> TopicMa
 
 def _running_kafka(config: pytest.Config, brokers: int) -> Iterator[LocalKafka]:
     from aioparallel.errors import BrokerStartError  # noqa: PLC0415 - see the module
-    from aioparallel.testing.local_kafka import LocalKafka  # noqa: PLC0415 - see the module
+    from aioparallel.testing.brokers.local import LocalKafka  # noqa: PLC0415 - see the module
 
     kafka = LocalKafka(brokers=brokers, report=_reporter(config))
     try:

@@ -19,7 +19,7 @@ from rich.console import Console
 from aioparallel.cli.demo.flights import FLIGHTS
 from aioparallel.errors import AioparallelError
 from aioparallel.event_loop import loop_factory
-from aioparallel.testing.local_kafka import LocalKafka
+from aioparallel.testing.brokers.local import LocalKafka
 from examples.flights_pipeline.comparing import differences, expected_totals, found_totals, table_of
 from examples.flights_pipeline.plot import draw
 from examples.flights_pipeline.settings import Settings

@@ -11,7 +11,7 @@ from typing import Final
 
 from aioparallel.errors import AioparallelError
 from aioparallel.jvm.java_runtime import SPARK_MODULES, find_java
-from aioparallel.testing.guarded_process import GuardedProcess
+from aioparallel.testing.processes.guarded import GuardedProcess
 
 __all__ = ["QUICK_START", "run_program"]
 

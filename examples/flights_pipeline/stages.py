@@ -18,7 +18,7 @@ from aioparallel.cli.demo.process import Child
 from aioparallel.cli.demo.progress import Meter, metering
 from aioparallel.errors import ConfigurationError
 from aioparallel.spark.logs import survey
-from aioparallel.testing.local_kafka import LocalKafka
+from aioparallel.testing.brokers.local import LocalKafka
 from examples.flights_pipeline.declared import run_declared
 from examples.flights_pipeline.enriching import enrich_all
 from examples.flights_pipeline.filling import fill

@@ -18,8 +18,8 @@ from aiokafka.protocol.group import LeaveGroupRequest
 
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer
 from aioparallel.records import Record, TopicPartition
-from aioparallel.testing.brokers import Broker
-from aioparallel.testing.embedded import EmbeddedBroker
+from aioparallel.testing.brokers.broker import Broker
+from aioparallel.testing.brokers.embedded import EmbeddedBroker
 
 from .cluster import Cluster, ClusterKind, Compression, Feature, Isolation, Produced, Timing, Transaction
 

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import pytest
 
-from aioparallel.engine.producer import Producer
+from aioparallel.delivery.producer import Producer
 from aioparallel.group.client import Client
 from aioparallel.records import Headers, Record, TopicPartition
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from aioparallel.engine.producer import Delivery, OnDelivered, Producer
+from aioparallel.delivery.producer import OnDelivered, PendingOutput, Producer
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Outgoing, Produced
 
 __all__ = ["Sender"]
 
 
-class _Single(Delivery):
+class _Single(PendingOutput):
     """One output that is told of as :meth:`Producer.send` would."""
 
     __slots__ = ("delivered",)

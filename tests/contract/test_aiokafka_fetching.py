@@ -16,8 +16,8 @@ from aioparallel.clients.aiokafka import fetching
 from aioparallel.clients.aiokafka.fetching import FetchWalk
 from aioparallel.group.client import Fetched
 from aioparallel.records import TopicPartition
-from aioparallel.testing.embedded import EmbeddedBroker
-from aioparallel.testing.local_kafka import LocalKafka
+from aioparallel.testing.brokers.embedded import EmbeddedBroker
+from aioparallel.testing.brokers.local import LocalKafka
 
 from .aiokafka_cluster import AiokafkaCluster, serving
 from .aiokafka_member import Member, consumer_of, fetcher_of, unique, until

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.records import TopicPartition
-from aioparallel.testing.local_kafka import LocalKafka
+from aioparallel.testing.brokers.local import LocalKafka
 
 from .aiokafka_cluster import AiokafkaCluster, serving
 from .aiokafka_member import SLACK, Member, consumer_of, coordinator_of, unique, until

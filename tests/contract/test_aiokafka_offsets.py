@@ -13,11 +13,11 @@ from aiokafka.protocol.commit import OffsetCommitResponse_v3, OffsetFetchRespons
 
 from aioparallel.clients.aiokafka.internals import Connections, Coordinator
 from aioparallel.clients.aiokafka.offsets import GroupOffsets
-from aioparallel.clients.error_codes import ErrorCode
+from aioparallel.clients.codes import ErrorCode
 from aioparallel.errors import NotAuthorized
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.records import TopicPartition
-from aioparallel.testing.local_kafka import LocalKafka
+from aioparallel.testing.brokers.local import LocalKafka
 
 from .aiokafka_cluster import AiokafkaCluster, serving
 from .aiokafka_member import Member, consumer_of, unique, until

@@ -30,12 +30,12 @@ from aiokafka.protocol.metadata import MetadataRequest, MetadataResponse_v1
 from aiokafka.structs import OffsetAndTimestamp
 from typing_extensions import get_protocol_members
 
-from aioparallel.clients.aiokafka import internals, quiet
+from aioparallel.clients.aiokafka import internals, log_noise
 from aioparallel.clients.aiokafka.internals import RawRecord
 from aioparallel.clients.aiokafka.membership import Membership
-from aioparallel.clients.error_codes import ErrorCode
+from aioparallel.clients.codes import ErrorCode
 from aioparallel.errors import ClientError, FetchFailed, NotAuthorized
-from aioparallel.testing.embedded import EmbeddedBroker
+from aioparallel.testing.brokers.embedded import EmbeddedBroker
 
 from .aiokafka_cluster import AiokafkaCluster, serving
 from .aiokafka_member import Member, consumer_of, coordinator_of, fetcher_of, unique, until
@@ -169,7 +169,7 @@ def test_error_codes_are_those_of_the_protocol() -> None:
     assert not kafka.GroupAuthorizationFailedError.retriable
 
 
-def test_the_lines_to_be_quiet_about_are_lines_that_aiokafka_logs() -> None:
+def test_the_lines_to_be_log_noise_about_are_lines_that_aiokafka_logs() -> None:
     """Each message of the filter's table is a string in the module of one of its loggers."""
     modules = ["aiokafka.client", "aiokafka.cluster", "aiokafka.conn"]
     modules += ["aiokafka.consumer.fetcher", "aiokafka.consumer.group_coordinator"]
@@ -177,9 +177,9 @@ def test_the_lines_to_be_quiet_about_are_lines_that_aiokafka_logs() -> None:
     strings = {
         node.value for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)
     }
-    assert set(quiet.NORMAL) <= strings
+    assert set(log_noise.NORMAL) <= strings
     loggers = {importlib.import_module(name).log.name for name in modules}
-    assert set(quiet.LOGGERS) == loggers
+    assert set(log_noise.LOGGERS) == loggers
 
 
 def test_a_membership_is_a_listener_to_aiokafka() -> None:

@@ -22,13 +22,13 @@ from typing_extensions import get_protocol_members
 
 from aioparallel.clients import AiokafkaProducer
 from aioparallel.clients.aiokafka import producer_internals
-from aioparallel.clients.aiokafka.brokers import AiokafkaBrokers
-from aioparallel.clients.error_codes import ErrorCode
-from aioparallel.clients.outbox.numbering import Identity
-from aioparallel.clients.outbox.partition_queue import PartitionQueue
+from aioparallel.clients.aiokafka.produce_requests import AiokafkaBrokers
+from aioparallel.clients.codes import ErrorCode
+from aioparallel.clients.producing.numbering import Identity
+from aioparallel.clients.producing.partition_queue import PartitionQueue
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Headers, Outgoing, Produced
-from aioparallel.testing.local_kafka import LocalKafka
+from aioparallel.testing.brokers.local import LocalKafka
 
 from .aiokafka_cluster import AiokafkaCluster, serving
 from .aiokafka_member import unique, until
@@ -44,7 +44,7 @@ async def cluster(local_kafka: LocalKafka) -> AsyncIterator[AiokafkaCluster]:
 
 def queue_of(producer: AiokafkaProducer, topic: str, partition: int) -> PartitionQueue:
     """What waits for one partition."""
-    return producer._outbox.topics[topic].queues[partition]
+    return producer._partition_queues.topics[topic].queues[partition]
 
 
 @pytest.mark.real

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from aioparallel.clients import AiokafkaProducer
 from aioparallel.errors import NotAuthorized, ProduceFailed
 from aioparallel.records import Outgoing
-from aioparallel.testing.local_kafka import LocalKafka
+from aioparallel.testing.brokers.local import LocalKafka
 
 from .aiokafka_member import SLACK, unique
 from .sender import Sender

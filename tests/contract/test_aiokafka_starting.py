@@ -13,8 +13,8 @@ import pytest_asyncio
 
 from aioparallel.clients import AiokafkaClient
 from aioparallel.errors import BrokerUnreachable, ConsumerStateError
-from aioparallel.testing.embedded import EmbeddedBroker
-from aioparallel.testing.local_kafka import LocalKafka
+from aioparallel.testing.brokers.embedded import EmbeddedBroker
+from aioparallel.testing.brokers.local import LocalKafka
 
 from .aiokafka_cluster import AiokafkaCluster, serving
 from .aiokafka_member import SLACK, Member, unique, until

@@ -25,7 +25,7 @@ from aioparallel.clients import AiokafkaClient
 from aioparallel.errors import ClientError, NotAuthorized
 from aioparallel.group.client import CommitFault, Committed
 from aioparallel.records import TopicPartition
-from aioparallel.testing.local_kafka import LocalKafka
+from aioparallel.testing.brokers.local import LocalKafka
 
 from .aiokafka_member import SLACK, Member, consumer_of, unique, until
 

@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from aioparallel.records import Outgoing, TopicPartition
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.memory import ErrorCode, InMemoryBroker
-from aioparallel.testing.memory.codes import Refused
 from aioparallel.testing.memory.produced import Numbers
+from aioparallel.testing.memory.refused import Refused
 
 pytestmark = pytest.mark.real
 

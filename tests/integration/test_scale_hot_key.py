@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from aioparallel import ParallelConsumer
-from aioparallel.engine.stats import Stats
 from aioparallel.errors import ConsumerStateError
+from aioparallel.observe.stats import Stats
 from aioparallel.records import Record
 from aioparallel.testing import LocalKafka, OrderChecker
 from aioparallel.testing.pytest_plugin import TopicMaker

@@ -12,7 +12,7 @@ from typing import NoReturn
 import pytest
 import pytest_asyncio
 
-from aioparallel.testing.local_kafka import LocalKafka
+from aioparallel.testing.brokers.local import LocalKafka
 
 from .group import Group, open_group
 from .java_programs import JavaPrograms, JavaProgramsMissing, build

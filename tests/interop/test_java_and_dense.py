@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from aioparallel.offsets import encode_offset_map
-from aioparallel.offsets.dense import is_dense
+from aioparallel.offsets.dense.dense_map import is_dense
 
 from .conftest import GroupMaker
 from .group import Group, Place, said_by

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 _EPOCH = 1_700_000_000.0
 # Sets of these rooms are walked through in ways that decide what happens next.
-_ORDERED = ("engine", "group", "delivery", "clients.outbox", "clients.producing", "testing.memory")
+_ORDERED = ("engine", "group", "delivery", "clients.producing", "testing.memory")
 
 
 class OrderedSet(MutableSet[T]):

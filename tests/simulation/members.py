@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aioparallel.consumer import ParallelConsumer
-from aioparallel.engine.stats import Stats
 from aioparallel.errors import ClientError, ConsumerStateError
 from aioparallel.group.client import CommitFault, Fetched
+from aioparallel.observe.stats import Stats
 from aioparallel.policies import FailurePolicy, Producing
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
 from aioparallel.testing.memory import InMemoryProducer, Request

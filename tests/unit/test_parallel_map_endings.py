@@ -55,7 +55,7 @@ async def test_leaving_early_leaves_nothing(closes: bool) -> None:
 
 
 async def test_handlers_have_the_time_to_clean_up() -> None:
-    """Leaving waits for those that it has cancelled."""
+    """Delivery waits for those that it has cancelled."""
     events: list[str] = []
 
     async def handle(number: int) -> None:

@@ -10,11 +10,11 @@ from typing import Final
 
 from aioparallel.cli.bench.settings import Settings
 from aioparallel.cli.demo.cluster import conversation, delete_topic
+from aioparallel.clients.aiokafka.admin import create_topic
 from aioparallel.errors import BrokerUnreachable
 from aioparallel.jvm.sets import KAFKA_VERSION
-from aioparallel.testing.embedded import EmbeddedBroker
-from aioparallel.testing.local_kafka import LocalKafka
-from aioparallel.testing.topics import create_topic
+from aioparallel.testing.brokers.embedded import EmbeddedBroker
+from aioparallel.testing.brokers.local import LocalKafka
 
 __all__ = ["Cluster", "broker_name", "open_cluster"]
 

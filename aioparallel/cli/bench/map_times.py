@@ -17,7 +17,7 @@ from aioparallel.cli.bench.worker import end_with_parent, job, tell
 from aioparallel.event_loop import quick_collections
 from aioparallel.offsets import OffsetMap, decode_offset_map, encode_offset_map, fit_offset_map
 from aioparallel.offsets.encoding import DENSE, Formats
-from aioparallel.offsets.java_formats import JAVA_FORMATS
+from aioparallel.offsets.java.java_formats import JAVA_FORMATS
 
 __all__ = ["PATTERNS", "main", "map_density", "map_times"]
 

@@ -17,11 +17,11 @@ from aiokafka.structs import TopicPartition as Partition
 from aioparallel.cli.demo.events import Place
 from aioparallel.cli.demo.flights import Flight
 from aioparallel.cli.demo.settings import BrokerKind, Settings
+from aioparallel.clients.aiokafka.admin import create_topic
 from aioparallel.errors import AioparallelError, BrokerUnreachable
-from aioparallel.testing.brokers import Broker
-from aioparallel.testing.embedded import EmbeddedBroker
-from aioparallel.testing.local_kafka import LocalKafka
-from aioparallel.testing.topics import create_topic
+from aioparallel.testing.brokers.broker import Broker
+from aioparallel.testing.brokers.embedded import EmbeddedBroker
+from aioparallel.testing.brokers.local import LocalKafka
 
 __all__ = ["Cluster", "PartitionOffsets", "open_cluster"]
 

@@ -12,7 +12,7 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aioparallel.cli.dlq.marks import Marks
 from aioparallel.cli.dlq.opening import Access
 from aioparallel.cli.dlq.planning import Plan
-from aioparallel.clients.aiokafka.faults import deadline
+from aioparallel.clients.aiokafka.errors import deadline
 from aioparallel.errors import ClientError
 from aioparallel.records import TopicPartition
 

@@ -15,7 +15,7 @@ from aioparallel.cli.dlq.reading import Read
 from aioparallel.cli.dlq.wording import counted
 from aioparallel.coordinates import coordinates_of
 from aioparallel.delivery.letters import REPLAYED, REPLAYED_FOR, original_headers, read_letter
-from aioparallel.engine.producer import Producer
+from aioparallel.delivery.producer import Producer
 from aioparallel.errors import ClientError, ProduceFailed
 from aioparallel.records import Headers, Outgoing, Produced, Record, TopicPartition
 

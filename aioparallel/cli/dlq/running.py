@@ -22,7 +22,7 @@ from aioparallel.cli.dlq.selecting import Selection, parse_offsets, parse_origin
 from aioparallel.cli.dlq.session import confirm, make_console
 from aioparallel.cli.dlq.showing import selected, show_letters, write_raw
 from aioparallel.cli.dlq.wording import counted, plain_text
-from aioparallel.engine.producer import Producer
+from aioparallel.delivery.producer import Producer
 from aioparallel.errors import ConfigurationError
 from aioparallel.group.client import Span
 

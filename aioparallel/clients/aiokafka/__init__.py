@@ -14,15 +14,19 @@ each class of aiokafka; ``tests/contract/test_aiokafka_private.py`` fails when a
     offsets.py     commits with a generation, committed offsets with their texts
     metadata.py    topics and log ends, without creating topics
     connecting.py  finding a broker that answers, and closing whatever there is
-    faults.py      aiokafka's errors in our words
-    quiet.py       log lines that mean nothing to the user
+    errors.py      aiokafka's errors in our words
+    log_noise.py   log lines that mean nothing to the user
     internals.py   what of aiokafka is used
+    silence.py     brokers that hang
+    checking.py    options checked when constructed
+    log_reading.py partitions read beside the group
+    admin.py       topics made
 
-    producer.py            AiokafkaProducer; how it works is in ``clients/outbox/``
+    producer.py            AiokafkaProducer; how it works is in ``clients/producing/``
     producer_settings.py   options in, connections out
-    brokers.py             the requests of a producer, one attempt each
+    produce_requests.py    the requests of a producer, one attempt each
+    decoding.py            records of a fetch, as they are asked for
     encoding.py            outputs written as record batches
-    produce_codes.py       what each error code means for a batch
     producer_internals.py  what of aiokafka is used for producing
 """
 

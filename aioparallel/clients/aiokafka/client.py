@@ -15,9 +15,10 @@ from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.group import LeaveGroupRequest
 
 from aioparallel.clients.aiokafka.connecting import close, find_broker
-from aioparallel.clients.aiokafka.faults import deadline, is_passing, translated
+from aioparallel.clients.aiokafka.errors import deadline, is_passing, translated
 from aioparallel.clients.aiokafka.fetching import FetchWalk
 from aioparallel.clients.aiokafka.internals import Consumer, Coordinator, Fetcher
+from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.log_reading import read_spans
 from aioparallel.clients.aiokafka.membership import Membership
 from aioparallel.clients.aiokafka.metadata import (
@@ -28,7 +29,6 @@ from aioparallel.clients.aiokafka.metadata import (
     topic_partitions,
 )
 from aioparallel.clients.aiokafka.offsets import GroupOffsets
-from aioparallel.clients.aiokafka.quiet import calm
 from aioparallel.clients.aiokafka.settings import ConsumerSettings
 from aioparallel.clients.aiokafka.silence import Silence
 from aioparallel.errors import BrokerUnreachable, ClientError, ConsumerStateError

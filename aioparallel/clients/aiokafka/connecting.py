@@ -10,7 +10,7 @@ from typing import Final, cast
 import aiokafka.errors as kafka
 from aiokafka.conn import collect_hosts, create_conn
 
-from aioparallel.clients.aiokafka.faults import AUTHENTICATION
+from aioparallel.clients.aiokafka.errors import AUTHENTICATION
 from aioparallel.clients.aiokafka.internals import Connection, Connections, Consumer
 from aioparallel.errors import NotAuthorized
 

@@ -8,9 +8,9 @@ from typing import Final, cast
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from aioparallel.clients.aiokafka.producer_internals import BatchBuilder
-from aioparallel.clients.outbox.deliveries import Entry
-from aioparallel.clients.outbox.numbering import Identity
-from aioparallel.clients.outbox.partition_queue import Unencodable
+from aioparallel.clients.producing.numbering import Identity
+from aioparallel.clients.producing.partition_queue import Unencodable
+from aioparallel.delivery.producer import PendingOutput
 from aioparallel.records import Outgoing
 
 __all__ = ["BatchEncoder"]
@@ -53,8 +53,10 @@ class BatchEncoder:
             "Producing(client_options=...) (and max.message.bytes of the topic), or send less"
         )
 
-    def __call__(self, entries: Iterable[Entry], identity: Identity, sequence: int, limit: int) -> tuple[bytes, int]:
-        """See :class:`~aioparallel.clients.outbox.partition_queue.Encode`."""
+    def __call__(
+        self, entries: Iterable[PendingOutput], identity: Identity, sequence: int, limit: int
+    ) -> tuple[bytes, int]:
+        """See :class:`~aioparallel.clients.producing.partition_queue.Encode`."""
         builder = cast(
             "BatchBuilder",
             DefaultRecordBatchBuilder(

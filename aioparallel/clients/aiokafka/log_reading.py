@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as Place  # its own: it takes no other
 
 from aioparallel.clients.aiokafka.connecting import find_broker
-from aioparallel.clients.aiokafka.faults import deadline, translated
+from aioparallel.clients.aiokafka.errors import deadline, translated
 from aioparallel.clients.aiokafka.internals import Consumer
 from aioparallel.clients.aiokafka.settings import connection_options
 from aioparallel.clients.aiokafka.silence import Silence

@@ -12,7 +12,7 @@ from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.admin import DescribeConfigsRequest
 
-from aioparallel.clients.aiokafka.faults import deadline
+from aioparallel.clients.aiokafka.errors import deadline
 from aioparallel.clients.aiokafka.internals import ClusterView, ConfigsAnswer, Connections, Consumer, Fetcher
 from aioparallel.records import TopicPartition
 

@@ -19,14 +19,14 @@ import aiokafka.errors as kafka
 from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 
-from aioparallel.clients.aiokafka.faults import deadline
+from aioparallel.clients.aiokafka.errors import deadline
 from aioparallel.clients.aiokafka.internals import (
     Connections,
     Coordinator,
     OffsetCommitAnswer,
     OffsetFetchAnswer,
 )
-from aioparallel.clients.error_codes import ErrorCode
+from aioparallel.clients.codes import ErrorCode
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.records import TopicPartition
 

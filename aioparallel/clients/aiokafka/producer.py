@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aioparallel.clients.aiokafka.brokers import AiokafkaBrokers
 from aioparallel.clients.aiokafka.encoding import BatchEncoder
+from aioparallel.clients.aiokafka.produce_requests import AiokafkaBrokers
 from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
-from aioparallel.clients.outbox import QueueingProducer
-from aioparallel.clients.outbox.outbox import Outbox
+from aioparallel.clients.producing import QueueingProducer
+from aioparallel.clients.producing.queues import PartitionQueues
 
 __all__ = ["AiokafkaProducer"]
 
 
 class AiokafkaProducer(QueueingProducer):
-    """Sends records through aiokafka. See :class:`~aioparallel.engine.producer.Producer` for what it promises.
+    """Sends records through aiokafka. See :class:`~aioparallel.delivery.producer.Producer` for what it promises.
 
     ``bootstrap_servers``: ``host:port``, several separated by commas.
     ``delivery_timeout``: seconds from ``send`` until an output fails that was not acknowledged.
@@ -42,7 +42,7 @@ class AiokafkaProducer(QueueingProducer):
             producer_options=producer_options,
         )
         encoder = BatchEncoder(settings.compression, settings.request_bytes)
-        outbox = Outbox(
+        partition_queues = PartitionQueues(
             encoder,
             encoder.check,
             batch_bytes=settings.batch_bytes,
@@ -50,7 +50,7 @@ class AiokafkaProducer(QueueingProducer):
             partitioner=settings.partitioner,
         )
         super().__init__(
-            outbox,
+            partition_queues,
             lambda on_metadata: AiokafkaBrokers(settings, on_metadata),
             servers=bootstrap_servers,
             delivery_timeout=delivery_timeout,

@@ -11,7 +11,7 @@ from aiokafka.client import AIOKafkaClient
 from aioparallel.clients.aiokafka.checking import GivenOptions, check_connection
 from aioparallel.clients.aiokafka.internals import Connections
 from aioparallel.clients.aiokafka.settings import check_servers, connection_options, option_names
-from aioparallel.clients.outbox.topic import Partitioner
+from aioparallel.clients.producing.topic import Partitioner
 from aioparallel.errors import ConfigurationError
 
 __all__ = ["MAX_BATCH_SIZE", "ProducerSettings"]

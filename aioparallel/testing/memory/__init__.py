@@ -6,9 +6,9 @@ epochs and sequence numbers, leaders that move, nodes that hang or stop. See :cl
 :class:`InMemoryClient`, :class:`InMemoryProducer` and :class:`Faults`.
 """
 
+from aioparallel.clients.codes import ErrorCode
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.client import InMemoryClient
-from aioparallel.testing.memory.codes import ErrorCode
 from aioparallel.testing.memory.faults import Fault, Faults, Request
 from aioparallel.testing.memory.log import Transaction
 from aioparallel.testing.memory.producer import InMemoryProducer

@@ -6,14 +6,15 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 
+from aioparallel.clients.codes import ErrorCode
 from aioparallel.errors import ConfigurationError
 from aioparallel.group.client import Committed, Generation
 from aioparallel.records import Outgoing, TopicPartition
-from aioparallel.testing.memory.codes import ErrorCode, Refused
 from aioparallel.testing.memory.faults import Faults
 from aioparallel.testing.memory.groups import METADATA_LIMIT, Group
 from aioparallel.testing.memory.nodes import Nodes
 from aioparallel.testing.memory.produced import Numbers
+from aioparallel.testing.memory.refused import Refused
 from aioparallel.testing.memory.topics import Topics
 
 __all__ = ["InMemoryBroker"]

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncGenerator, Collection, Mapping
 from typing import Final, Literal
 
+from aioparallel.clients.codes import ErrorCode
 from aioparallel.errors import (
     BrokerUnreachable,
     ClientError,
@@ -18,11 +19,11 @@ from aioparallel.errors import (
 from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener, Span
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory.broker import InMemoryBroker
-from aioparallel.testing.memory.codes import FENCING, RETRIABLE, ErrorCode, Refused
 from aioparallel.testing.memory.faults import Request
 from aioparallel.testing.memory.link import RETRY_BACKOFF, Link
 from aioparallel.testing.memory.membership import MemberOptions, Membership
 from aioparallel.testing.memory.reading import Reading
+from aioparallel.testing.memory.refused import FENCING, RETRIABLE, Refused
 
 __all__ = ["InMemoryClient"]
 

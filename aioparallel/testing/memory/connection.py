@@ -8,10 +8,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from aioparallel.clients.codes import ErrorCode
 from aioparallel.testing.memory.broker import InMemoryBroker
-from aioparallel.testing.memory.codes import ErrorCode, Refused
 from aioparallel.testing.memory.faults import Fault, Request
 from aioparallel.testing.memory.link import carry_out
+from aioparallel.testing.memory.refused import Refused
 
 __all__ = ["Connection"]
 

@@ -9,8 +9,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from aioparallel.clients.codes import ErrorCode
 from aioparallel.errors import ConfigurationError
-from aioparallel.testing.memory.codes import ErrorCode
 
 __all__ = ["Fault", "Faults", "Request"]
 

@@ -19,10 +19,11 @@ import enum
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from aioparallel.clients.codes import ErrorCode
 from aioparallel.group.client import Committed, Generation
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory.assignor import Subscription, assign
-from aioparallel.testing.memory.codes import ErrorCode, Refused
+from aioparallel.testing.memory.refused import Refused
 
 __all__ = ["Group", "GroupState", "Member", "utf16_length"]
 

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from aioparallel.clients.codes import ErrorCode
 from aioparallel.errors import NotAuthorized
 from aioparallel.testing.memory.broker import InMemoryBroker
-from aioparallel.testing.memory.codes import RETRIABLE, ErrorCode, Refused
 from aioparallel.testing.memory.faults import Fault, Request
+from aioparallel.testing.memory.refused import RETRIABLE, Refused
 
 __all__ = ["RETRY_BACKOFF", "Link", "carry_out"]
 

@@ -7,15 +7,16 @@ import logging
 from collections.abc import Callable, Collection
 from typing import NamedTuple, TypeVar
 
+from aioparallel.clients.codes import ErrorCode
 from aioparallel.errors import ConfigurationError
 from aioparallel.group.client import Generation, RebalanceListener
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory.assignor import Subscription
 from aioparallel.testing.memory.broker import InMemoryBroker
-from aioparallel.testing.memory.codes import FENCING, RETRIABLE, ErrorCode, Refused
 from aioparallel.testing.memory.faults import Request
 from aioparallel.testing.memory.groups import Group
 from aioparallel.testing.memory.link import RETRY_BACKOFF, Link
+from aioparallel.testing.memory.refused import FENCING, RETRIABLE, Refused
 
 __all__ = ["MemberOptions", "Membership"]
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final, NamedTuple
 
+from aioparallel.clients.codes import ErrorCode
 from aioparallel.records import TopicPartition
-from aioparallel.testing.memory.codes import ErrorCode, Refused
+from aioparallel.testing.memory.refused import Refused
 
 __all__ = ["Numbers", "ProducerLog"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from aioparallel.clients.outbox import QueueingProducer
-from aioparallel.clients.outbox.deliveries import Entry
-from aioparallel.clients.outbox.numbering import Identity
-from aioparallel.clients.outbox.outbox import Outbox
-from aioparallel.clients.outbox.partition_queue import Unencodable
+from aioparallel.clients.producing import QueueingProducer
+from aioparallel.clients.producing.numbering import Identity
+from aioparallel.clients.producing.partition_queue import Unencodable
+from aioparallel.clients.producing.queues import PartitionQueues
+from aioparallel.delivery.producer import PendingOutput
 from aioparallel.errors import ConfigurationError
 from aioparallel.records import Outgoing
 from aioparallel.testing.memory.broker import InMemoryBroker
-from aioparallel.testing.memory.brokers import NAME, InMemoryBrokers
+from aioparallel.testing.memory.broker_connections import NAME, InMemoryBrokers
 from aioparallel.testing.memory.link import RETRY_BACKOFF
 
 __all__ = ["InMemoryProducer"]
@@ -23,7 +23,7 @@ _OVERHEAD: Final = 10
 
 
 class InMemoryProducer(QueueingProducer):
-    """A :class:`~aioparallel.engine.producer.Producer` of an :class:`InMemoryBroker`.
+    """A :class:`~aioparallel.delivery.producer.Producer` of an :class:`InMemoryBroker`.
 
     What is queued, batched, sent again, split or given up is decided by the same code as with a real cluster; only
     the requests are answered in memory, over one connection to each node. Faults of ``Request.PRODUCE`` meet them, one
@@ -44,7 +44,7 @@ class InMemoryProducer(QueueingProducer):
                 raise ConfigurationError(option, seconds, "seconds, more than 0")
         timeout = min(request_timeout, delivery_timeout)
         super().__init__(
-            Outbox(_encode, _accept, batch_bytes=_BATCH_BYTES, unchecked_bytes=2**31),
+            PartitionQueues(_encode, _accept, batch_bytes=_BATCH_BYTES, unchecked_bytes=2**31),
             lambda on_metadata: InMemoryBrokers(broker, on_metadata, timeout),
             servers=NAME,
             delivery_timeout=delivery_timeout,
@@ -52,7 +52,7 @@ class InMemoryProducer(QueueingProducer):
         )
 
 
-def _encode(entries: Iterable[Entry], identity: Identity, sequence: int, limit: int) -> tuple[bytes, int]:
+def _encode(entries: Iterable[PendingOutput], identity: Identity, sequence: int, limit: int) -> tuple[bytes, int]:
     """Nothing is written; the size is what counts."""
     size = count = 0
     for entry in entries:

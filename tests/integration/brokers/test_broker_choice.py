@@ -12,10 +12,11 @@ from aioparallel import testing
 from aioparallel.errors import AioparallelError, BrokerStartError, ConfigurationError, JarsMissing, JavaNotFound
 from aioparallel.jvm.jars import JarSet
 from aioparallel.jvm.java_runtime import JavaRuntime
-from aioparallel.testing import choice, local_kafka, pytest_plugin
-from aioparallel.testing.choice import Preference, choose_broker
-from aioparallel.testing.containers import DockerKafka, docker_available
-from aioparallel.testing.local_kafka import LocalKafka
+from aioparallel.testing import pytest_plugin
+from aioparallel.testing.brokers import choice, local
+from aioparallel.testing.brokers.choice import Preference, choose_broker
+from aioparallel.testing.brokers.docker import DockerKafka, docker_available
+from aioparallel.testing.brokers.local import LocalKafka
 
 
 @pytest.mark.parametrize("preference", ["local", "docker", "embedded"])
@@ -51,10 +52,10 @@ def test_local_kafka_needs_java_and_jars(
     jars: bool, maven: bool, available: bool, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With Java, cached jars or Maven will do; the reason names what there is or is not."""
-    monkeypatch.setattr(local_kafka, "find_java", lambda: JavaRuntime(Path("java"), 21, "PATH"))
+    monkeypatch.setattr(local, "find_java", lambda: JavaRuntime(Path("java"), 21, "PATH"))
     monkeypatch.setattr(JarSet, "cached", lambda _set: "jars" if jars else None)
-    monkeypatch.setattr(local_kafka, "maven", lambda: "mvn" if maven else None)
-    found, text = local_kafka.local_kafka_available()
+    monkeypatch.setattr(local, "maven", lambda: "mvn" if maven else None)
+    found, text = local.local_kafka_available()
     assert found == available
     assert "Java 21" in text
     assert reason in text
@@ -66,8 +67,8 @@ def test_without_java_there_is_no_local_kafka(monkeypatch: pytest.MonkeyPatch) -
     def fail() -> JavaRuntime:
         raise JavaNotFound("no Java at all")
 
-    monkeypatch.setattr(local_kafka, "find_java", fail)
-    assert local_kafka.local_kafka_available() == (False, "no Java at all")
+    monkeypatch.setattr(local, "find_java", fail)
+    assert local.local_kafka_available() == (False, "no Java at all")
 
 
 @pytest.mark.parametrize("error", [JavaNotFound("no Java at all"), JarsMissing("no jars at all")])
@@ -79,7 +80,7 @@ def test_without_java_or_jars_starting_is_a_broker_start_error(
     def fail() -> JavaRuntime:
         raise error
 
-    monkeypatch.setattr(local_kafka, "find_java", fail)
+    monkeypatch.setattr(local, "find_java", fail)
     with pytest.raises(BrokerStartError, match=str(error)):
         LocalKafka().start()
 
@@ -87,7 +88,7 @@ def test_without_java_or_jars_starting_is_a_broker_start_error(
 def test_on_windows_there_is_no_local_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where processes cannot be guarded the reason says so, and what to use."""
     monkeypatch.setattr(os, "name", "nt")
-    available, reason = local_kafka.local_kafka_available()
+    available, reason = local.local_kafka_available()
     monkeypatch.undo()
     assert not available
     assert "use Docker" in reason

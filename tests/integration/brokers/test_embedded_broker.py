@@ -15,9 +15,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from aioparallel.errors import BrokerStartError, ClientError, ConfigurationError
-from aioparallel.testing import librdkafka
-from aioparallel.testing.embedded import EmbeddedBroker
-from aioparallel.testing.readiness import answers
+from aioparallel.testing.brokers import librdkafka
+from aioparallel.testing.brokers.embedded import EmbeddedBroker
+from aioparallel.testing.brokers.readiness import answers
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 
 from aioparallel.errors import BrokerStartError, ConfigurationError
-from aioparallel.testing import LocalKafka, local_kafka
+from aioparallel.testing import LocalKafka
+from aioparallel.testing.brokers import local
 from tests.load.clusters import DEADLINE, restore, until, until_whole
 
 pytestmark = pytest.mark.real
@@ -172,8 +173,8 @@ async def test_a_broker_killed_just_now_is_not_in_sync(cluster: LocalKafka, monk
     async def created(*_: object) -> None:
         """``before`` stands already."""
 
-    monkeypatch.setattr(local_kafka, "create_topic", created)
-    monkeypatch.setattr(local_kafka, "TOPIC_TIMEOUT", 0.5)
+    monkeypatch.setattr(local, "create_topic", created)
+    monkeypatch.setattr(local, "TOPIC_TIMEOUT", 0.5)
     await asyncio.to_thread(cluster.kill, 2)
     with pytest.raises(TimeoutError, match=r"replicas of topic 'before' in sync.*; broker 2 was killed$"):
         await cluster.create_topic("before")
@@ -182,7 +183,7 @@ async def test_a_broker_killed_just_now_is_not_in_sync(cluster: LocalKafka, monk
 async def test_who_is_down_is_named(cluster: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed broker cannot be paused, which is said at once; a topic that does not become ready because of killed and
     paused brokers names them, and with nobody left there is no waiting."""
-    monkeypatch.setattr(local_kafka, "TOPIC_TIMEOUT", 3.0)
+    monkeypatch.setattr(local, "TOPIC_TIMEOUT", 3.0)
     await asyncio.to_thread(cluster.kill, 2)
     began = time.monotonic()
     with pytest.raises(BrokerStartError, match=r"broker 2.* was killed.*; restart it"):

@@ -10,8 +10,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
 from aioparallel.errors import BrokerStartError, ClientError, ConfigurationError
-from aioparallel.testing.local_kafka import LocalKafka
-from aioparallel.testing.readiness import answers
+from aioparallel.testing.brokers.local import LocalKafka
+from aioparallel.testing.brokers.readiness import answers
 
 real = pytest.mark.real
 

@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 from aioparallel.errors import BrokerStartError
-from aioparallel.testing.guarded_process import GuardedProcess
+from aioparallel.testing.processes.guarded import GuardedProcess
 
 CALLER = """
 import json, os, sys, time
-from aioparallel.testing.guarded_process import GuardedProcess
+from aioparallel.testing.processes.guarded import GuardedProcess
 
 guarded = GuardedProcess("test")
 (guarded.directory / "data").write_text("x")

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from aioparallel.errors import BrokerStartError
-from aioparallel.testing.local_kafka import LocalKafka
+from aioparallel.testing.brokers.local import LocalKafka
 
 pytest_plugins = ["pytester"]
 

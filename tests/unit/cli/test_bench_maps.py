@@ -11,7 +11,7 @@ from aioparallel.cli.bench.map_times import PATTERNS, format_of, map_density, ma
 from aioparallel.cli.bench.maps import hold_figures, wrong_rows
 from aioparallel.group.client import Generation
 from aioparallel.offsets import encode_offset_map, fit_offset_map
-from aioparallel.offsets.java_formats import JAVA_FORMATS
+from aioparallel.offsets.java.java_formats import JAVA_FORMATS
 
 
 @pytest.mark.parametrize("name", PATTERNS)

@@ -13,10 +13,10 @@ from aioparallel.cli.dlq.planning import make_plan
 from aioparallel.cli.dlq.reading import Read
 from aioparallel.cli.dlq.replaying import Destination, Replay
 from aioparallel.cli.dlq.selecting import Selection
-from aioparallel.engine.health import Problem
-from aioparallel.engine.producer import Delivery, OnDelivered
+from aioparallel.delivery.producer import OnDelivered, PendingOutput
 from aioparallel.errors import ClientError, ProduceFailed
 from aioparallel.group.client import Client, CommitFault, Committed
+from aioparallel.observe.health import Problem
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
 
 from .dead_letters import P0, Group, Place, letter_record, read_of, stranger
@@ -66,7 +66,7 @@ class Acknowledging:
         else:
             asyncio.get_running_loop().call_soon(self._answer, outgoing, delivered)
 
-    def send_one(self, delivery: Delivery) -> None:
+    def send_one(self, delivery: PendingOutput) -> None:
         raise NotImplementedError
 
     def _answer(self, outgoing: Outgoing, delivered: OnDelivered) -> None:

@@ -1,21 +1,21 @@
-"""An outbox and the in-memory broker, with nothing but plain calls between them: every answer can be lost or late."""
+"""The queues of a producer and the in-memory broker, with plain calls between them: each answer can be lost or late."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from aioparallel.clients.aiokafka.produce_codes import answer_of
-from aioparallel.clients.outbox.deliveries import Entry, entries_of
-from aioparallel.clients.outbox.numbering import Identity
-from aioparallel.clients.outbox.outbox import Outbox
-from aioparallel.clients.outbox.partition_queue import Batch, Unencodable
-from aioparallel.clients.outbox.verdicts import Answer, Verdict
+from aioparallel.clients.producing.answers import Answer, Verdict, answer_of
+from aioparallel.clients.producing.numbering import Identity
+from aioparallel.clients.producing.partition_queue import RecordBatch, Unencodable
+from aioparallel.clients.producing.pending import outputs_of
+from aioparallel.clients.producing.queues import PartitionQueues
+from aioparallel.delivery.producer import PendingOutput
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Outgoing, Produced, TopicPartition
 from aioparallel.testing.memory import InMemoryBroker
-from aioparallel.testing.memory.codes import Refused
 from aioparallel.testing.memory.produced import Numbers
+from aioparallel.testing.memory.refused import Refused
 
 __all__ = ["TIMEOUT", "TOPIC", "Cluster", "Flight", "fits"]
 
@@ -32,7 +32,7 @@ def fits(output: Outgoing) -> bool:
     return output.key != b"unencodable"
 
 
-def encode(entries: Iterable[Entry], identity: Identity, sequence: int, limit: int) -> tuple[bytes, int]:
+def encode(entries: Iterable[PendingOutput], identity: Identity, sequence: int, limit: int) -> tuple[bytes, int]:
     """A byte for each record, 10 for one with the key ``large``; what cannot be encoded has the key ``unencodable``."""
     size = count = 0
     for entry in entries:
@@ -51,14 +51,14 @@ def encode(entries: Iterable[Entry], identity: Identity, sequence: int, limit: i
 class Flight(NamedTuple):
     """A batch on its way, as it is in the request: what becomes of the batch meanwhile does not change it."""
 
-    batch: Batch
+    batch: RecordBatch
     where: TopicPartition
     records: tuple[Outgoing, ...]
     numbers: Numbers
 
 
 class Cluster:
-    """One broker with ``partitions`` logs, and the outbox that sends to it."""
+    """One broker with ``partitions`` logs, and the queues that send to it."""
 
     def __init__(self, partitions: int) -> None:
         self.broker = InMemoryBroker()
@@ -71,13 +71,13 @@ class Cluster:
         """Their answers are waited for."""
         self.late: list[Flight] = []
         """Nobody waits for them, and they may arrive all the same."""
-        self.outbox = Outbox(encode, lambda entry: None, batch_bytes=_BATCH, unchecked_bytes=100)
+        self.queues = PartitionQueues(encode, lambda entry: None, batch_bytes=_BATCH, unchecked_bytes=100)
         self._partitions = partitions
         self._is_known = True
 
     @property
     def outstanding(self) -> int:
-        return self.outbox.outstanding.count
+        return self.queues.outstanding.count
 
     @property
     def logs(self) -> list[list[int]]:
@@ -91,7 +91,7 @@ class Cluster:
         """Whether the metadata has the topic."""
         self._is_known = known
         found = dict.fromkeys(range(self._partitions), True) if known else {}
-        self.outbox.update(lambda name: found, self.now)
+        self.queues.update(lambda name: found, self.now)
 
     def send(self, kinds: Sequence[bytes | None], partition: int | None) -> None:
         """Outputs of these kinds in one call: None is an ordinary one."""
@@ -103,20 +103,20 @@ class Cluster:
                 self.told_twice.append(first)  # what a callback raises is only logged
             self.results[first] = result
 
-        for entry in entries_of(self.sent[first:], delivered):
+        for entry in outputs_of(self.sent[first:], delivered):
             entry.timestamp, entry.deadline = 0, self.now + TIMEOUT
-            if (reason := self.outbox.add(entry)) is not None:
-                self.outbox.outstanding.failed([entry], reason, passing=False)
-        if self.outbox.needs_metadata:
+            if (reason := self.queues.add(entry)) is not None:
+                self.queues.outstanding.failed([entry], reason, passing=False)
+        if self.queues.needs_metadata:
             self.know_topic(self._is_known)
 
     def request(self, limit: int = 100) -> None:
         """One request leaves."""
-        queues = self.outbox.by_node(lambda queue: 1, ()).get(1, [])
-        batches = self.outbox.fill(queues, 1, limit)
-        if self.outbox.needs_identity:
-            self.outbox.identified(Identity(self.broker.producers.new_id(), 0))
-            batches += self.outbox.fill(self.outbox.by_node(lambda queue: 1, ()).get(1, []), 1, limit)
+        queues = self.queues.by_node(lambda queue: 1, ()).get(1, [])
+        batches = self.queues.fill(queues, 1, limit)
+        if self.queues.needs_identity:
+            self.queues.identified(Identity(self.broker.producers.new_id(), 0))
+            batches += self.queues.fill(self.queues.by_node(lambda queue: 1, ()).get(1, []), 1, limit)
         for batch in batches:
             where = TopicPartition(batch.queue.topic, batch.queue.partition)
             records = tuple(entry.output for entry in batch.entries)
@@ -134,20 +134,20 @@ class Cluster:
 
     def answer(self, flight: Flight, answer: Answer) -> None:
         """The answer comes back."""
-        self.outbox.answered(flight.batch, answer)
+        self.queues.answered(flight.batch, answer)
         if answer.verdict is Verdict.AGAIN:
-            self.outbox.resume(flight.batch)
+            self.queues.resume(flight.batch)
 
     def wait(self, seconds: float) -> None:
         """Time passes; what is cut off may still arrive."""
         self.now += seconds
-        self._cut(self.outbox.expire(self.now, lambda queue: "late").cut)
+        self._cut(self.queues.expire(self.now, lambda queue: "late").cut)
 
     def unauthorized(self) -> None:
         """The metadata says that this user may not even ask about the topic."""
-        self.outbox.outstanding.failed(self.outbox.clear_topic(TOPIC), "not authorised", passing=False)
+        self.queues.outstanding.failed(self.queues.clear_topic(TOPIC), "not authorised", passing=False)
 
-    def _cut(self, batches: Sequence[Batch]) -> None:
+    def _cut(self, batches: Sequence[RecordBatch]) -> None:
         gone = [flight for flight in self.flying if flight.batch in batches]
         self.late += gone
         self.flying = [flight for flight in self.flying if flight not in gone]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import aiokafka.errors as kafka
 import pytest
 
-from aioparallel.clients.aiokafka.produce_codes import answer_of
-from aioparallel.clients.outbox.verdicts import Verdict
+from aioparallel.clients.producing.answers import Verdict, answer_of
 from aioparallel.testing.memory import ErrorCode
 
 PASSING = [2, 3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 72, 74, 75, 78, 89, 100, 103]

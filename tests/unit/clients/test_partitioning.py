@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioparallel.clients.outbox.deliveries import Outstanding
-from aioparallel.clients.outbox.partitioning import KeyHashes, murmur2, partition_of_key
-from aioparallel.clients.outbox.topic import Topic
+from aioparallel.clients.producing.partitioning import KeyHashes, murmur2, partition_of_key
+from aioparallel.clients.producing.pending import Outstanding
+from aioparallel.clients.producing.topic import Topic
 
 # From the tests of Kafka's Java client (org.apache.kafka.common.utils.UtilsTest), signed as there.
 VECTORS = {

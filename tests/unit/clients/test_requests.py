@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from aioparallel.clients.outbox.deliveries import Outstanding, entries_of
-from aioparallel.clients.outbox.numbering import Identity
-from aioparallel.clients.outbox.partition_queue import Batch, PartitionQueue, Piece
-from aioparallel.clients.outbox.requests import SILENCE, Requests
+from aioparallel.clients.producing.numbering import Identity
+from aioparallel.clients.producing.partition_queue import PartitionQueue, Piece, RecordBatch
+from aioparallel.clients.producing.pending import Outstanding, outputs_of
+from aioparallel.clients.producing.requests import SILENCE, Requests
 from aioparallel.records import Outgoing
 
 
@@ -15,10 +15,10 @@ def nowhere(node: int) -> str:
     return ""
 
 
-def batch_for(partition: int) -> Batch:
-    entries = entries_of([Outgoing("t", b"v")], lambda result: None)
+def batch_for(partition: int) -> RecordBatch:
+    entries = outputs_of([Outgoing("t", b"v")], lambda result: None)
     queue = PartitionQueue("t", partition, 1000, Outstanding())
-    return Batch(queue, Piece(entries, False), b"v", Identity(1, 0), 0)
+    return RecordBatch(queue, Piece(entries, False), b"v", Identity(1, 0), 0)
 
 
 def test_what_is_on_its_way_is_counted_by_node() -> None:

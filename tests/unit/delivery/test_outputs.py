@@ -145,8 +145,8 @@ async def test_unacknowledged_outputs_are_bounded_and_starting_slows_down() -> N
     async with consumer:
         running = asyncio.ensure_future(consumer.run(handle))
         await until(lambda: started == 14)
-        assert consumer._leaving.outbox is not None
-        assert consumer._leaving.outbox.unacknowledged_bytes == 10 * size
+        assert consumer._delivery.outbox is not None
+        assert consumer._delivery.outbox.unacknowledged_bytes == 10 * size
         stats = consumer.stats()
         assert (stats.producing, stats.in_flight, stats.buffered) == (10, 4, 36)
         broker.faults.heal()

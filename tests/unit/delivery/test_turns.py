@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from aioparallel import Outgoing, Producing, Record
-from aioparallel.engine.stats import Stats
+from aioparallel.observe.stats import Stats
 from aioparallel.testing.memory import InMemoryBroker
 from tests.unit.delivery.test_outputs import broker_with, values
 from tests.unit.engine.memory import committed, consumer_of, until

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioparallel.engine.failures import Decision, Failures, NotDue
-from aioparallel.engine.history import history_of
 from aioparallel.errors import ConfigurationError, Reject, RetryLater
+from aioparallel.history import history_of
 from aioparallel.policies import EndOfPatience, FailurePolicy, RetryPolicy
 from aioparallel.records import Record
 

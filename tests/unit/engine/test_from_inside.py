@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from aioparallel.engine.stats import Stats
+from aioparallel.observe.stats import Stats
 from aioparallel.records import Record
 from aioparallel.testing.memory import InMemoryBroker
 

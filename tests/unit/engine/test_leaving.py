@@ -172,7 +172,7 @@ async def test_a_rebalance_while_resources_close_leaves_nothing_behind(broker: I
 async def test_whatever_is_cancelled_everything_is_closed_and_the_member_leaves(
     broker: InMemoryBroker, during: str, times: int
 ) -> None:
-    """Leaving is cancelled, once or again and again, while it drains, waits for the producer, leaves the group, closes
+    """Delivery is cancelled, once or again and again, while it drains, waits for the producer, leaves the group, closes
     a resource: the rest follows, each with its deadline; then CancelledError goes on."""
     broker.create_topic("out")
     produce(broker, [b"a"])

@@ -10,7 +10,7 @@ from aioparallel.errors import ConfigurationError
 from aioparallel.group.client import Committed, Generation
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import ErrorCode, InMemoryBroker
-from aioparallel.testing.memory.codes import Refused
+from aioparallel.testing.memory.refused import Refused
 
 TOOL = Generation(-1, "")
 """What a tool commits with that is no member."""

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
-from aioparallel.testing.memory.codes import Refused
 from aioparallel.testing.memory.connection import Connection
+from aioparallel.testing.memory.refused import Refused
 
 PRODUCE = Request.PRODUCE
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from aioparallel.clients.codes import ErrorCode
 from aioparallel.group.client import Committed, Generation
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory.assignor import Subscription
-from aioparallel.testing.memory.codes import ErrorCode, Refused
 from aioparallel.testing.memory.groups import Group, GroupState
+from aioparallel.testing.memory.refused import Refused
 
 P = [TopicPartition("t", number) for number in range(4)]
 ALL = Subscription(frozenset(P))

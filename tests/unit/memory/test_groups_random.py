@@ -8,11 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from aioparallel.clients.codes import ErrorCode
 from aioparallel.group.client import Committed, Generation
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory.assignor import Subscription
-from aioparallel.testing.memory.codes import FENCING, ErrorCode, Refused
 from aioparallel.testing.memory.groups import Group, GroupState
+from aioparallel.testing.memory.refused import FENCING, Refused
 from tests.examples import examples
 
 PARTITIONS = frozenset(TopicPartition("t", number) for number in range(5))

@@ -6,8 +6,8 @@ import pytest
 
 from aioparallel.records import Outgoing, TopicPartition
 from aioparallel.testing.memory import ErrorCode, InMemoryBroker
-from aioparallel.testing.memory.codes import Refused
 from aioparallel.testing.memory.produced import Numbers
+from aioparallel.testing.memory.refused import Refused
 
 P0 = TopicPartition("t", 0)
 P1 = TopicPartition("t", 1)

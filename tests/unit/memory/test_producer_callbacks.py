@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from aioparallel.clients.aiokafka.encoding import BatchEncoder
-from aioparallel.clients.outbox.deliveries import entries_of
-from aioparallel.clients.outbox.outbox import Outbox
+from aioparallel.clients.producing.pending import outputs_of
+from aioparallel.clients.producing.queues import PartitionQueues
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Outgoing, Produced
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryProducer, Request
@@ -36,7 +36,7 @@ async def test_an_output_sent_by_a_failure_has_a_deadline_of_its_own(broker: InM
 
 def test_what_hears_of_a_refusal_may_send_to_a_new_topic() -> None:
     """The metadata is new, and a partitioner names a partition that is not there: all others are still taken in."""
-    outbox = Outbox(
+    partition_queues = PartitionQueues(
         BatchEncoder(None, 1000), lambda output: None, batch_bytes=1000, unchecked_bytes=100, partitioner=lambda *_: 9
     )
     heard: list[object] = []
@@ -44,18 +44,18 @@ def test_what_hears_of_a_refusal_may_send_to_a_new_topic() -> None:
     def refused(result: object) -> None:
         heard.append(result)
         for name in ("dead", "letters"):
-            (entry,) = entries_of([Outgoing(name, b"letter", partition=0)], heard.append)
+            (entry,) = outputs_of([Outgoing(name, b"letter", partition=0)], heard.append)
             entry.deadline, entry.timestamp = 1.0, 0
-            assert outbox.add(entry) is None
+            assert partition_queues.add(entry) is None
 
     for number in range(3):
-        (entry,) = entries_of([Outgoing(f"t{number}", b"value")], refused)
+        (entry,) = outputs_of([Outgoing(f"t{number}", b"value")], refused)
         entry.deadline, entry.timestamp = 1.0, 0
-        assert outbox.add(entry) is None
-    outbox.update(lambda topic: {0: True}, 0.0)
+        assert partition_queues.add(entry) is None
+    partition_queues.update(lambda topic: {0: True}, 0.0)
     assert [isinstance(one, ProduceFailed) for one in heard] == [True] * 3
-    outbox.update(lambda topic: {0: True}, 0.0)
-    assert sorted(queue.topic for queue in outbox.queues if not queue.is_empty) == ["dead", "letters"]
+    partition_queues.update(lambda topic: {0: True}, 0.0)
+    assert sorted(queue.topic for queue in partition_queues.queues if not queue.is_empty) == ["dead", "letters"]
 
 
 async def test_a_callback_that_is_cancelled_by_itself(broker: InMemoryBroker, caplog: pytest.LogCaptureFixture) -> None:
@@ -90,7 +90,7 @@ async def test_a_topic_that_was_never_found_is_forgotten(broker: InMemoryBroker)
     producer = InMemoryProducer(broker, delivery_timeout=2.0)
     assert isinstance(await send(producer, Outgoing("missing", b"value")), ProduceFailed)
     assert not isinstance(await send(producer, *numbered(0, 1)), ProduceFailed)
-    assert set(producer._outbox.topics) == {"t"}
+    assert set(producer._partition_queues.topics) == {"t"}
     await producer.stop(1.0)
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from aioparallel.errors import OffsetMapError
 from aioparallel.offsets import OffsetMap, decode_offset_map, encode_offset_map, fit_offset_map
-from aioparallel.offsets.java_formats import JAVA_FORMATS
-from aioparallel.offsets.java_reader import decode_java_payload
-from aioparallel.offsets.rice import RunningSizes, best_parameter, write_block
+from aioparallel.offsets.dense.rice import RunningSizes, best_parameter, write_block
+from aioparallel.offsets.java.java_formats import JAVA_FORMATS
+from aioparallel.offsets.java.java_reader import decode_java_payload
 
 BASE = 10**9
 

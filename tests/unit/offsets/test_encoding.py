@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioparallel.offsets import MAX_INCOMPLETES, OffsetMap, decode_offset_map, encode_offset_map
-from aioparallel.offsets.java_formats import JAVA_FORMATS
+from aioparallel.offsets.java.java_formats import JAVA_FORMATS
 
 ALL_FORMATS = [*JAVA_FORMATS, "Dense"]
 

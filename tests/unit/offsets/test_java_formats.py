@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from aioparallel.offsets import OffsetMap, decode_offset_map, encode_offset_map
-from aioparallel.offsets.java_formats import JAVA_FORMATS
+from aioparallel.offsets.java.java_formats import JAVA_FORMATS
 
 
 class Encoding(TypedDict):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from aioparallel.errors import OffsetMapError
 from aioparallel.offsets import MAX_BODY_BYTES, MAX_INCOMPLETES, OffsetMap, decode_offset_map, encode_offset_map
-from aioparallel.offsets.java_formats import JAVA_FORMATS
+from aioparallel.offsets.java.java_formats import JAVA_FORMATS
 
 BASE = 1_000
 

@@ -1,0 +1,251 @@
+"""A cluster as the producer needs it, through aiokafka's connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, cast
+
+import aiokafka.errors as kafka
+from aiokafka.client import ConnectionGroup
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.protocol.transaction import InitProducerIdRequest
+
+from aioparallel.clients.aiokafka.connecting import cut_off, find_broker
+from aioparallel.clients.aiokafka.errors import AUTHENTICATION, deadline
+from aioparallel.clients.aiokafka.internals import ClusterView
+from aioparallel.clients.aiokafka.log_noise import calm
+from aioparallel.clients.aiokafka.producer_internals import ProduceAnswer, ProducerConnections, ProducerIdAnswer
+from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
+from aioparallel.clients.aiokafka.silence import Silence, first_answer
+from aioparallel.clients.codes import ErrorCode
+from aioparallel.clients.producing.answers import Answer, answer_of, unanswered
+from aioparallel.clients.producing.numbering import Identity
+from aioparallel.clients.producing.partition_queue import PartitionQueue, RecordBatch
+from aioparallel.errors import BrokerUnreachable, NotAuthorized
+from aioparallel.records import TopicPartition
+
+__all__ = ["AiokafkaBrokers"]
+
+logger = logging.getLogger(__name__)
+
+_ALL: Final = -1
+"""``acks``: an answer only when all in-sync replicas have it."""
+_TRANSACTION_TIMEOUT_MS: Final = 60_000
+"""Part of the request, though nothing is done with it where there is no transaction."""
+_GRACE: Final = 0.7
+"""Part of the time for closing that goes to a clean end; the rest is for cutting off what is left."""
+
+
+class AiokafkaBrokers:
+    """See :class:`~aioparallel.clients.producing.brokers.Brokers` for each call.
+
+    ``on_metadata``: called within each update of the metadata.
+    """
+
+    def __init__(self, settings: ProducerSettings, on_metadata: Callable[[], None]) -> None:
+        self._settings = settings
+        self._on_metadata = on_metadata
+        self._connections: ProducerConnections | None = None
+        self._silence: Silence | None = None
+        self._topics: set[str] = set()
+        self._addresses: dict[int, str] = {}  # also of brokers that the metadata has dropped: they hang, or are dead
+        self._scopes: defaultdict[int, set[asyncio.Timeout]] = defaultdict(set)  # requests to each node
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether :meth:`connect` has succeeded; connections that break after that are made again."""
+        return self._connections is not None
+
+    async def connect(self, timeout: float) -> None:
+        """Find a broker and learn from it who the others are. Raises BrokerUnreachable or NotAuthorized within
+        ``timeout`` seconds."""
+        calm()
+        settings = self._settings
+        ends = asyncio.get_running_loop().time() + timeout
+        connections: ProducerConnections | None = None
+        try:
+            server = await find_broker(
+                settings.bootstrap_servers, settings.connection_options(), timeout, settings.retry_backoff
+            )
+            connections = cast("ProducerConnections", settings.build(server))
+            silence = Silence(connections, settings.request_timeout)
+            left = max(0.0, ends - asyncio.get_running_loop().time())
+            async with asyncio.timeout(left):
+                await self._bootstrap(connections)
+        except TimeoutError as error:
+            await _close(connections, 0.1)
+            raise BrokerUnreachable(settings.bootstrap_servers, timeout, str(error) or "no answer") from error
+        except BaseException:
+            await _close(connections, 0.1)
+            raise
+        self._remember_addresses(connections.cluster)
+        connections.cluster.add_listener(lambda _cluster: self._updated(connections.cluster))
+        self._connections, self._silence = connections, silence
+
+    async def _bootstrap(self, connections: ProducerConnections) -> None:
+        while True:
+            try:
+                return await connections.bootstrap()
+            except AUTHENTICATION as error:
+                raise NotAuthorized(f"this cluster ({error})") from error
+            except kafka.KafkaError:
+                await asyncio.sleep(max(0.1, self._settings.retry_backoff))
+
+    async def identify(self) -> Identity:
+        """A producer id that nobody else has. Raises NotAuthorized, and ConnectionError for what passes."""
+        answer = await first_answer(self._watch().brokers(), self._ask_for_id)
+        if answer is None:
+            raise ConnectionError("asking for a producer id: no broker answers")
+        if answer.error_code == ErrorCode.NONE:
+            return Identity(answer.producer_id, answer.producer_epoch)
+        if answer.error_code in {
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        }:
+            raise NotAuthorized("an idempotent producer (permission IDEMPOTENT_WRITE on the cluster)")
+        raise ConnectionError(f"asking for a producer id: {kafka.for_code(answer.error_code).__name__}")
+
+    async def _ask_for_id(self, node: int) -> ProducerIdAnswer | None:
+        request = InitProducerIdRequest(cast("str", None), _TRANSACTION_TIMEOUT_MS)
+        try:
+            return cast("ProducerIdAnswer", await self._connected().send(node, request))
+        except (kafka.KafkaError, OSError) as error:
+            logger.debug("No producer id from broker %d: %r", node, error, extra={"action": "no_id", "node": node})
+            return None
+
+    async def produce(self, node: int, batches: Sequence[RecordBatch]) -> list[Answer]:
+        """One request with these batches, and what became of each. Raises nothing but CancelledError."""
+        topics: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
+        for batch in batches:
+            topics[batch.queue.topic].append((batch.queue.partition, batch.data))
+        timeout_ms = round(self._settings.request_timeout * 1000)
+        request = ProduceRequest(cast("str", None), _ALL, timeout_ms, list(topics.items()))
+        scopes = self._scopes[node]
+        try:
+            async with asyncio.timeout(None) as scope:
+                scopes.add(scope)
+                answer = cast("ProduceAnswer", await self._connected().send(node, request))
+        except (kafka.KafkaError, OSError, TimeoutError) as error:
+            return [unanswered(error)] * len(batches)
+        except Exception as error:
+            # Whatever it is, the batches must not be stuck: they are sent again until their time is up.
+            logger.exception("A produce request failed in aiokafka", extra={"action": "produce_failed", "node": node})
+            return [unanswered(error)] * len(batches)
+        finally:
+            scopes.discard(scope)
+        found = {
+            (topic, fields[0]): answer_of(fields[1], fields[2], fields[3] if answer.API_VERSION >= 2 else -1)
+            for topic, partitions in answer.topics
+            for fields in partitions
+        }
+        silent = unanswered(kafka.KafkaError("the broker's answer says nothing about this partition"))
+        return [found.get((batch.queue.topic, batch.queue.partition), silent) for batch in batches]
+
+    # -- metadata
+
+    def _updated(self, cluster: ClusterView) -> None:
+        self._remember_addresses(cluster)
+        try:
+            self._on_metadata()
+        except Exception:
+            # It would end aiokafka's task, and with it all metadata.
+            logger.exception("New metadata could not be taken in", extra={"action": "metadata_failed"})
+
+    def _remember_addresses(self, cluster: ClusterView) -> None:
+        for broker in cluster.brokers():
+            self._addresses[broker.nodeId] = f"{broker.host}:{broker.port}"
+
+    def leader_of(self, queue: PartitionQueue) -> int | None:
+        """The node that leads the partition; -1 or None where there is none, or it is not known."""
+        if self._connections is None:
+            return None
+        return self._connections.cluster.leader_for_partition(TopicPartition(queue.topic, queue.partition))
+
+    def partitions_of(self, topic: str) -> dict[int, bool]:
+        """The topic's partitions as they are known now, and whether each has a leader."""
+        if self._connections is None:
+            return {}
+        cluster = self._connections.cluster
+        available = cluster.available_partitions_for_topic(topic) or set()
+        return {number: number in available for number in cluster.partitions_for_topic(topic) or ()}
+
+    def address_of(self, node: int) -> str:
+        """``host:port`` of a broker as it was last known; empty where it never was."""
+        return self._addresses.get(node, "")
+
+    def refused_topics(self) -> Collection[str]:
+        """Topics that this user may not even ask about."""
+        return () if self._connections is None else self._connections.cluster.unauthorized_topics
+
+    def doubt(self) -> None:
+        """The metadata is wrong, or old: have it updated."""
+        if self._connections is not None:
+            self._connections.force_metadata_update()
+
+    async def update(self, topics: Collection[str]) -> None:
+        """Follow these topics, and have the metadata updated once."""
+        connections = self._connected()
+        if self._topics != set(topics):
+            self._topics = set(topics)
+            connections.set_topics(self._topics)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.request_timeout):
+                await connections.force_metadata_update()
+
+    async def partitions(self, topics: Collection[str], timeout: float) -> set[TopicPartition]:
+        """All partitions of these topics, asked for now. Asks for all topics: creates none. Raises TimeoutError."""
+        async with deadline(timeout, f"asking for the partitions of {', '.join(sorted(topics))}"):
+            while True:
+                try:
+                    cluster = await self._connected().fetch_all_metadata()
+                    break
+                except kafka.KafkaError:
+                    await asyncio.sleep(max(0.1, self._settings.retry_backoff))
+        return {TopicPartition(name, number) for name in topics for number in cluster.partitions_for_topic(name) or ()}
+
+    # -- ending
+
+    def cut(self, node: int) -> None:
+        """Break the connection to this broker: what is on its way there gets no further than it is."""
+        if self._connections is None:
+            return
+        # Also those that are still connecting.
+        for scope in self._scopes[node]:
+            if not scope.expired():
+                scope.reschedule(0.0)
+        connection = self._connections._conns.get((node, ConnectionGroup.DEFAULT))
+        if connection is not None and (writer := connection._writer) is not None:
+            connection.close()
+            writer.transport.abort()
+
+    async def close(self, timeout: float) -> None:
+        """Close all connections, within ``timeout`` seconds; raises nothing but CancelledError."""
+        connections, self._connections = self._connections, None
+        await _close(connections, timeout)
+
+    def _watch(self) -> Silence:
+        if self._silence is None:
+            raise ConnectionError("not connected")
+        return self._silence
+
+    def _connected(self) -> ProducerConnections:
+        if self._connections is None:
+            raise ConnectionError("not connected")
+        return self._connections
+
+
+async def _close(connections: ProducerConnections | None, timeout: float) -> None:
+    if connections is None:
+        return
+    closing = asyncio.create_task(connections.close())
+    left: list[asyncio.Future[object]] = []
+    try:
+        await asyncio.wait([closing], timeout=timeout * _GRACE)
+    finally:
+        left = cut_off(connections, [cast("asyncio.Task[object]", closing)])
+    if left:
+        await asyncio.wait(left, timeout=timeout * (1 - _GRACE))

@@ -1,0 +1,112 @@
+"""What the answer to a produce request means for a batch."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, NamedTuple
+
+from aioparallel.clients.codes import RETRIABLE, ErrorCode
+
+__all__ = ["Answer", "Verdict", "answer_of", "unanswered"]
+
+
+class Verdict(enum.Enum):
+    """What is to be done."""
+
+    WRITTEN = "written"
+    AGAIN = "again"
+    """It passes by itself: send the same bytes again."""
+    TOO_LARGE = "too large"
+    """Not written: smaller batches may be, or a single output is too large for the topic."""
+    SPLIT = "split"
+    """Not written: one of the records is not acceptable, and the answer does not say which."""
+    ANEW = "anew"
+    """Not written: the sequence number is not the one that the broker waits for."""
+    REJECTED = "rejected"
+    """Not written: the broker takes nothing of this producer id any more."""
+    REFUSED = "refused"
+    """Not written, and it will not be."""
+    UNCLEAR = "unclear"
+    """It failed, and may be written all the same."""
+
+
+class Answer(NamedTuple):
+    """A verdict, with where the batch stands or why it does not."""
+
+    verdict: Verdict
+    reason: str = ""
+    """May hold ``{size}``, the bytes of the batch."""
+    offset: int = -1
+    """Of the first record; -1 when the broker no longer knows."""
+    timestamp: int = -1
+    """Milliseconds since the epoch, -1 where the records keep their own."""
+    is_heard: bool = True
+    """Whether the broker has said it; False: no answer came."""
+
+    def explain(self, size: int) -> str:
+        """The reason, for a batch of this size in bytes."""
+        return self.reason.format(size=size) if "{size" in self.reason else self.reason
+
+
+_REASONS: Final[dict[int, tuple[Verdict, str]]] = {
+    # The broker did write it, long ago: it no longer remembers where.
+    ErrorCode.DUPLICATE_SEQUENCE_NUMBER: (Verdict.WRITTEN, ""),
+    ErrorCode.MESSAGE_TOO_LARGE: (
+        Verdict.TOO_LARGE,
+        "its batch of {size:,} bytes is larger than the topic takes; raise the topic's max.message.bytes, or send less",
+    ),
+    ErrorCode.RECORD_LIST_TOO_LARGE: (
+        Verdict.TOO_LARGE,
+        "its batch of {size:,} bytes is larger than a segment of the topic; raise segment.bytes, or send less",
+    ),
+    ErrorCode.INVALID_RECORD: (
+        Verdict.SPLIT,
+        "the broker refuses the record (a compacted topic takes none without a key)",
+    ),
+    ErrorCode.INVALID_TIMESTAMP: (
+        Verdict.SPLIT,
+        "the broker refuses the timestamp; it is too far from now for the topic's message.timestamp.*.max.ms",
+    ),
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: (Verdict.ANEW, "the broker has lost count of this producer's batches"),
+    ErrorCode.UNKNOWN_PRODUCER_ID: (Verdict.ANEW, "the broker does not know this producer id"),
+    ErrorCode.INVALID_PRODUCER_EPOCH: (Verdict.REJECTED, "the broker knows a newer epoch of this producer"),
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: (Verdict.REJECTED, "the broker does not know this producer id"),
+    ErrorCode.PRODUCER_FENCED: (Verdict.REJECTED, "the broker knows a newer epoch of this producer"),
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
+        Verdict.REFUSED,
+        "not authorised; this user needs the permission WRITE on the topic",
+    ),
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: (
+        Verdict.REFUSED,
+        "not authorised; this user needs the permission IDEMPOTENT_WRITE on the cluster",
+    ),
+    ErrorCode.INVALID_TOPIC_EXCEPTION: (Verdict.REFUSED, "this is no valid name of a topic"),
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: (Verdict.REFUSED, "the topic's message format is too old"),
+    ErrorCode.POLICY_VIOLATION: (Verdict.REFUSED, "a policy of the broker forbids it"),
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: (
+        Verdict.REFUSED,
+        "the topic does not take this compression; use another compression_type",
+    ),
+}
+
+
+def answer_of(code: int, offset: int, timestamp: int) -> Answer:
+    """What the broker answered for one partition."""
+    if code == ErrorCode.NONE:
+        return Answer(Verdict.WRITTEN, "", offset, timestamp)
+    if (known := _REASONS.get(code)) is not None:
+        return Answer(*known)
+    verdict = Verdict.AGAIN if code in RETRIABLE else Verdict.UNCLEAR
+    return Answer(verdict, f"the broker answered {_name(code)} (error code {code})")
+
+
+def _name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return "something that this version does not know"
+
+
+def unanswered(error: Exception) -> Answer:
+    """No answer came: the connection broke, or the broker was silent for too long."""
+    return Answer(Verdict.AGAIN, str(error) or type(error).__name__, is_heard=False)

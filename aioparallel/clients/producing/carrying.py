@@ -1,0 +1,147 @@
+"""Requests on their way: what follows from their answers, and from answers that do not come."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final
+
+from aioparallel.clients.producing.answers import Answer, Verdict
+from aioparallel.clients.producing.brokers import Brokers
+from aioparallel.clients.producing.partition_queue import RecordBatch
+from aioparallel.clients.producing.queues import PartitionQueues
+from aioparallel.clients.producing.requests import ProduceRequest, Requests
+
+__all__ = ["LONGEST_PAUSE", "Carrier"]
+
+logger = logging.getLogger(__name__)
+
+LONGEST_PAUSE: Final = 1.0
+"""Seconds between two attempts, after several that failed."""
+_SHORTEST_PAUSE: Final = 0.01
+"""Seconds before the second attempt, whatever the options say; each next pause is twice as long."""
+_REQUESTS_IN_FLIGHT: Final = 3
+"""To each broker, at most."""
+_LOOK_AGAIN: Final = 1.0
+"""Seconds between two looks at the metadata while a broker is silent."""
+
+
+class Carrier:
+    """Carries batches to the brokers and their answers back to the queues; leaves brokers that have gone silent.
+
+    ``on_answered``: called when there may be something to send again. ``retry_backoff``: seconds.
+    """
+
+    def __init__(
+        self, partition_queues: PartitionQueues, brokers: Brokers, retry_backoff: float, on_answered: Callable[[], None]
+    ) -> None:
+        self._partition_queues = partition_queues
+        self._brokers = brokers
+        self._retry_backoff = retry_backoff
+        self._on_answered = on_answered
+        self._requests = Requests()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._look: asyncio.TimerHandle | None = None
+
+    def carry(self, node: int, batches: Sequence[RecordBatch]) -> None:
+        """One request with these batches goes on its way."""
+        loop = asyncio.get_running_loop()
+        request = self._requests.begin(node, self._brokers.address_of(node), batches, loop.time())
+        task = loop.create_task(self._carry(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if self._look is None:
+            self._look = loop.call_at(self._requests.next_look(loop.time()) or 0.0, self._look_at_silent)
+
+    def count(self, node: int) -> int:
+        """Requests on their way to this node."""
+        return self._requests.count(node)
+
+    @property
+    def busy(self) -> Collection[int]:
+        """Nodes to which no other request goes before one is answered."""
+        return self._requests.busy(_REQUESTS_IN_FLIGHT)
+
+    def silent(self, now: float) -> dict[int, float]:
+        """Nodes that owe an answer for some seconds, and since when."""
+        return self._requests.silent(now)
+
+    def metadata_changed(self) -> None:
+        """What is on its way to a silent broker goes to the new leaders, if there are any. It keeps its numbers:
+        whoever writes it first, the other refuses it or recognises it."""
+        now = asyncio.get_running_loop().time()
+        deserted = self._requests.deserted(now, self._brokers.leader_of, self._brokers.address_of)
+        self.cut(deserted, "its partitions have another leader")
+
+    def cut(self, nodes: Iterable[int], why: str) -> None:
+        """What is on its way there gets no further than it is, as far as that is in our hands."""
+        for node in nodes:
+            logger.warning(
+                "Cutting the connection to broker %d (%s): %s",
+                node,
+                self._brokers.address_of(node),
+                why,
+                extra={"action": "cut", "node": node},
+            )
+            self._brokers.cut(node)
+
+    def close(self) -> set[asyncio.Task[None]]:
+        """Carry nothing more; returns what is ending."""
+        if self._look is not None:
+            self._look.cancel()
+        for task in self._tasks:
+            task.cancel()
+        return set(self._tasks)
+
+    async def _carry(self, request: ProduceRequest) -> None:
+        """One request, from the way there to what follows from its answers."""
+        answers: Sequence[Answer] = ()
+        try:
+            answers = await self._brokers.produce(request.node, request.batches)
+        finally:
+            now = asyncio.get_running_loop().time()
+            self._requests.end(request, now, is_answered=any(answer.is_heard for answer in answers))
+        again: list[RecordBatch] = []
+        for batch, answer in zip(request.batches, answers, strict=True):
+            if answer.verdict is not Verdict.WRITTEN:
+                _log_answer(batch, answer.verdict, answer.explain(len(batch.data)))
+            if answer.verdict is Verdict.AGAIN:
+                again.append(batch)
+            self._partition_queues.answered(batch, answer)
+        self._on_answered()
+        if again:
+            self._brokers.doubt()
+            attempts = max(batch.attempts for batch in again)
+            pause = max(_SHORTEST_PAUSE, self._retry_backoff) * 2 ** min(attempts - 1, 10)
+            await asyncio.sleep(min(LONGEST_PAUSE, pause))
+            for batch in again:
+                self._partition_queues.resume(batch)
+            self._on_answered()
+
+    def _look_at_silent(self) -> None:
+        """While a broker is silent, look every second whether its partitions have another leader."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        is_silent = bool(self._requests.silent(now))
+        at = now + _LOOK_AGAIN if is_silent else self._requests.next_look(now)
+        self._look = None if at is None else loop.call_at(at, self._look_at_silent)
+        if is_silent:
+            self._brokers.doubt()
+            self.metadata_changed()
+
+
+def _log_answer(batch: RecordBatch, verdict: Verdict, reason: str) -> None:
+    queue = batch.queue
+    is_taken_apart = verdict in {Verdict.SPLIT, Verdict.TOO_LARGE} and len(batch.entries) > 1 and queue.batch is batch
+    logger.log(
+        logging.INFO if is_taken_apart or verdict is Verdict.AGAIN else logging.WARNING,
+        "A batch of %d for %s-%d %s (%s): %s",
+        len(batch.entries),
+        queue.topic,
+        queue.partition,
+        "was taken apart and goes again" if is_taken_apart else "was not written",
+        verdict.value,
+        reason,
+        extra={"action": "produce_" + verdict.name.lower(), "topic": queue.topic, "partition": queue.partition},
+    )

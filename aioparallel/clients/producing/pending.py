@@ -1,0 +1,114 @@
+"""Outputs on their way, and how those hear of it that have sent them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import cast
+
+from aioparallel.delivery.producer import OnDelivered, PendingOutput
+from aioparallel.errors import ProduceFailed
+from aioparallel.records import Outgoing, Produced
+
+__all__ = ["Outstanding", "outputs_of"]
+
+logger = logging.getLogger(__name__)
+
+_ANY = (Exception, asyncio.CancelledError)
+"""What a callback may raise: nothing is awaited here, so a cancellation is its own, as of a future it has looked at."""
+
+
+def _nothing() -> None:
+    pass
+
+
+class Outstanding:
+    """How many outputs have not ended; tells those that have sent them. ``on_none`` hears when the last one has."""
+
+    __slots__ = ("count", "on_none")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.on_none: Callable[[], None] = _nothing
+
+    def placed(self, entries: Sequence[PendingOutput], topic: str, partition: int, offset: int, timestamp: int) -> None:
+        """These stand in the log, one behind the other from ``offset`` on (-1: it is not known where).
+        ``timestamp``: milliseconds, -1 where the records keep theirs."""
+        self._end(len(entries))
+        step = 0 if offset < 0 else 1
+        new = tuple.__new__  # half the time of Produced(...)
+        for entry in entries:
+            written = entry.timestamp if timestamp < 0 else timestamp
+            try:
+                entry.placed(new(Produced, (topic, partition, offset, written)))
+            except _ANY:
+                _log_broken()
+            offset += step
+
+    def failed(
+        self, entries: Iterable[PendingOutput], reason: str, *, passing: bool, partition: int | None = None
+    ) -> None:
+        """These do not, as far as is known. ``partition``: where it was chosen already."""
+        for entry in entries:
+            output = entry.output
+            where = output.partition if partition is None else partition
+            self._end(1)
+            try:
+                entry.failed(ProduceFailed(output.topic, where, reason, passing=passing))
+            except _ANY:
+                _log_broken()
+
+    def _end(self, count: int) -> None:
+        self.count -= count
+        if not self.count:
+            self.on_none()
+
+
+def _log_broken() -> None:
+    # Others share the batch, and must hear of it all the same.
+    logger.exception("A delivery callback raised", extra={"action": "callback_failed"})
+
+
+class _Call:
+    """Outputs of one call of ``send``: they end when the last of them has."""
+
+    __slots__ = ("delivered", "failure", "outstanding", "places")
+
+    def __init__(self, count: int, delivered: OnDelivered) -> None:
+        self.delivered = delivered
+        self.outstanding = count
+        self.places: list[Produced | None] = [None] * count
+        self.failure: ProduceFailed | None = None
+
+    def ended(self) -> None:
+        """One of them has."""
+        self.outstanding -= 1
+        if not self.outstanding:
+            self.delivered(self.failure or cast("list[Produced]", self.places))
+
+
+class _Part(PendingOutput):
+    """One output of a call."""
+
+    __slots__ = ("call", "index")
+
+    def __init__(self, output: Outgoing, call: _Call, index: int) -> None:
+        super().__init__(output)
+        self.call = call
+        self.index = index
+
+    def placed(self, place: Produced) -> None:
+        self.call.places[self.index] = place
+        self.call.ended()
+
+    def failed(self, failure: ProduceFailed) -> None:
+        # The first failure is the one that is told.
+        self.call.failure = self.call.failure or failure
+        self.call.ended()
+
+
+def outputs_of(outputs: Sequence[Outgoing], delivered: OnDelivered) -> list[PendingOutput]:
+    """What one call of ``send`` puts on its way."""
+    call = _Call(len(outputs), delivered)
+    return [_Part(output, call, index) for index, output in enumerate(outputs)]

@@ -1,0 +1,97 @@
+"""What one run needs to let records leave: a producer, the outbox, dead letters. Put together and closed here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aioparallel.delivery.dead_letters import DeadLetters
+from aioparallel.delivery.outbox import Outbox
+from aioparallel.delivery.producer import Producer
+from aioparallel.engine.outlets import Outlet
+from aioparallel.errors import ConfigurationError, TopicNotFound
+from aioparallel.observe.health import Problem
+from aioparallel.observe.stats import BrokerOutputs
+from aioparallel.options import Options
+from aioparallel.records import Record
+
+__all__ = ["Delivery"]
+
+# Seconds for what is still unacknowledged when everything else has ended.
+_LAST_ACKNOWLEDGEMENTS = 2.0
+
+
+class Delivery:
+    """Connects only when something is to be produced, or when a topic of the failure policy is to be checked.
+
+    ``producer``: None where the consumer's client is not Kafka's own and no producer was given with it.
+    """
+
+    def __init__(self, producer: Producer | None, options: Options, group_id: str) -> None:
+        self._producer = producer
+        self._options = options
+        self._group_id = group_id
+        self._dead_letters: DeadLetters | None = None
+        self.outbox: Outbox | None = Outbox(producer, options.producing) if producer is not None else None
+        if producer is None and _topics_of(options):
+            raise ConfigurationError(
+                "producer",
+                None,
+                "dead letters, retry topics and deduplicate need one beside a client of your own: producer=...",
+            )
+
+    async def check(self, servers: str) -> None:
+        """Connect, and see that the topics of the failure policy exist. Raises TopicNotFound, or what connecting
+        raises."""
+        topics = _topics_of(self._options)
+        if self._producer is None or not topics:
+            return
+        timeout = self._options.connect_timeout
+        await self._producer.start(timeout)
+        missing = set(topics) - {partition.topic for partition in await self._producer.partitions(topics, timeout)}
+        if missing:
+            raise TopicNotFound(missing, servers)
+
+    def disposal(self) -> DeadLetters | None:
+        """Made within the running loop, once a run."""
+        failures = self._options.failures
+        if self.outbox is None and failures.dead_letter is None:
+            return None
+        outbox = self.outbox
+        self._dead_letters = DeadLetters(failures, self._group_id, outbox, self._options.producing.delivery_timeout)
+        return self._dead_letters
+
+    @property
+    def outlet(self) -> Outlet | None:
+        """Where outputs go."""
+        return self.outbox
+
+    @property
+    def undelivered(self) -> Mapping[Record[Any, Any], str]:
+        """Records that cannot be put away, and why."""
+        return self._dead_letters.undelivered if self._dead_letters is not None else {}
+
+    @property
+    def outputs(self) -> Sequence[BrokerOutputs]:
+        """What is not acknowledged yet, by broker."""
+        return () if self._producer is None else self._producer.outputs()
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """What is wrong with the producer."""
+        return () if self._producer is None else self._producer.problems()
+
+    async def close(self) -> None:
+        """After the last drain: fail what is not acknowledged, disconnect."""
+        try:
+            if self._dead_letters is not None:
+                await self._dead_letters.close()
+        finally:
+            if self._producer is not None:
+                await self._producer.stop(_LAST_ACKNOWLEDGEMENTS)
+
+
+def _topics_of(options: Options) -> list[str]:
+    failures, seen = options.failures, options.deduplicate
+    letters = [failures.dead_letter] if isinstance(failures.dead_letter, str) else []
+    return [*failures.retry_topics, *letters, *([] if seen is None else [seen.topic])]

@@ -1,0 +1,79 @@
+"""What happened to one record so far. Only records that failed, were deferred or came from a retry topic have one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aioparallel.records import Failure, Origin, Record
+
+if TYPE_CHECKING:
+    from aioparallel.deferral import Deferral
+
+__all__ = ["History", "failure_of", "history_of"]
+
+_MESSAGE_LENGTH = 1_000  # characters
+
+
+class History:
+    """Kept on the record (``Record._history``); everything on one event loop."""
+
+    __slots__ = (
+        "attempts_before",
+        "deferral",
+        "first_failure",
+        "idle_parks",
+        "last_failure",
+        "origin",
+        "strayed",
+        "trying_since",
+        "waited",
+        "waiting_since",
+    )
+
+    def __init__(self) -> None:
+        self.attempts_before = 0  # in the topics the record stood in before
+        self.idle_parks = 0  # times it was parked without an attempt: not due yet, or its handler asked for patience
+        self.waiting_since: float | None = None  # the handler asked for patience first, seconds since the epoch
+        self.waited = 0.0  # seconds it asked for since the first failed attempt
+        self.trying_since: float | None = None  # first failed attempt in this topic, seconds since the epoch
+        self.first_failure: Failure | None = None
+        self.last_failure: Failure | None = None
+        self.origin: Origin | None = None
+        self.deferral: Deferral | None = None
+        self.strayed = False  # its last attempt ended by a cancellation that may not have been its own
+
+    def waits(self, delay: float, now: float) -> None:
+        """The handler asks for patience: no attempt, and no failure. ``now``: seconds since the epoch."""
+        self.idle_parks += 1
+        if self.waiting_since is None:
+            self.waiting_since = now
+        if self.trying_since is not None:
+            self.waited += delay
+        self.strayed = False
+
+    def failed(self, failure: Failure) -> None:
+        """Note one more failed attempt."""
+        if self.trying_since is None:
+            self.trying_since = failure.at
+        self.first_failure = self.first_failure or failure
+        self.last_failure = failure
+        self.strayed = False
+
+
+def history_of(record: Record[Any, Any]) -> History:
+    """The record's history, made where there is none yet."""
+    history = record._history
+    if history is None:
+        history = record._history = History()
+    return history
+
+
+def failure_of(error: BaseException, at: float) -> Failure:
+    """What is kept of an exception. ``at``: seconds since the epoch."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        message = str(error)
+    except Exception as broken:  # an exception of the user's whose __str__ fails
+        message = f"(its text could not be made: {type(broken).__name__})"
+    return Failure(at, name, message[:_MESSAGE_LENGTH])

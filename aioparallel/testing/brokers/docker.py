@@ -1,0 +1,128 @@
+"""Apache Kafka's official image in a Docker container, through testcontainers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import ClassVar, Final, Protocol, cast
+
+from aioparallel.clients.aiokafka.admin import create_topic
+from aioparallel.errors import BrokerStartError
+from aioparallel.jvm.sets import KAFKA_VERSION
+from aioparallel.testing.brokers.broker import TOPIC_TIMEOUT, Broker
+from aioparallel.testing.brokers.readiness import answers, free_port
+from aioparallel.testing.brokers.server_properties import broker_properties, checked
+
+__all__ = ["IMAGE", "DockerKafka", "docker_available"]
+
+IMAGE: Final = f"apache/kafka:{KAFKA_VERSION}"
+
+_ENGINE_TIMEOUT: Final = 2
+_INSIDE_PORT: Final = 9092
+_CONTROLLER_PORT: Final = 9093
+
+
+def docker_available() -> bool:
+    """Whether testcontainers is installed and a Docker engine answers. At most about 2 s; never raises."""
+    try:
+        from testcontainers.core.docker_client import DockerClient  # noqa: PLC0415 - not installed for all
+
+        client = DockerClient(timeout=_ENGINE_TIMEOUT).client
+        try:
+            return bool(client.ping())
+        finally:
+            client.close()
+    except Exception:
+        return False
+
+
+class _Container(Protocol):
+    """The part of testcontainers' DockerContainer used here."""
+
+    def with_bind_ports(self, container: int, host: int) -> _Container: ...
+    def with_env(self, key: str, value: str) -> _Container: ...
+    def start(self) -> _Container: ...
+    def stop(self) -> None: ...
+    def get_container_host_ip(self) -> str: ...
+    def get_logs(self) -> tuple[bytes, bytes]: ...
+
+
+class DockerKafka(Broker):
+    """Apache Kafka in a container.
+
+    ``server_properties``: broker properties over those of :mod:`~aioparallel.testing.brokers.server_properties`, as in
+    ``{"offset.metadata.max.bytes": "512"}``. ``start_timeout``: seconds within which it must answer once the container
+    runs. The container goes with ``stop``, and with this process (testcontainers' own reaper). A free port is looked
+    for on this machine, so the Docker engine should run here, too.
+    """
+
+    kind: ClassVar[str] = "docker"
+
+    def __init__(self, *, server_properties: Mapping[str, str] | None = None, start_timeout: float = 90.0) -> None:
+        self._properties = checked(server_properties)
+        self._start_timeout = start_timeout
+        self._container: _Container | None = None
+        self._address = ("", 0)
+
+    def __repr__(self) -> str:
+        return f"<DockerKafka {IMAGE}>"
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` as this process reaches it."""
+        if self._container is None:
+            raise BrokerStartError("the Kafka container is not running; call start() first")
+        return "{}:{}".format(*self._address)
+
+    def start(self) -> None:
+        """Pull the image where need be, start the container, and wait until the broker answers."""
+        if self._container is not None:
+            return
+        try:
+            from testcontainers.core.container import DockerContainer  # noqa: PLC0415 - not installed for all
+        except ImportError as error:
+            raise BrokerStartError("Kafka in Docker needs testcontainers; run: pip install testcontainers") from error
+        try:
+            container = cast(_Container, DockerContainer(IMAGE))
+            self._address = (container.get_container_host_ip(), free_port())
+            container.with_bind_ports(_INSIDE_PORT, self._address[1])
+            for name, value in self._server_properties().items():
+                container.with_env("KAFKA_" + name.replace(".", "_").upper(), value)
+            self._container = container
+            container.start()
+        except Exception as error:
+            # docker's, requests' and testcontainers' exceptions share no base.
+            self.stop()
+            raise BrokerStartError(f"the image {IMAGE} could not be started: {error}") from error
+        self._wait_until_ready(container)
+
+    def stop(self) -> None:
+        """Remove the container."""
+        container, self._container = self._container, None
+        if container is not None:
+            container.stop()
+
+    async def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+        """Create a topic; see :meth:`Broker.create_topic`."""
+        await create_topic(self.bootstrap_servers, name, partitions, configs, TOPIC_TIMEOUT)
+
+    def _server_properties(self) -> dict[str, str]:
+        host, port = self._address
+        listeners = {
+            "listeners": f"PLAINTEXT://:{_INSIDE_PORT},CONTROLLER://:{_CONTROLLER_PORT}",
+            "advertised.listeners": f"PLAINTEXT://{host}:{port}",
+            "controller.quorum.voters": f"1@localhost:{_CONTROLLER_PORT}",
+        }
+        return {**broker_properties(), **listeners, **self._properties}
+
+    def _wait_until_ready(self, container: _Container) -> None:
+        deadline = time.monotonic() + self._start_timeout
+        while not answers(*self._address, timeout=1.0):
+            if time.monotonic() > deadline:
+                output = b"\n".join(container.get_logs()).decode(errors="replace")
+                self.stop()
+                raise BrokerStartError(
+                    f"{IMAGE} did not answer at {self._address[0]}:{self._address[1]} within "
+                    f"{self._start_timeout:g} s. It said:\n" + "\n".join(output.splitlines()[-20:])
+                )
+            time.sleep(0.1)

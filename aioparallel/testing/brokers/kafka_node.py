@@ -1,0 +1,201 @@
+"""One Kafka process: a broker, a controller, or both, with a directory and a log of its own."""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from aioparallel.errors import BrokerStartError
+from aioparallel.jvm.java_runtime import JavaRuntime
+from aioparallel.testing.processes.guarded import GuardedProcess
+
+__all__ = ["HOST", "KafkaNode", "KafkaProgram"]
+
+HOST: Final = "127.0.0.1"
+_CLUSTER_ID: Final = "YWlvcGFyYWxsZWwta2Fma2"
+_FORMAT_TIMEOUT: Final = 60.0
+_CLEAN_STOP_TIMEOUT: Final = 20.0
+_KILL_TIMEOUT: Final = 10.0
+_PAUSE_TIMEOUT: Final = 5.0
+_PORT_TAKEN: Final = ("Address already in use", "BindException")
+
+
+class KafkaProgram(NamedTuple):
+    """Apache Kafka's jars and the Java that runs them."""
+
+    java: JavaRuntime
+    jars: Path
+    compile_once: bool
+    """Java does not compile what runs often a second time, better: several processes at once start in half the time,
+    with a third less CPU, and become less quick."""
+
+    def command(self, heap: str, *arguments: str) -> list[str]:
+        """A command line: main class and its arguments; ``heap`` as Java's ``-Xmx`` takes it."""
+        options = (
+            f"-Xmx{heap}",
+            "-XX:+UseSerialGC",
+            *(["-XX:TieredStopAtLevel=1"] if self.compile_once else []),
+            "-XX:+ExitOnOutOfMemoryError",
+            "-XX:-UsePerfData",  # its file in the temporary directory would stay after a SIGKILL
+            "-Djava.awt.headless=true",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        )
+        return [str(self.java.executable), *options, "-cp", str(self.jars / "*"), *arguments]
+
+
+class KafkaNode:
+    """A Kafka process that ends, with its data, when this process ends in whatever way.
+
+    ``name``: as messages call it. ``node_id``: Kafka's ``node.id``. ``program``: what it runs. ``heap``: its largest
+    heap, as in ``"256m"``. ``port``: where it listens, a broker to its clients.
+    ``paused``: :meth:`pause` was called and the process neither resumed nor started anew since.
+    """
+
+    def __init__(self, name: str, node_id: int, program: KafkaProgram, heap: str) -> None:
+        self.name = name
+        self.node_id = node_id
+        self.port = 0
+        self.paused = False
+        self.program = program
+        self._heap = heap
+        self._process = GuardedProcess("kafka")
+        self._log = self._process.directory / "kafka.log"
+
+    @property
+    def pid(self) -> int | None:
+        """The JVM's process id; None before the first start."""
+        return self._process.pid
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of where it listens."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def directory(self) -> Path:
+        """Where it keeps everything."""
+        return self._process.directory
+
+    def write_properties(self, properties: Mapping[str, str]) -> None:
+        """Write its configuration; directories are added."""
+        lines = [f"{name}={value}\n" for name, value in properties.items()]
+        lines.append(f"log.dirs={self._data}\n")
+        (self.directory / "server.properties").write_text("".join(lines))
+
+    def format(self) -> None:
+        """Prepare its data directory as a controller needs it: with the cluster's first metadata. About a second."""
+        arguments = ("format", "--cluster-id", _CLUSTER_ID, "--config", "server.properties")
+        self._process.run(self.program.command(self._heap, "kafka.tools.StorageTool", *arguments), self._log)
+        code = self._process.wait(_FORMAT_TIMEOUT)
+        if code != 0:
+            raise BrokerStartError(
+                f"Apache Kafka's storage could not be formatted (exit code {code}, {self.program.java}). It said:\n"
+                f"{self.log_tail()}"
+            )
+
+    def format_as_broker(self) -> None:
+        """Prepare its data directory as a broker without the controller's role needs it: at once, without a JVM.
+
+        The file is that of ``kafka.tools.StorageTool`` (KIP-631, KIP-858).
+        """
+        directory_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+        if directory_id.startswith("-"):  # Kafka makes none of these: a command line would take it for an option
+            directory_id = "A" + directory_id[1:]
+        self._data.mkdir()
+        (self._data / "meta.properties").write_text(
+            f"version=1\ncluster.id={_CLUSTER_ID}\nnode.id={self.node_id}\ndirectory.id={directory_id}\n"
+        )
+
+    def run(self) -> None:
+        """Start the process; it is not ready yet."""
+        self.paused = False
+        self._process.run(self.program.command(self._heap, "kafka.Kafka", "server.properties"), self._log)
+
+    def exit_code(self) -> int | None:
+        """None while it runs; a negative number is the signal that ended it."""
+        return self._process.exit_code()
+
+    def outage(self) -> str | None:
+        """Why it answers nobody, as in "was killed"; None where it should."""
+        code = self.exit_code()
+        if code is not None:
+            return "was killed" if code == -signal.SIGKILL else f"has ended with code {code}"
+        return "is paused" if self.paused else None
+
+    def kill(self) -> None:
+        """End it as a power cut would (SIGKILL). Returns when it has ended."""
+        self._process.signal(signal.SIGKILL)
+        if self._process.wait(_KILL_TIMEOUT) is None:
+            raise BrokerStartError(f"{self} did not end within {_KILL_TIMEOUT:g} s")
+        self.paused = False
+
+    def stop_cleanly(self) -> None:
+        """Ask it to end (SIGTERM), paused or not; kill it if it does not."""
+        if self.exit_code() is not None:
+            return
+        self.resume()
+        self._process.signal(signal.SIGTERM)
+        if self._process.wait(_CLEAN_STOP_TIMEOUT) is None:
+            self.kill()
+
+    def pause(self) -> None:
+        """Let it hang (SIGSTOP). Returns when every thread of it stands still. Raises BrokerStartError where it does
+        not run."""
+        if (outage := self.outage()) is not None and not self.paused:
+            raise BrokerStartError(f"{self} {outage}, so it cannot be paused; restart it")
+        self._process.signal(signal.SIGSTOP)
+        self.paused = True
+        # The signal is sent, but a thread on another core may run on for a moment, and answer a request.
+        deadline = time.monotonic() + _PAUSE_TIMEOUT
+        while self.pid is not None and not _has_stopped(self.pid):
+            if time.monotonic() > deadline:
+                raise BrokerStartError(f"{self} did not stop within {_PAUSE_TIMEOUT:g} s")
+            time.sleep(0.001)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._process.signal(signal.SIGCONT)
+        self.paused = False
+
+    def close(self) -> None:
+        """End it at once and remove its data."""
+        self._process.close()
+
+    def log_tail(self, lines: int = 20) -> str:
+        """The last lines that it wrote (warnings and errors)."""
+        try:
+            written = self._log.read_text(errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(written.splitlines()[-lines:])
+
+    def lost_its_port(self) -> bool:
+        """Whether it ended because somebody else had taken a port of its own."""
+        return self.exit_code() is not None and any(sign in self.log_tail(200) for sign in _PORT_TAKEN)
+
+    def __str__(self) -> str:
+        return f"Apache Kafka ({self.name}, pid {self.pid})"
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "data"
+
+
+def _has_stopped(pid: int) -> bool:
+    """Whether every thread of a process that got SIGSTOP stands still."""
+    threads = Path(f"/proc/{pid}/task")
+    if threads.is_dir():
+        try:
+            # The state stands behind the name, which is in parentheses and may hold anything.
+            states = [(thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in threads.iterdir()]
+        except OSError:
+            return False  # a thread has just ended, so not all of them stand still
+        return all(state == "T" for state in states)
+    state = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return state.stdout.strip().startswith("T")

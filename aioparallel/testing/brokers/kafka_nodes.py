@@ -1,0 +1,136 @@
+"""The processes of one Kafka cluster: laid out, formatted, started together and waited for."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from aioparallel.errors import BrokerStartError
+from aioparallel.jvm.sets import KAFKA_VERSION
+from aioparallel.testing.brokers.cluster_view import View, ask
+from aioparallel.testing.brokers.kafka_node import HOST, KafkaNode, KafkaProgram
+from aioparallel.testing.brokers.readiness import answers, free_ports
+
+__all__ = ["KafkaNodes"]
+
+logger = logging.getLogger(__name__)
+
+_CONTROLLER_ID: Final = 100
+"""Of a controller that is a process of its own; brokers are numbered from 1."""
+_CONTROLLER_HEAP: Final = "128m"
+_POLL_INTERVAL: Final = 0.05
+_ASK_TIMEOUT: Final = 1.0
+"""Seconds that one broker gets to say what it knows; a living one takes a few milliseconds."""
+_PORT_ATTEMPTS: Final = 3
+
+
+class KafkaNodes:
+    """The nodes of a cluster. One broker is its own controller; several have one beside them, in a process of its own.
+
+    ``brokers``: the broker nodes by number, from 1.
+    ``properties``: Kafka's, for every node; roles, listeners and directories are added.
+    """
+
+    def __init__(self, count: int, program: KafkaProgram, heap: str, properties: Mapping[str, str]) -> None:
+        self.brokers: dict[int, KafkaNode] = {}
+        self._properties = properties
+        self._controller: KafkaNode | None = None
+        try:
+            for number in range(1, count + 1):
+                self.brokers[number] = KafkaNode(f"broker {number}", number, program, heap)
+            if count > 1:
+                self._controller = KafkaNode("controller", _CONTROLLER_ID, program, _CONTROLLER_HEAP)
+        except BaseException:
+            self.close()
+            raise
+
+    def __iter__(self) -> Iterator[KafkaNode]:
+        if self._controller is not None:
+            yield self._controller
+        yield from self.brokers.values()
+
+    def start(self, timeout: float) -> None:
+        """Format and run all of them, and wait up to ``timeout`` seconds until every broker is ready."""
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            self._write_properties()
+            if attempt == 1:
+                self._format()
+            for node in self:
+                node.run()
+            try:
+                self.wait_until_ready(self.brokers.values(), timeout)
+            except BrokerStartError:
+                # A free port may be taken by somebody else before the JVM listens on it.
+                if attempt == _PORT_ATTEMPTS or not any(node.lost_its_port() for node in self):
+                    raise
+                logger.info("A port was taken, trying others", extra={"action": "restart_local_kafka"})
+                for node in self:
+                    node.kill()
+                continue
+            return
+
+    def close(self) -> None:
+        """End all of them at once and remove their data."""
+        for node in self:
+            node.close()
+
+    def wait_until_ready(self, nodes: Collection[KafkaNode], timeout: float) -> None:
+        """Wait until each of these brokers answers and, where there are several, knows that all of these are back."""
+        deadline = time.monotonic() + timeout
+        needed = [node for node in self if node in nodes or node is self._controller]
+        for node in nodes:
+            while not self._is_ready(node, {one.node_id for one in nodes}):
+                ended = next((one for one in needed if one.exit_code() is not None), None)
+                if ended is not None or time.monotonic() > deadline:
+                    what = f"ended with code {ended.exit_code()}" if ended is not None else "does not answer"
+                    culprit = ended or node
+                    raise BrokerStartError(
+                        f"Apache Kafka {KAFKA_VERSION} ({culprit.name}) at {culprit.address} {what} (waited up to "
+                        f"{timeout:g} s; {culprit.program.java}). It said:\n{culprit.log_tail()}"
+                    )
+                time.sleep(_POLL_INTERVAL)
+
+    def _is_ready(self, node: KafkaNode, expected: set[int]) -> bool:
+        if len(self.brokers) == 1:
+            return answers(HOST, node.port, timeout=1.0)
+        view = self.view(node)
+        return view is not None and expected <= view.brokers
+
+    def view(self, node: KafkaNode, topic: str | None = None) -> View | None:
+        """What this broker knows of the cluster and of a topic; None when it does not answer within a second."""
+        try:
+            return ask(HOST, node.port, topic, timeout=_ASK_TIMEOUT)
+        except OSError:
+            return None
+
+    def _write_properties(self) -> None:
+        controller_port, *ports = free_ports(1 + len(self.brokers))
+        voter = self._controller or self.brokers[1]
+        common = {**self._properties, "controller.quorum.voters": f"{voter.node_id}@{HOST}:{controller_port}"}
+        at_controller = f"CONTROLLER://{HOST}:{controller_port}"
+        for node, port in zip(self.brokers.values(), ports, strict=True):
+            node.port = port
+            mine = f"PLAINTEXT://{HOST}:{port}"
+            node.write_properties(
+                {
+                    **common,
+                    "process.roles": "broker,controller" if node is voter else "broker",
+                    "node.id": str(node.node_id),
+                    "listeners": f"{mine},{at_controller}" if node is voter else mine,
+                    "advertised.listeners": mine,
+                }
+            )
+        if self._controller is not None:
+            self._controller.port = controller_port
+            own = {"process.roles": "controller", "node.id": str(_CONTROLLER_ID), "listeners": at_controller}
+            self._controller.write_properties({**common, **own})
+
+    def _format(self) -> None:
+        if self._controller is None:
+            self.brokers[1].format()
+            return
+        self._controller.format()
+        for node in self.brokers.values():
+            node.format_as_broker()

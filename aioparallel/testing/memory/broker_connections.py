@@ -1,0 +1,231 @@
+"""The in-memory broker as a cluster that the queueing producer sends to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import cycle
+from typing import Final, NamedTuple, TypeVar
+
+from aioparallel.clients.codes import ErrorCode
+from aioparallel.clients.producing.answers import Answer, Verdict, answer_of, unanswered
+from aioparallel.clients.producing.numbering import Identity
+from aioparallel.clients.producing.partition_queue import PartitionQueue, RecordBatch
+from aioparallel.errors import BrokerUnreachable, NotAuthorized
+from aioparallel.records import Outgoing, TopicPartition
+from aioparallel.testing.memory.broker import InMemoryBroker
+from aioparallel.testing.memory.connection import Connection
+from aioparallel.testing.memory.faults import Request
+from aioparallel.testing.memory.link import RETRY_BACKOFF
+from aioparallel.testing.memory.produced import Numbers
+from aioparallel.testing.memory.refused import RETRIABLE, Refused
+
+__all__ = ["NAME", "InMemoryBrokers"]
+
+NAME: Final = "the in-memory broker"
+_NEXT: Final = 1.0
+"""Seconds without an answer after which the next node is asked the same, as with a real cluster."""
+
+T = TypeVar("T")
+
+
+class _Metadata(NamedTuple):
+    """What a node says about the topics that it was asked for."""
+
+    leaders: Mapping[TopicPartition, int | None]
+    refused: Collection[str]
+
+
+class _Sent(NamedTuple):
+    """A batch as it is on its way: whatever becomes of it in the producer, this is what arrives."""
+
+    partition: TopicPartition
+    records: Sequence[Outgoing]
+    size: int
+    numbers: Numbers
+
+
+class InMemoryBrokers:
+    """See :class:`~aioparallel.clients.producing.brokers.Brokers` for each call.
+
+    It knows of leaders what the last metadata said, asked for by :meth:`update` and :meth:`doubt` alone. What any node
+    can answer they are asked in turn, hung or not, for a client cannot know: whoever does not answer costs a second, or
+    a time-out if that is less.
+
+    ``timeout``: seconds until a request has no answer, and its connection breaks.
+    """
+
+    def __init__(self, broker: InMemoryBroker, on_metadata: Callable[[], None], timeout: float) -> None:
+        self.is_connected = False
+        self._broker = broker
+        self._on_metadata = on_metadata
+        self._timeout = timeout
+        self._turns = cycle(broker.nodes.numbers)
+        self._connections: dict[int, Connection] = {}
+        self._topics: frozenset[str] = frozenset()
+        self._metadata = _Metadata({}, ())
+        self._updating: asyncio.Task[None] | None = None
+
+    # -- asking
+
+    async def connect(self, timeout: float) -> None:
+        """Log in with any node. Raises BrokerUnreachable or NotAuthorized within ``timeout`` seconds."""
+        try:
+            await self._ask(Request.CONNECT, self._log_in, timeout)
+        except TimeoutError:
+            raise BrokerUnreachable(NAME, timeout, "it does not answer") from None
+        self.is_connected = True
+
+    def _log_in(self, now: float) -> None:
+        if self._broker.is_login_refused:
+            raise Refused(ErrorCode.SASL_AUTHENTICATION_FAILED)
+
+    async def identify(self) -> Identity:
+        """A producer id from any node that answers. Raises NotAuthorized, and ConnectionError for what passes."""
+        try:
+            return await self._ask_each(Request.IDENTIFY, self._new_identity)
+        except Refused as refused:
+            if refused.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                raise NotAuthorized("an idempotent producer (permission IDEMPOTENT_WRITE on the cluster)") from None
+            raise ConnectionError(f"asking for a producer id: {refused}") from refused
+
+    def _new_identity(self, now: float) -> Identity:
+        if self._broker.is_idempotence_refused:
+            raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return Identity(self._broker.producers.new_id(), 0)
+
+    async def _ask(self, request: Request, do: Callable[[float], T], timeout: float) -> T:
+        """Ask until a node answers. Raises TimeoutError, NotAuthorized, Refused."""
+        async with asyncio.timeout(timeout):
+            while True:
+                try:
+                    return await self._ask_each(request, do)
+                except ConnectionError:
+                    await asyncio.sleep(RETRY_BACKOFF)
+                except Refused as refused:
+                    if refused.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
+                        raise NotAuthorized(f"{NAME} (login refused)") from None
+                    raise
+
+    async def _ask_each(self, request: Request, do: Callable[[float], T]) -> T:
+        """Ask one node after the other, each once, until one answers. Raises ConnectionError when none did, Refused for
+        what waiting cannot mend."""
+        trouble = ""
+        for _ in self._broker.nodes.numbers:
+            try:
+                # Who asks the next one breaks nothing: outputs may be on their way on the same connection.
+                async with asyncio.timeout(_NEXT if self._timeout > _NEXT else None):
+                    return await self._call(next(self._turns), request, do)
+            except TimeoutError:
+                trouble = f"{NAME} does not answer"
+            except Refused as refused:
+                if refused.code not in RETRIABLE:
+                    raise
+                trouble = str(refused)
+        raise ConnectionError(f"{request.value}: {trouble}")
+
+    async def _call(self, node: int, request: Request, do: Callable[[float], T]) -> T:
+        connection = self._connections.get(node)
+        if connection is None or not connection.is_open:
+            connection = self._connections[node] = Connection(self._broker, node)
+        return await connection.call(request, do, self._timeout)
+
+    # -- producing
+
+    async def produce(self, node: int, batches: Sequence[RecordBatch]) -> list[Answer]:
+        """One request with these batches, as they are now. Raises nothing."""
+        sent = [_sent(batch) for batch in batches]
+        try:
+            return await self._call(node, Request.PRODUCE, lambda now: [self._write(node, batch) for batch in sent])
+        except Refused as refused:
+            return [_answer(refused.code)] * len(batches)
+        except TimeoutError:
+            return [unanswered(TimeoutError(f"{NAME} does not answer"))] * len(batches)
+
+    def _write(self, node: int, sent: _Sent) -> Answer:
+        try:
+            offset = self._broker.produce(sent.partition, sent.records, size=sent.size, numbers=sent.numbers, node=node)
+        except Refused as refused:
+            return _answer(refused.code)
+        return Answer(Verdict.WRITTEN, "", offset)
+
+    # -- metadata
+
+    def leader_of(self, queue: PartitionQueue) -> int | None:
+        """Who led the partition when the metadata came; None: nobody, or not known."""
+        return self._metadata.leaders.get(TopicPartition(queue.topic, queue.partition))
+
+    def address_of(self, node: int) -> str:
+        """All of them are in this process."""
+        return NAME
+
+    def partitions_of(self, topic: str) -> dict[int, bool]:
+        """The partitions that there were when the metadata came, and whether each had a leader."""
+        leaders = self._metadata.leaders
+        return {p.partition: leaders[p] is not None for p in sorted(leaders) if p.topic == topic}
+
+    def refused_topics(self) -> Collection[str]:
+        """Topics that were denied when the metadata came."""
+        return self._metadata.refused
+
+    def doubt(self) -> None:
+        """Ask for metadata, unless that is under way."""
+        if self._updating is None or self._updating.done():
+            self._updating = asyncio.get_running_loop().create_task(self._update_once())
+
+    async def _update_once(self) -> None:
+        with contextlib.suppress(OSError):  # whoever still doubts says so again
+            await self.update(self._topics)
+
+    async def update(self, topics: Collection[str]) -> None:
+        """Ask for the metadata of these topics, each node at most once. Raises ConnectionError when none answers."""
+        self._topics = frozenset(topics)
+        try:
+            self._metadata = await self._ask_each(Request.METADATA, self._describe)
+        except Refused as refused:
+            raise ConnectionError(str(refused)) from refused
+        self._on_metadata()
+
+    def _describe(self, now: float) -> _Metadata:
+        found = self._broker.partitions_of(self._topics)
+        refused = [topic for topic in sorted(self._topics) if self._broker.is_denied(topic)]
+        return _Metadata({p: self._broker.nodes.leader(p) for p in found}, refused)
+
+    async def partitions(self, topics: Collection[str], timeout: float) -> set[TopicPartition]:
+        """All partitions of these topics, asked for now. Raises TimeoutError."""
+        return set(await self._ask(Request.METADATA, lambda now: self._broker.partitions_of(topics), timeout))
+
+    # -- ending
+
+    def cut(self, node: int) -> None:
+        """Break the connection to this node; see :class:`Connection` for what becomes of what is on its way."""
+        if (connection := self._connections.get(node)) is not None:
+            connection.close()
+
+    async def close(self, timeout: float) -> None:
+        """Break all connections."""
+        self.is_connected = False
+        if self._updating is not None:
+            self._updating.cancel()
+            await asyncio.wait([self._updating], timeout=timeout)
+        for node in self._connections:
+            self.cut(node)
+
+
+def _sent(batch: RecordBatch) -> _Sent:
+    records = [_stamped(entry.output, entry.timestamp) for entry in batch.entries]
+    where = TopicPartition(batch.queue.topic, batch.queue.partition)
+    return _Sent(where, records, len(batch.data), Numbers(*batch.identity, batch.sequence))
+
+
+def _stamped(output: Outgoing, timestamp: int) -> Outgoing:
+    if output.timestamp is not None:
+        return output
+    return Outgoing(output.topic, output.value, output.key, output.headers, output.partition, timestamp)
+
+
+def _answer(code: ErrorCode) -> Answer:
+    if code is ErrorCode.NETWORK_EXCEPTION:
+        return unanswered(ConnectionError(f"the connection to {NAME} broke"))
+    return answer_of(code.value, -1, -1)
