@@ -24,12 +24,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m aioparallel.testing.local_kafka", description=__doc__)
     parser.add_argument("--prepare", action="store_true", help="fetch the jars into the cache, and end")
     parser.add_argument("--brokers", type=int, default=1, help="how many to run; default 1")
+    parser.add_argument("--port", type=int, help="where the first listens, the others behind it; default: free ones")
     options = parser.parse_args(arguments)
     try:
         if options.prepare:
             print(f"Apache Kafka {KAFKA_VERSION} is in {KAFKA.fetch(print)}")
             return
-        with LocalKafka(brokers=options.brokers, report=print) as kafka, contextlib.suppress(KeyboardInterrupt):
+        with (
+            LocalKafka(brokers=options.brokers, port=options.port, report=print) as kafka,
+            contextlib.suppress(KeyboardInterrupt),
+        ):
             print(f"Apache Kafka {KAFKA_VERSION} runs at {kafka.bootstrap_servers} (Ctrl-C ends it)", flush=True)
             threading.Event().wait()
     except (BrokerStartError, ConfigurationError, JavaNotFound, JarsMissing) as error:

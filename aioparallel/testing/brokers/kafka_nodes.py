@@ -30,12 +30,16 @@ class KafkaNodes:
     """The nodes of a cluster. One broker is its own controller; several have one beside them, in a process of its own.
 
     ``brokers``: the broker nodes by number, from 1.
-    ``properties``: Kafka's, for every node; roles, listeners and directories are added.
+    ``properties``: Kafka's, for every node; roles, listeners and directories are added. ``port``: of the first broker,
+    those of the others follow it; None: free ones.
     """
 
-    def __init__(self, count: int, program: KafkaProgram, heap: str, properties: Mapping[str, str]) -> None:
+    def __init__(
+        self, count: int, program: KafkaProgram, heap: str, properties: Mapping[str, str], port: int | None = None
+    ) -> None:
         self.brokers: dict[int, KafkaNode] = {}
         self._properties = properties
+        self._port = port
         self._controller: KafkaNode | None = None
         try:
             for number in range(1, count + 1):
@@ -63,7 +67,7 @@ class KafkaNodes:
                 self.wait_until_ready(self.brokers.values(), timeout)
             except BrokerStartError:
                 # A free port may be taken by somebody else before the JVM listens on it.
-                if attempt == _PORT_ATTEMPTS or not any(node.lost_its_port() for node in self):
+                if attempt == _PORT_ATTEMPTS or self._port or not any(node.lost_its_port() for node in self):
                     raise
                 logger.info("A port was taken, trying others", extra={"action": "restart_local_kafka"})
                 for node in self:
@@ -107,6 +111,8 @@ class KafkaNodes:
 
     def _write_properties(self) -> None:
         controller_port, *ports = free_ports(1 + len(self.brokers))
+        if self._port is not None:
+            ports = [self._port + index for index in range(len(self.brokers))]
         voter = self._controller or self.brokers[1]
         common = {**self._properties, "controller.quorum.voters": f"{voter.node_id}@{HOST}:{controller_port}"}
         at_controller = f"CONTROLLER://{HOST}:{controller_port}"

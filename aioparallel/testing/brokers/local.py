@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import ClassVar, Final
 
 from aioparallel.clients.aiokafka.admin import create_topic
@@ -20,6 +21,7 @@ from aioparallel.testing.brokers.broker import TOPIC_TIMEOUT, Broker
 from aioparallel.testing.brokers.cluster_view import PartitionView
 from aioparallel.testing.brokers.kafka_node import KafkaNode, KafkaProgram
 from aioparallel.testing.brokers.kafka_nodes import KafkaNodes
+from aioparallel.testing.brokers.readiness import is_free
 from aioparallel.testing.brokers.server_properties import broker_properties, checked, replicas
 from aioparallel.testing.processes.guarded import check_platform
 
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_INTERVAL: Final = 0.02
 _MOST_BROKERS: Final = 9
+_LAST_PORT: Final = 65_535
 
 
 def local_kafka_available() -> tuple[bool, str]:
@@ -55,6 +58,7 @@ class LocalKafka(Broker):
     ``server_properties``: properties over those of :mod:`~aioparallel.testing.brokers.server_properties`, as in
     ``{"offset.metadata.max.bytes": "512"}``; listeners, roles and directories are not to be set.
     ``heap``: each broker's largest heap, as in ``"512m"``; the process takes little more. Default 256m.
+    ``port``: where the first broker listens, on 127.0.0.1; the next ones take the ports behind it. Default: free ones.
     ``start_timeout``: seconds within which the brokers must answer. Default 60.
     ``report``: told in sentences what takes long: fetching the jars, the first time.
 
@@ -71,12 +75,16 @@ class LocalKafka(Broker):
         brokers: int = 1,
         server_properties: Mapping[str, str] | None = None,
         heap: str = "256m",
+        port: int | None = None,
         start_timeout: float = 60.0,
         report: Callable[[str], None] = logger.info,
     ) -> None:
         if not _is_count(brokers):
             raise ConfigurationError("brokers", brokers, f"must be a whole number from 1 to {_MOST_BROKERS}")
+        if port is not None and not (type(port) is int and 1 <= port <= _LAST_PORT - brokers):
+            raise ConfigurationError("port", port, f"must be a whole number from 1 to {_LAST_PORT - brokers}")
         self._count = brokers
+        self._port = port
         self._properties = {**broker_properties(brokers), **checked(server_properties)}
         self._heap = heap
         self._start_timeout = start_timeout
@@ -123,13 +131,19 @@ class LocalKafka(Broker):
             program = KafkaProgram(find_java(), KAFKA.fetch(self._report), compile_once=self._count > 1)
         except (JavaNotFound, JarsMissing) as error:
             raise BrokerStartError(str(error)) from error
-        self._nodes = KafkaNodes(self._count, program, self._heap, self._properties)
+        self._check_ports()
+        self._nodes = KafkaNodes(self._count, program, self._heap, self._properties, self._port)
         atexit.register(self.stop)
         try:
             self._nodes.start(self._start_timeout)
         except BaseException:
             self.stop()
             raise
+
+    def _check_ports(self) -> None:
+        for port in range(self._port, self._port + self._count) if self._port is not None else ():
+            if not is_free(port):
+                raise BrokerStartError(f"port {port} on 127.0.0.1 is taken; leave port out, or take another")
 
     def stop(self) -> None:
         """End all processes at once and remove their data."""
@@ -159,6 +173,19 @@ class LocalKafka(Broker):
     def resume(self, number: int | None = None) -> None:
         """Let a paused broker go on."""
         self._broker(number).resume()
+
+    @contextlib.asynccontextmanager
+    async def down(self, number: int | None = None, *, hang: bool = False) -> AsyncIterator[None]:
+        """A broker is down as long as the block lasts: killed, or with ``hang`` stopped in the middle of whatever it
+        does, with its connections open. It is back, with its data, when the block has been left, in whatever way."""
+        if hang:
+            await asyncio.to_thread(self.pause, number)
+        else:
+            await asyncio.to_thread(self.kill, number)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(self.resume if hang else self.restart, number)
 
     def log_tail(self, lines: int = 20) -> str:
         """The last lines that the brokers wrote (warnings and errors), for messages about them."""

@@ -7,7 +7,7 @@ import socket
 import struct
 from typing import Final
 
-__all__ = ["answers", "free_port", "free_ports"]
+__all__ = ["answers", "free_port", "free_ports", "is_free"]
 
 _API_VERSIONS: Final = 18
 _CORRELATION_ID: Final = 7
@@ -47,14 +47,20 @@ def free_ports(count: int) -> list[int]:
     """As many different ones."""
     found: list[int] = []
     for port in random.sample(_PORTS, len(_PORTS)):
-        with socket.socket() as probe:
-            # As the broker will: a port whose old connections are in TIME_WAIT serves.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
+        if is_free(port):
+            found.append(port)
         if len(found) == count:
             return found
     raise OSError(f"no {count} free ports in {_PORTS.start} to {_PORTS.stop - 1} on 127.0.0.1")
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens there on 127.0.0.1 now."""
+    with socket.socket() as probe:
+        # As the broker will: a port whose old connections are in TIME_WAIT serves.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -1,12 +1,12 @@
-"""A process that cannot outlive us, and its directory. Our side of :mod:`aioparallel.testing.processes.guard`."""
+"""Commands one after the other that cannot outlive us, and their directory: for brokers, with plain calls."""
 
 from __future__ import annotations
 
 import json
 import os
-import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,9 +18,8 @@ from typing import Final
 
 from aioparallel.errors import BrokerStartError
 
-__all__ = ["GuardedProcess", "check_platform"]
+__all__ = ["GuardedProcess", "check_platform", "guard_command"]
 
-_GUARD_SCRIPT: Final = Path(__file__).with_name("guard.py")
 _ANSWER_TIMEOUT: Final = 20.0
 """Seconds within which the guard answers one line; it only ever starts or signals a process."""
 _POLL_INTERVAL: Final = 0.02
@@ -46,14 +45,16 @@ class GuardedProcess:
         self.pid: int | None = None
         self._owner = os.getpid()
         self._lock = threading.Lock()
-        # -I and -S: nothing of the user's environment may break the guard, and it starts in a third of the time.
-        self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_GUARD_SCRIPT), str(self.directory), str(self._owner)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
-        )
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(_ANSWER_TIMEOUT)
+        with theirs:
+            self._guard = subprocess.Popen(
+                guard_command(theirs, self.directory),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
 
     def run(self, command: Sequence[str], log: Path) -> None:
         """Start a command with the directory as its working directory; its output is appended to ``log``."""
@@ -84,25 +85,27 @@ class GuardedProcess:
         if os.getpid() != self._owner:
             return  # a forked child runs our exit handlers: the broker is not its own
         with self._lock:
-            assert self._guard.stdin is not None
-            assert self._guard.stdout is not None
-            self._guard.stdin.close()
+            self._control.close()
             try:
                 self._guard.wait(_ANSWER_TIMEOUT)
             except subprocess.TimeoutExpired:
                 self._guard.kill()
                 self._guard.wait()
-            self._guard.stdout.close()
         shutil.rmtree(self.directory, ignore_errors=True)  # the guard's work, unless somebody killed the guard
 
     def _ask(self, request: dict[str, object]) -> dict[str, object]:
         with self._lock:
-            if self._guard.stdin is None or self._guard.stdin.closed:
+            if self._control.fileno() < 0:
                 raise BrokerStartError("this broker process was closed; make a new one")
             try:
-                self._guard.stdin.write(json.dumps(request).encode() + b"\n")
+                self._control.sendall(json.dumps(request).encode() + b"\n")
                 answer: dict[str, object] = json.loads(self._read_line())
-            except (BrokenPipeError, json.JSONDecodeError) as error:
+            except TimeoutError as error:
+                raise BrokerStartError(
+                    f"the guard of the broker process (pid {self._guard.pid}) did not answer within "
+                    f"{_ANSWER_TIMEOUT:g} s; is the machine overloaded?"
+                ) from error
+            except (OSError, json.JSONDecodeError) as error:
                 raise BrokerStartError(
                     f"the guard of the broker process (pid {self._guard.pid}) is gone ({error!r}); start a new broker"
                 ) from error
@@ -111,17 +114,15 @@ class GuardedProcess:
         return answer
 
     def _read_line(self) -> bytes:
-        assert self._guard.stdout is not None
         line = b""
-        while not line.endswith(b"\n"):
-            readable, _, _ = select.select([self._guard.stdout], [], [], _ANSWER_TIMEOUT)
-            if not readable:
-                raise BrokerStartError(
-                    f"the guard of the broker process (pid {self._guard.pid}) did not answer within "
-                    f"{_ANSWER_TIMEOUT:g} s; is the machine overloaded?"
-                )
-            data = self._guard.stdout.read(65536)
-            if not data:
-                break
+        while not line.endswith(b"\n") and (data := self._control.recv(65536)):
             line += data
         return line
+
+
+def guard_command(control: socket.socket, directory: Path | None = None) -> list[str]:
+    """Starts a guard that is told what to do through ``control``, and removes ``directory`` at its end. The process
+    must get the socket under its number here (``pass_fds``), and a session of its own."""
+    # -I and -S: nothing of the user's environment may break the guard, and it starts in a third of the time.
+    script, owner = Path(__file__).with_name("guard.py"), os.getpid()
+    return [sys.executable, "-I", "-S", str(script), str(control.fileno()), str(owner), str(directory or "")]

@@ -11,7 +11,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from aioparallel.errors import BrokerStartError, ClientError, ConfigurationError
 from aioparallel.testing.brokers.local import LocalKafka
-from aioparallel.testing.brokers.readiness import answers
+from aioparallel.testing.brokers.readiness import answers, free_port
 
 real = pytest.mark.real
 
@@ -148,3 +148,39 @@ def test_before_the_start_it_says_so() -> None:
     for call in (lambda: broker.bootstrap_servers, broker.kill, broker.restart, broker.pause, broker.log_tail):
         with pytest.raises(BrokerStartError, match="not running"):
             call()
+
+
+@real
+@pytest.mark.parametrize("hang", [False, True])
+async def test_a_broker_is_down_for_the_length_of_a_block(local_kafka: LocalKafka, hang: bool) -> None:
+    """It does not answer inside the block, and does again after it, also where the block raises; its data are there."""
+    topic = f"down-{hang}"
+    await local_kafka.create_topic(topic)
+    await produce(local_kafka, topic, b"before")
+
+    async def fail_while_it_is_down() -> None:
+        async with local_kafka.down(hang=hang):
+            assert not await asyncio.to_thread(reachable, local_kafka)
+            raise KeyError("on purpose")
+
+    with pytest.raises(KeyError, match="on purpose"):
+        await fail_while_it_is_down()
+    assert await asyncio.to_thread(reachable, local_kafka)
+    assert await read(local_kafka, topic, 1) == [b"before"]
+
+
+@real
+def test_a_broker_listens_where_it_is_told() -> None:
+    """``port`` says where; a second broker there is refused before anything is started."""
+    port = free_port()
+    with LocalKafka(port=port) as kafka:
+        assert kafka.bootstrap_servers == f"127.0.0.1:{port}"
+        with pytest.raises(BrokerStartError, match=f"port {port} on 127.0.0.1 is taken"):
+            LocalKafka(port=port).start()
+
+
+@pytest.mark.parametrize("port", [0, 65_535, "9092", True])
+def test_a_port_that_cannot_be_is_refused(port: int) -> None:
+    """It is named when the broker is constructed."""
+    with pytest.raises(ConfigurationError, match="port"):
+        LocalKafka(port=port)

@@ -1,0 +1,203 @@
+"""What handlers did, in a file that outlives the process that writes it.
+
+Each process writes a file of its own, through shared memory: what was written stays when the process is killed with
+SIGKILL, and can be read meanwhile. A handler that notes its beginning and its end costs a third of a microsecond more;
+one that must not pay even that stores words itself, see :attr:`EventLog.words`.
+
+The file is a row of 64-bit words, little-endian. The first is the number of words of an event: 1, or 2 with times. The
+first word of an event is ``kind << 62 | partition << 44 | offset``, the second the time (CLOCK_MONOTONIC, nanoseconds:
+one clock for all processes of a machine); it is written before the first. A first word of 0 is the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import mmap
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from aioparallel.records import Record
+from aioparallel.testing.checkers import DeliveryChecker, OrderChecker
+
+__all__ = ["Event", "EventKind", "EventLog", "EventTail", "read_events", "replay"]
+
+_WORD: Final = 8
+_KIND_SHIFT: Final = 62
+_PARTITION_SHIFT: Final = 44
+_PARTITION_MASK: Final = (1 << _KIND_SHIFT - _PARTITION_SHIFT) - 1
+_OFFSET_MASK: Final = (1 << _PARTITION_SHIFT) - 1
+_GROWTH: Final = 1 << 20
+"""Words by which a file grows that is full. What is not written takes no room on the disk."""
+
+
+class EventKind(enum.IntEnum):
+    """What happened to a record."""
+
+    BEGAN = 1
+    """Its handler was called."""
+    ENDED = 2
+    """Its handler returned."""
+    FAILED = 3
+    """Its handler raised, or was cancelled."""
+
+
+class Event(NamedTuple):
+    """One thing that happened."""
+
+    kind: EventKind
+    partition: int
+    offset: int
+    at: int = 0
+    """CLOCK_MONOTONIC in nanoseconds; 0 where the log has no times."""
+
+
+class EventLog:
+    """Writes the events of one process to a new file, from one thread. A context manager that closes it.
+
+    ``times``: whether each event has its time. ``room``: events that fit before the file grows, which takes 50
+    microseconds. Raises FileExistsError: a log that is there already is another process's.
+    """
+
+    def __init__(self, path: Path, *, times: bool = False, room: int = _GROWTH) -> None:
+        if sys.byteorder != "little":
+            raise NotImplementedError("event logs are written on little-endian machines only")
+        self._file = path.open("x+b")
+        self._times = times
+        self._grow((1 + times) * (room + 1))
+        self.at = 1
+        """Where the next event goes, in :attr:`words`."""
+
+    def _grow(self, words: int) -> None:
+        self._file.truncate(words * _WORD)
+        self._memory = mmap.mmap(self._file.fileno(), words * _WORD)
+        self.words = memoryview(self._memory).cast("Q")
+        """The file. Who stores words into it directly (``words[at] = word_of(...)``) keeps count itself, within the
+        room that was asked for."""
+        self.words[0] = 1 + self._times
+
+    @staticmethod
+    def word_of(kind: EventKind, partition: int, offset: int) -> int:
+        """The first word of an event."""
+        return kind << _KIND_SHIFT | partition << _PARTITION_SHIFT | offset
+
+    def began(self, partition: int, offset: int) -> None:
+        """The handler of this record was called."""
+        self._write(1 << _KIND_SHIFT | partition << _PARTITION_SHIFT | offset)
+
+    def ended(self, partition: int, offset: int) -> None:
+        """It returned."""
+        self._write(2 << _KIND_SHIFT | partition << _PARTITION_SHIFT | offset)
+
+    def failed(self, partition: int, offset: int) -> None:
+        """It raised, or was cancelled."""
+        self._write(3 << _KIND_SHIFT | partition << _PARTITION_SHIFT | offset)
+
+    @contextlib.contextmanager
+    def handling(self, record: Record) -> Iterator[None]:
+        """``began``, and ``ended`` or ``failed``, around a handler's body."""
+        self.began(record.partition, record.offset)
+        try:
+            yield
+        except BaseException:
+            self.failed(record.partition, record.offset)
+            raise
+        self.ended(record.partition, record.offset)
+
+    def _write(self, word: int) -> None:
+        at = self.at
+        if at + self._times >= len(self.words):
+            self._release()
+            self._grow(at + _GROWTH)
+        if self._times:
+            self.words[at + 1] = time.monotonic_ns()
+        self.words[at] = word
+        self.at = at + 1 + self._times
+
+    def close(self) -> None:
+        """Write nothing more. What was written is in the file already."""
+        if not self._file.closed:
+            self._release()
+            self._file.close()
+
+    def _release(self) -> None:
+        self.words.release()
+        self._memory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class EventTail:
+    """Reads an event log while another process writes it, or afterwards."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = 0  # words read
+
+    def new(self) -> list[Event]:
+        """The events since the last call, oldest first; none while there is no file."""
+        return [_event(words) for words in self.new_words()]
+
+    def new_words(self) -> Iterator[tuple[int, ...]]:
+        """The same as the words of each event, for millions of them."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            width = int.from_bytes(file.read(_WORD), "little")
+            if not width:
+                return  # made this moment
+            self._at = self._at or 1
+            while True:
+                file.seek(self._at * _WORD)
+                data = file.read(_WORD * width * 65_536)
+                words = memoryview(data[: len(data) // (_WORD * width) * _WORD * width]).cast("Q")
+                for at in range(0, len(words), width):
+                    if not words[at]:
+                        return
+                    self._at += width
+                    yield tuple(words[at : at + width])
+                if not len(words):
+                    return
+
+
+def _event(words: tuple[int, ...]) -> Event:
+    word = words[0]
+    return Event(
+        EventKind(word >> _KIND_SHIFT),
+        word >> _PARTITION_SHIFT & _PARTITION_MASK,
+        word & _OFFSET_MASK,
+        words[1] if len(words) > 1 else 0,
+    )
+
+
+def read_events(path: Path) -> list[Event]:
+    """All events of a log, oldest first."""
+    return EventTail(path).new()
+
+
+def replay(
+    events: Iterable[Event],
+    key_of: Callable[[int, int], bytes | None],
+    order: OrderChecker | None = None,
+    delivery: DeliveryChecker[tuple[int, int]] | None = None,
+) -> None:
+    """Tell the checkers what a log says. ``key_of(partition, offset)``: the key of that record. Handled, for
+    ``delivery``, are records whose handler ended, by partition and offset."""
+    for kind, partition, offset, _ in events:
+        if order is not None:
+            if kind is EventKind.BEGAN:
+                order.started(key_of(partition, offset), partition, offset)
+            else:
+                order.ended(key_of(partition, offset), partition, offset)
+        if delivery is not None and kind is EventKind.ENDED:
+            delivery.handled((partition, offset))
