@@ -1,4 +1,11 @@
-"""The ``aioparallel`` command. Needs the extra ``cli``; the demo and the benchmark have extras of their own."""
+"""The ``aioparallel`` command. Needs the extra ``cli``; the demo and the benchmark have extras of their own.
+
+::
+
+    app.py      the commands, and how they end
+    console.py  around each command: printing, asking, what is missing
+    dlq/        dead letters
+"""
 
 from __future__ import annotations
 
@@ -10,7 +17,7 @@ __all__ = ["main"]
 
 def main() -> None:
     """The entry point of the command; imports nothing that an installation without extras lacks."""
-    missing = [name for name in ("typer", "rich") if find_spec(name) is None]
+    missing = [name for name in ("cyclopts", "rich") if find_spec(name) is None]
     if missing:
         sys.exit(
             f"aioparallel: the command line needs {' and '.join(missing)}, not installed here.\n"
@@ -18,6 +25,6 @@ def main() -> None:
             "    pip install 'aioparallel[demo]'    the command line and all that `aioparallel demo` needs\n"
             "    pip install 'aioparallel[bench]'   the command line and all that `aioparallel bench` needs"
         )
-    from aioparallel.cli.app import app  # noqa: PLC0415
+    from aioparallel.cli.app import main as run  # noqa: PLC0415
 
-    app()
+    run()

@@ -13,14 +13,11 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupCoordinatorNotAvailableError
-from typer.testing import CliRunner
 
-from aioparallel.cli.app import app
 from aioparallel.delivery.letters import Letter, write_letter
 from aioparallel.records import Failure, Headers, Origin
 from aioparallel.testing import LocalKafka
-
-RUNNER = CliRunner()
+from tests.support.command_line import invoke
 
 
 @dataclass(frozen=True)
@@ -95,10 +92,8 @@ class Letters:
 
     def run(self, command: str, *options: str, code: int = 0, group: str | None = None) -> tuple[str, str]:
         """Run the command; its standard output and standard error."""
-        arguments = ["dlq", command, self.topic, "--group", group or self.group, *options]
-        result = RUNNER.invoke(
-            app, arguments, env={"AIOPARALLEL_BOOTSTRAP_SERVERS": self.broker.bootstrap_servers}, catch_exceptions=False
-        )
+        where = {"AIOPARALLEL_BOOTSTRAP_SERVERS": self.broker.bootstrap_servers}
+        result = invoke("dlq", command, self.topic, "--group", group or self.group, *options, environment=where)
         assert result.exit_code == code, result.output
         assert "Traceback (most" not in result.output
         return result.stdout, result.stderr

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from aioparallel.cli.dlq.opening import Access, open_topic
+from aioparallel.cli.dlq.opening import open_topic
+from aioparallel.cli.dlq.options import Access
 from aioparallel.testing import LocalKafka
 
 from .dead_letters import Letters, Sent
@@ -71,7 +72,7 @@ def test_while_one_is_at_work_others_are_refused(local_kafka: LocalKafka, comman
     letters.write(Sent(), Sent(), Sent(partition=1))
 
     async def at_work() -> str:
-        access = Access(local_kafka.bootstrap_servers, letters.group, {})
+        access = Access(bootstrap_servers=local_kafka.bootstrap_servers, group=letters.group)
         async with open_topic(letters.topic, (), access) as topic:
             await topic.hold.take()
             began = await topic.hold.generation(1.0)
@@ -103,7 +104,7 @@ def test_a_killed_replay_blocks_the_next_one_for_seconds_only(local_kafka: Local
         killed.wait()
 
     async def take() -> float:
-        access = Access(local_kafka.bootstrap_servers, letters.group, {})
+        access = Access(bootstrap_servers=local_kafka.bootstrap_servers, group=letters.group)
         async with open_topic(letters.topic, (), access) as topic:
             began = time.monotonic()
             await topic.hold.take()

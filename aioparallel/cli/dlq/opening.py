@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import ssl
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,12 +13,13 @@ from aiokafka import AIOKafkaConsumer
 
 from aioparallel.cli.dlq.holding import HEARTBEAT_INTERVAL, REBALANCE_TIMEOUT, SESSION_TIMEOUT, Claim, Hold, one_holder
 from aioparallel.cli.dlq.marks import Marks
+from aioparallel.cli.dlq.options import Access
 from aioparallel.clients.aiokafka import AiokafkaClient
 from aioparallel.errors import ConfigurationError, TopicNotFound
-from aioparallel.group.client import Client, Span
+from aioparallel.group.client import Client, Fetched, Span
 from aioparallel.records import TopicPartition
 
-__all__ = ["Access", "OpenTopic", "open_topic", "parse_client_options"]
+__all__ = ["CONNECT_TIMEOUT", "REQUEST_TIMEOUT", "STOP_TIMEOUT", "OpenTopic", "open_topic", "parse_client_options"]
 
 CONNECT_TIMEOUT: Final = 10.0
 REQUEST_TIMEOUT: Final = 30.0
@@ -28,40 +29,22 @@ MARKS_RETENTION: Final = 10 * 365 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """How the cluster is reached, and the group that remembers what is settled.
-
-    ``options``: options of ``aiokafka.AIOKafkaConsumer`` by their names there.
-    """
-
-    bootstrap_servers: str
-    group: str
-    options: Mapping[str, object]
-
-
 class OpenTopic:
     """What is known of the topic when a command begins. ``marks`` are those of the group at that moment, ``hold`` is
     to be taken before they are changed.
 
     ``beginnings`` and ``ends`` are by partition: the first offset that is still there, and the offset behind the last
     one that is decided (no open transaction). What is written after that is left to the next command.
+    ``options``: of aiokafka's consumer, as they were given.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        access: Access,
-        marks: Marks,
-        hold: Hold,
-        beginnings: Mapping[int, int],
-        ends: Mapping[int, int],
-    ) -> None:
-        self.topic = topic
-        self.access = access
-        self.marks = marks
-        self.hold = hold
-        self.beginnings = beginnings
-        self.ends = ends
+    name: str
+    client: Client
+    options: Mapping[str, object]
+    marks: Marks
+    hold: Hold
+    beginnings: Mapping[int, int]
+    ends: Mapping[int, int]
 
     def spans(self, *, settled_too: bool, within: Span | None = None) -> dict[int, Span]:
         """What to read of each partition: everything, or from the first letter on that may be open.
@@ -77,18 +60,22 @@ class OpenTopic:
             spans[number] = Span(narrowed.start, max(narrowed))
         return spans
 
+    def read(self, spans: Mapping[int, Span]) -> aclosing[AsyncGenerator[Fetched, None]]:
+        """The records of these spans; ``async with`` closes the connection."""
+        return aclosing(self.client.read({TopicPartition(self.name, number): span for number, span in spans.items()}))
+
 
 @asynccontextmanager
 async def open_topic(topic: str, partitions: Collection[int], access: Access) -> AsyncIterator[OpenTopic]:
     """Connect; ``partitions`` narrows it to these numbers, none means all.
 
-    Raises BrokerUnreachable, NotAuthorized, TopicNotFound, ConfigurationError for a partition that does not exist,
-    and TimeoutError.
+    Raises BrokerUnreachable, NotAuthorized, TopicNotFound, ConfigurationError for a wrong client option or a partition
+    that does not exist, and TimeoutError.
     """
-    claim = Claim()
+    options, claim = parse_client_options(access.client_options), Claim()
     ours = {"isolation_level": "read_committed", "partition_assignment_strategy": [one_holder(claim)]}
     # A static member would take the place of another one of its name, instead of waiting for it.
-    given = {name: value for name, value in access.options.items() if name != "group_instance_id"}
+    given = {name: value for name, value in options.items() if name != "group_instance_id"}
     client: Client = AiokafkaClient(
         access.bootstrap_servers,
         access.group,
@@ -104,28 +91,20 @@ async def open_topic(topic: str, partitions: Collection[int], access: Access) ->
         found = await client.partitions([topic], REQUEST_TIMEOUT)
         if not found:
             raise TopicNotFound([topic], access.bootstrap_servers)
-        wanted = _wanted(found, topic, partitions)
+        wanted = sorted({TopicPartition(topic, number) for number in partitions} or found)
+        if missing := set(wanted) - found:
+            raise ConfigurationError(
+                "partition", min(missing).partition, f"{topic} has the partitions 0 to {len(found) - 1}"
+            )
         beginnings = await client.beginning_offsets(wanted, REQUEST_TIMEOUT)
         ends = await client.end_offsets(wanted, REQUEST_TIMEOUT)
         committed = await client.committed(wanted, REQUEST_TIMEOUT)
         marks = Marks(client, access.group, committed, beginnings, hold)
-        yield OpenTopic(topic, access, marks, hold, _by_number(beginnings), _by_number(ends))
+        by_number = ({tp.partition: offsets[tp] for tp in wanted} for offsets in (beginnings, ends))
+        yield OpenTopic(topic, client, options, marks, hold, *by_number)
     finally:
         await hold.release()
         await client.stop(STOP_TIMEOUT)
-
-
-def _wanted(found: set[TopicPartition], topic: str, numbers: Collection[int]) -> list[TopicPartition]:
-    wanted = {TopicPartition(topic, number) for number in numbers} or found
-    if missing := wanted - found:
-        raise ConfigurationError(
-            "--partition", min(missing).partition, f"{topic} has the partitions 0 to {len(found) - 1}"
-        )
-    return sorted(wanted)
-
-
-def _by_number(offsets: Mapping[TopicPartition, int]) -> dict[int, int]:
-    return {tp.partition: offset for tp, offset in sorted(offsets.items())}
 
 
 def parse_client_options(texts: Sequence[str]) -> dict[str, object]:
@@ -139,22 +118,22 @@ def parse_client_options(texts: Sequence[str]) -> dict[str, object]:
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name:
-            raise ConfigurationError("--client-option", text, "name=value, as in security_protocol=SASL_SSL")
-        default = known[name].default if name in known else None
-        options[name] = _typed(name, value, default)
+            raise ConfigurationError("client_options", text, "name=value, as in security_protocol=SASL_SSL")
+        options[name] = _typed(name, value, known[name].default if name in known else None)
     if str(options.get("security_protocol", "")).endswith("SSL"):
         options["ssl_context"] = ssl.create_default_context()
     return options
 
 
 def _typed(name: str, value: str, default: object) -> object:
+    option = f"client_options[{name!r}]"
     if isinstance(default, bool):
         if value.lower() not in {"true", "false"}:
-            raise ConfigurationError(f"--client-option {name}", value, "true or false")
+            raise ConfigurationError(option, value, "true or false")
         return value.lower() == "true"
     if isinstance(default, int):
         try:
             return int(value)
         except ValueError:
-            raise ConfigurationError(f"--client-option {name}", value, "a whole number") from None
+            raise ConfigurationError(option, value, "a whole number") from None
     return value

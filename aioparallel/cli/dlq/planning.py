@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aioparallel.cli.dlq.marks import Marks, too_large
-from aioparallel.cli.dlq.reading import Read
 from aioparallel.cli.dlq.selecting import DeadLetter, Kept, Selection
 from aioparallel.delivery.letters import read_letter
+from aioparallel.group.client import Fetched
 from aioparallel.records import Origin
 
 __all__ = ["Chosen", "Plan", "make_plan"]
@@ -29,13 +29,12 @@ class Chosen(NamedTuple):
 class Plan:
     """``letters`` are those to be settled, in the order of the log, one partition after the other.
 
-    ``already_settled`` met the selection too; ``strangers`` are records that are no letters of ours. ``refused``:
-    by partition, why its letters are not touched, and how many those are.
+    ``already_settled`` met the selection too. ``refused``: by partition, why its letters are not touched, and how many
+    those are.
     """
 
     letters: list[Chosen]
     already_settled: int = 0
-    strangers: int = 0
     refused: dict[int, tuple[str, int]] = field(default_factory=dict)
 
     def by_partition(self) -> dict[int, set[int]]:
@@ -57,19 +56,18 @@ class Plan:
         self.letters = [chosen for chosen in self.letters if chosen.partition not in self.refused]
 
 
-async def make_plan(reads: AsyncIterator[Read], marks: Marks, selection: Selection) -> Plan:
+async def make_plan(reads: AsyncIterator[Fetched], marks: Marks, selection: Selection) -> Plan:
     """Read all there is, tell the marks of it, and choose.
 
     ``marks`` then know every letter of the partitions read (about 100 bytes for each open one).
     """
-    kept: Kept[Chosen] = Kept(selection.oldest, selection.newest)
+    kept: Kept[Chosen] = Kept(selection)
     plan = Plan([])
-    async for read in reads:
+    async for (_, number), records, next_offset in reads:
         letters: list[int] = []
-        one = marks[read.partition]
-        for record in read.records:
+        one = marks[number]
+        for record in records:
             if (letter := read_letter(record)) is None:
-                plan.strangers += 1
                 continue
             letters.append(record.offset)
             dead = DeadLetter(record, letter, one.is_settled(record.offset))
@@ -79,6 +77,6 @@ async def make_plan(reads: AsyncIterator[Read], marks: Marks, selection: Selecti
                 plan.already_settled += 1
             else:
                 kept.take(dead.age, Chosen(record.partition, record.offset, letter.origin, letter.last.type))
-        one.register(letters, read.next_offset)
+        one.register(letters, next_offset)
     plan.letters = sorted(kept.items())
     return plan

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from aioparallel.cli.console import counted
 from aioparallel.cli.dlq.marks import Marks, MarksRefused, too_large
-from aioparallel.cli.dlq.reading import Read
-from aioparallel.cli.dlq.wording import counted
 from aioparallel.coordinates import coordinates_of
 from aioparallel.delivery.letters import REPLAYED, REPLAYED_FOR, original_headers, read_letter
 from aioparallel.delivery.producer import Producer
 from aioparallel.errors import ClientError, ProduceFailed
+from aioparallel.group.client import Fetched
 from aioparallel.records import Headers, Outgoing, Produced, Record, TopicPartition
 
 __all__ = ["Destination", "Replay", "Replayed"]
@@ -73,9 +73,8 @@ class Replay:
     """Sends chosen letters. ``marks``: None marks nothing. ``progress`` may be set; it hears how many more are done,
     well or not. ``patience``: seconds for the acknowledgements of one portion, longer than the producer's own timeout.
 
-    A letter is settled when its output is acknowledged, and the marks are committed after each
-    :class:`~aioparallel.cli.dlq.reading.Read`. A process killed in between leaves at most those of one Read that were
-    replayed and are not marked.
+    A letter is settled when its output is acknowledged, and the marks are committed after each ``Fetched``. A process
+    killed in between leaves at most the letters of one that were replayed and are not marked.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class Replay:
         self.progress: Callable[[int], None] = lambda _more: None
         self.result = Replayed()
 
-    async def run(self, reads: AsyncIterator[Read], chosen: Mapping[int, set[int]]) -> None:
+    async def run(self, reads: AsyncIterator[Fetched], chosen: Mapping[int, set[int]]) -> None:
         """Send the letters at these offsets, by partition, in the order in which they are read.
 
         Raises MarksRefused and ClientError. When it is cancelled, or fails, it gives what is on its way a few seconds
@@ -101,11 +100,11 @@ class Replay:
         """
         found: Counter[int] = Counter()
         try:
-            async for read in reads:
-                records = [record for record in read.records if record.offset in chosen.get(read.partition, ())]
-                if records:
-                    found[read.partition] += len(records)
-                    await self._send_and_mark(read.partition, records)
+            async for (_, number), records, _ in reads:
+                wanted = [record for record in records if record.offset in chosen.get(number, ())]
+                if wanted:
+                    found[number] += len(wanted)
+                    await self._send_and_mark(number, wanted)
         except BaseException:
             await self._end_early()
             raise

@@ -1,40 +1,216 @@
-"""Creating topics on a real broker, and waiting until they can be used."""
+"""Looking after topics and groups: what is there, creating and deleting, what a group has committed.
+
+aiokafka's admin client asks a broker once, waits 40 s for one that hangs, gives most error codes back unread, and
+takes the offsets of a group whose coordinator is still loading for none. Here each call asks again while the trouble
+may pass, until its time is up.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Mapping
-from typing import Final, Protocol, cast
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from types import TracebackType
+from typing import Final, Self, TypeVar, cast
 
 import aiokafka.errors as kafka
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.protocol.commit import OffsetFetchRequest
 
-from aioparallel.clients.aiokafka.internals import Connections
+from aioparallel.clients.aiokafka.admin_internals import AdminClient
+from aioparallel.clients.aiokafka.connecting import find_broker
+from aioparallel.clients.aiokafka.errors import deadline, is_passing
+from aioparallel.clients.aiokafka.internals import OffsetFetchAnswer
+from aioparallel.clients.aiokafka.settings import check_servers, connection_options, option_names
+from aioparallel.clients.aiokafka.silence import Silence
 from aioparallel.clients.codes import ErrorCode
-from aioparallel.errors import ClientError
+from aioparallel.errors import BrokerUnreachable, ClientError, ConsumerStateError, TopicNotFound
+from aioparallel.group.client import Committed
+from aioparallel.records import TopicPartition
 
-__all__ = ["create_topic"]
+__all__ = ["Admin", "create_topic"]
 
-_POLL_INTERVAL: Final = 0.02
+T = TypeVar("T")
+
+_AGAIN: Final = 0.02
+"""Seconds until the same is asked again."""
 _ONE_BROKER: Final = 5.0
 """Seconds for the answer of one broker."""
 
 
-class _Admin(Protocol):
-    """The part of aiokafka's admin client used here; aiokafka has no type information."""
+class Admin:
+    """Looks after one cluster; an async context manager, connected between entering and leaving.
 
-    _client: Connections
+    ``options``: those of aiokafka's clients, by their names there; what does not concern connecting is left out.
+    ``timeout``: seconds for each call, and for connecting.
+    Every call raises NotAuthorized, ClientError and TimeoutError, connecting BrokerUnreachable as well.
+    """
 
-    async def start(self) -> None: ...
-    async def close(self) -> None: ...
-    async def create_topics(self, new_topics: list[object]) -> _Created: ...
-    async def describe_topics(self, topics: list[str]) -> list[Mapping[str, object]]: ...
+    def __init__(
+        self, bootstrap_servers: str, options: Mapping[str, object] | None = None, *, timeout: float = 30.0
+    ) -> None:
+        check_servers(bootstrap_servers)
+        known = option_names(AIOKafkaAdminClient) - {"bootstrap_servers"}
+        self._options = {"client_id": "aioparallel"} | {k: v for k, v in (options or {}).items() if k in known}
+        self._bootstrap_servers = bootstrap_servers
+        self._timeout = timeout
+        self._connected: AdminClient | None = None
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + self._timeout
+        try:
+            server = await find_broker(
+                self._bootstrap_servers, connection_options(self._options), self._timeout, _AGAIN
+            )
+            admin = cast("AdminClient", AIOKafkaAdminClient(bootstrap_servers=server, **self._options))
+            self._connected = admin
+            Silence(admin._client, _ONE_BROKER)
+            async with deadline(max(0.0, ends - loop.time()), f"connecting to {server}"):
+                await admin.start()
+        except TimeoutError as error:
+            await self._close()
+            raise BrokerUnreachable(self._bootstrap_servers, self._timeout, str(error)) from error
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        admin, self._connected = self._connected, None
+        if admin is not None:
+            await admin.close()
+
+    # -- topics
+
+    async def topics(self) -> dict[str, int]:
+        """The topics that this user may see, each with its number of partitions."""
+        cluster = await self._answer("asking for the topics", self._admin._client.fetch_all_metadata)
+        names = cluster.topics(exclude_internal_topics=True)
+        return {name: len(cluster.partitions_for_topic(name) or ()) for name in names}
+
+    async def create_topic(
+        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None, replication: int = 1
+    ) -> None:
+        """Create a topic with ``replication`` replicas of each partition, and wait until each has a leader."""
+        topic, attempts = NewTopic(name, partitions, replication, topic_configs=dict(configs or {})), 0
+
+        async def create() -> None:
+            nonlocal attempts
+            attempts += 1
+            _, code, message = (await self._admin.create_topics([topic])).topic_errors[0][:3]
+            if code == ErrorCode.TOPIC_ALREADY_EXISTS and attempts > 1:
+                return  # made by an attempt that got no answer
+            if is_passing(kafka.for_code(code)):
+                raise kafka.for_code(code)
+            if code != ErrorCode.NONE:
+                raise ClientError(
+                    f"topic {name!r} with {partitions} partitions was not created at {self._bootstrap_servers}: "
+                    f"{message} (Kafka error {code})"
+                )
+
+        async def led() -> None:
+            (found,) = await self._admin.describe_topics([name])
+            described = cast("list[Mapping[str, int]]", found.get("partitions", ()))
+            if len(described) != partitions or any(one["error_code"] or one["leader"] < 0 for one in described):
+                raise kafka.LeaderNotAvailableError(name)
+
+        await self._answer(f"creating topic {name!r}", create)
+        await self._answer(f"waiting for the leaders of topic {name!r}", led)
+
+    async def delete_topics(self, *names: str) -> None:
+        """Delete them; one that does not exist is gone."""
+
+        async def delete() -> None:
+            for _, code in (await self._admin.delete_topics(list(names))).topic_error_codes:
+                if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    _raise(code)
+
+        await self._answer(f"deleting {', '.join(names)}", delete)
+
+    async def configs(self, topic: str) -> dict[str, str]:
+        """The topic's configs by name, defaults too."""
+
+        async def describe() -> dict[str, str]:
+            (answer,) = await self._admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+            code, _, _, _, entries = answer.resources[0]
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise TopicNotFound([topic], self._bootstrap_servers)
+            _raise(code)
+            return {entry[0]: entry[1] for entry in entries}
+
+        return await self._answer(f"asking for the configs of {topic}", describe)
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete the records below an offset in each partition; where each log begins now."""
+        wanted = {partition: RecordsToDelete(offset) for partition, offset in before.items()}
+        found = await self._answer(
+            f"deleting records of {', '.join(map(str, before))}",
+            lambda: self._admin.delete_records(wanted, timeout_ms=round(self._timeout * 1000)),
+        )
+        return {TopicPartition(*partition): offset for partition, offset in found.items()}
+
+    # -- groups
+
+    async def committed(
+        self, group: str, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Committed]:
+        """What the group has committed, of these partitions or (the embedded broker does not tell) of all, with the
+        texts beside the offsets; those without an offset are not in the result."""
+        wanted: defaultdict[str, list[int]] = defaultdict(list)
+        for topic, number in partitions or ():
+            wanted[topic].append(number)
+        request = OffsetFetchRequest(group, None if partitions is None else list(wanted.items()))
+
+        async def ask() -> dict[TopicPartition, Committed]:
+            node = await self._admin.find_coordinator(group)
+            answer = cast("OffsetFetchAnswer", await self._admin._client.send(node, request))
+            _raise(answer.error_code if answer.API_VERSION >= 2 else ErrorCode.NONE)
+            found = {}
+            for topic, answers in answer.topics:
+                for number, offset, metadata, code in answers:
+                    _raise(code)
+                    if offset >= 0:
+                        found[TopicPartition(topic, number)] = Committed(offset, metadata or "")
+            return found
+
+        return await self._answer(f"asking for the committed offsets of group {group!r}", ask)
+
+    @property
+    def _admin(self) -> AdminClient:
+        if self._connected is None:
+            raise ConsumerStateError("the admin is not connected: use it with `async with`")
+        return self._connected
+
+    async def _answer(self, doing: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask until there is an answer, or trouble that will not pass."""
+        async with deadline(self._timeout, doing):
+            while True:
+                try:
+                    async with asyncio.timeout(_ONE_BROKER):
+                        return await ask()
+                except TimeoutError:
+                    pass
+                except AttributeError as error:
+                    # Where the metadata has no controller, just after one was killed, aiokafka asks None.
+                    if error.obj is not None:
+                        raise
+                except kafka.KafkaError as error:
+                    if not is_passing(error):
+                        raise
+                await asyncio.sleep(_AGAIN)
+                await self._admin._client.force_metadata_update()
 
 
-class _Created(Protocol):
-    topic_errors: list[tuple[object, ...]]
-    """A topic's name, error code and message."""
+def _raise(code: int) -> None:
+    if code != ErrorCode.NONE:
+        raise kafka.for_code(code)
 
 
 async def create_topic(
@@ -45,54 +221,7 @@ async def create_topic(
     timeout: float,
     replication: int = 1,
 ) -> None:
-    """Create a topic with ``replication`` replicas of each partition, and wait until each has a leader.
-
-    Raises ClientError when the broker refuses, and TimeoutError after ``timeout`` seconds.
-    """
-    admin = cast(_Admin, AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers))
-    try:
-        async with asyncio.timeout(timeout):
-            await admin.start()
-            topic = NewTopic(name, partitions, replication, topic_configs=dict(configs or {}))
-            code, message = await _create(admin, topic)
-            if code != 0:
-                raise ClientError(
-                    f"topic {name!r} with {partitions} partitions was not created at {bootstrap_servers}: {message} "
-                    f"(Kafka error {code})"
-                )
-            while not await _has_leaders(admin, name, partitions):
-                await asyncio.sleep(_POLL_INTERVAL)
-    except TimeoutError as error:
-        raise TimeoutError(
-            f"topic {name!r} at {bootstrap_servers} not created with all its leaders within {timeout:g} s; is it up?"
-        ) from error
-    finally:
-        await admin.close()
-
-
-async def _create(admin: _Admin, topic: object) -> tuple[object, object]:
-    """The broker's answer: an error code, 0 for none, and a message."""
-    is_first = True
-    while True:
-        # The admin client asks any broker, which may be one that is dead or hangs; and where the metadata has no
-        # controller, just after one was killed, it has an AttributeError.
-        with contextlib.suppress(TimeoutError, kafka.KafkaError, AttributeError):
-            async with asyncio.timeout(_ONE_BROKER):
-                _, code, message = (await admin.create_topics([topic])).topic_errors[0][:3]
-            # An attempt without an answer may have made it.
-            return (0 if code == ErrorCode.TOPIC_ALREADY_EXISTS and not is_first else code), message
-        is_first = False
-        await asyncio.sleep(_POLL_INTERVAL)
-        await admin._client.force_metadata_update()
-
-
-async def _has_leaders(admin: _Admin, name: str, partitions: int) -> bool:
-    try:
-        async with asyncio.timeout(_ONE_BROKER):
-            topic = (await admin.describe_topics([name]))[0]
-    except (TimeoutError, kafka.KafkaError):
-        return False  # another one is asked next time
-    described = cast(list[Mapping[str, int]], topic.get("partitions", ()))
-    return len(described) == partitions and all(
-        partition["error_code"] == 0 and partition["leader"] >= 0 for partition in described
-    )
+    """:meth:`Admin.create_topic` by itself, within ``timeout`` seconds in all."""
+    doing = f"creating topic {name!r} at {bootstrap_servers}"
+    async with deadline(timeout, doing), Admin(bootstrap_servers, timeout=timeout) as admin:
+        await admin.create_topic(name, partitions, configs, replication)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
 from aioparallel.cli.dlq.marks import MarksRefused
-from aioparallel.cli.dlq.reading import Read
 from aioparallel.delivery.letters import Letter, write_letter
-from aioparallel.group.client import CommitFault, Committed, Generation
+from aioparallel.group.client import CommitFault, Committed, Fetched, Generation
 from aioparallel.records import Failure, Headers, Origin, Record, TopicPartition
 
 TOPIC = "orders.dlq"
@@ -38,7 +37,7 @@ def stranger(offset: int) -> Record:
     return Record(TOPIC, 0, offset, b"key", b"value", (), timestamp=7)
 
 
-async def read_of(*reads: Read) -> AsyncGenerator[Read, None]:
+async def read_of(*reads: Fetched) -> AsyncGenerator[Fetched, None]:
     """These, as if they were read."""
     for read in reads:
         yield read

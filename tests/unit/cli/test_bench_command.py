@@ -5,20 +5,17 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from aioparallel.cli import running
-from aioparallel.cli.app import app
+from aioparallel.cli import console
 from aioparallel.cli.bench.progress import Board, Shown, Step, steps_of
 from aioparallel.cli.bench.settings import Settings
 from aioparallel.errors import ConfigurationError
-
-RUNNER = CliRunner()
+from tests.support.command_line import invoke
 
 
 def test_help_teaches() -> None:
     """It names every option, the cases, examples and files."""
-    result = RUNNER.invoke(app, ["bench", "--help"], env={"COLUMNS": "140"})
+    result = invoke("bench", "--help", environment={"COLUMNS": "140"})
     assert result.exit_code == 0
     options = "--cases --only --peers --no-peers --rounds --quick --seed --bootstrap-servers --output"
     for expected in (*options.split(), "aioparallel bench --quick", "offset maps", "results.json", "results.md"):
@@ -36,9 +33,9 @@ def test_help_teaches() -> None:
     ],
 )
 def test_wrong_options_are_a_sentence(arguments: list[str], said: str, tmp_path: Path) -> None:
-    """Exit code 1 and the option's name, before anything is started or written."""
-    result = RUNNER.invoke(app, ["bench", *arguments, "--output", str(tmp_path / "out")])
-    assert result.exit_code == 1
+    """Exit code 2 and the option's name, before anything is started or written."""
+    result = invoke("bench", *arguments, "--output", str(tmp_path / "out"))
+    assert result.exit_code == 2
     assert said in " ".join(result.output.split())
     assert not (tmp_path / "out").exists()
 
@@ -50,8 +47,8 @@ def test_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(name: str) -> ModuleSpec | None:
         return None if name == "matplotlib" else find_spec(name)
 
-    monkeypatch.setattr(running, "find_spec", found)
-    result = RUNNER.invoke(app, ["bench"])
+    monkeypatch.setattr(console, "find_spec", found)
+    result = invoke("bench")
     assert result.exit_code == 1
     assert "needs matplotlib" in result.output
     assert "pip install 'aioparallel[bench]'" in result.output

@@ -4,19 +4,17 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from aioparallel.cli.app import app
 from aioparallel.cli.dlq import opening
+from tests.support.command_line import invoke
 
-RUNNER = CliRunner()
 NOWHERE = ["--bootstrap-servers", "nowhere:1"]
 
 
 @pytest.mark.parametrize("command", ["list", "show", "replay", "drop"])
 def test_help_teaches(command: str) -> None:
     """Each command's help has the options for choosing letters, and examples."""
-    result = RUNNER.invoke(app, ["dlq", command, "--help"], env={"COLUMNS": "140"})
+    result = invoke("dlq", command, "--help", environment={"COLUMNS": "140"})
     assert result.exit_code == 0
     options = "--partition --offset --offsets --origin --error --since --until --key --limit --newest --group"
     for part in (*options.split(), "--client-option", "Examples", f"aioparallel dlq {command} orders.dlq"):
@@ -25,7 +23,7 @@ def test_help_teaches(command: str) -> None:
 
 def test_help_of_the_whole() -> None:
     """`aioparallel dlq` alone says what there is, and what settled means."""
-    result = RUNNER.invoke(app, ["dlq", "--help"], env={"COLUMNS": "140"})
+    result = invoke("dlq", "--help", environment={"COLUMNS": "140"})
     for part in ("list", "show", "replay", "drop", "settle"):
         assert part in result.output
 
@@ -33,7 +31,7 @@ def test_help_of_the_whole() -> None:
 @pytest.mark.parametrize("command", ["replay", "drop"])
 def test_nobody_to_ask(command: str) -> None:
     """Not on a terminal and without --yes or --dry-run: exit code 2 before anything is connected to."""
-    result = RUNNER.invoke(app, ["dlq", command, "orders.dlq", *NOWHERE])
+    result = invoke("dlq", command, "orders.dlq", *NOWHERE)
     assert result.exit_code == 2
     assert "--yes does it without asking" in result.output
 
@@ -53,16 +51,17 @@ def test_nobody_to_ask(command: str) -> None:
 )
 def test_wrong_use(options: list[str]) -> None:
     """A wrong option is a sentence that names it, and exit code 2, before anything is connected to."""
-    result = RUNNER.invoke(app, ["dlq", "list", "orders.dlq", *NOWHERE, *options])
+    result = invoke("dlq", "list", "orders.dlq", *NOWHERE, *options)
     assert result.exit_code == 2
     assert "Traceback" not in result.output
-    assert options[-2].removeprefix("--client-").rstrip("s") in result.output
+    assert result.stderr.startswith("ERROR ")
+    assert options[-2] in result.stderr
 
 
 def test_unreachable_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that does not answer is one line and exit code 1."""
     monkeypatch.setattr(opening, "CONNECT_TIMEOUT", 0.5)
-    result = RUNNER.invoke(app, ["dlq", "list", "orders.dlq", "--bootstrap-servers", "127.0.0.1:1"])
+    result = invoke("dlq", "list", "orders.dlq", "--bootstrap-servers", "127.0.0.1:1")
     assert result.exit_code == 1
     assert result.output.startswith("ERROR no Kafka broker answered at 127.0.0.1:1")
     assert len(result.output.splitlines()) == 1
@@ -70,6 +69,6 @@ def test_unreachable_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_help_imports_no_kafka_client() -> None:
     """Asking for help does not wait for the Kafka client to be imported by these commands."""
-    code = "import sys; import aioparallel.cli.dlq.commands; print('aioparallel.cli.dlq.running' in sys.modules)"
+    code = "import sys; import aioparallel.cli.dlq.commands; print('aioparallel.cli.dlq.opening' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.strip() == "False"

@@ -8,9 +8,8 @@ import pytest
 from aioparallel.cli.dlq import marks as module
 from aioparallel.cli.dlq.marks import Marks, MarksRefused, PartitionMarks
 from aioparallel.cli.dlq.planning import make_plan
-from aioparallel.cli.dlq.reading import Read
 from aioparallel.cli.dlq.selecting import Selection
-from aioparallel.group.client import Client, CommitFault, Committed, Generation, Span
+from aioparallel.group.client import Client, CommitFault, Committed, Fetched, Generation, Span
 
 from .dead_letters import MINE, P0, Group, Place, letter_record, read_of, stranger
 
@@ -100,7 +99,7 @@ async def test_plan_refuses_a_partition_that_does_not_fit() -> None:
     rng = random.Random(1)
     records = [letter_record(offset, key=rng.choice([b"a", b"b"])) for offset in range(80_000)]
     marks = marks_of(Group())
-    plan = await make_plan(read_of(Read(0, records, 80_000)), marks, Selection(key=b"a"))
+    plan = await make_plan(read_of(Fetched(P0, records, 80_000)), marks, Selection(key=b"a"))
     count = len(plan.letters)
     plan.refuse_what_does_not_fit(marks)
     assert plan.letters == []
@@ -111,16 +110,16 @@ async def test_plan_refuses_a_partition_that_does_not_fit() -> None:
 
 
 async def test_plan() -> None:
-    """It has the open letters that are meant, in the log's order; settled ones and strangers are counted."""
+    """It has the open letters that are meant, in the log's order; settled ones are counted."""
     group = Group()
     group.committed_now[P0] = Committed(2, "")
     records = [letter_record(1), letter_record(2, at=9.0), stranger(3), letter_record(4, at=8.0), letter_record(5)]
     marks = marks_of(group)
-    plan = await make_plan(read_of(Read(0, records, 6)), marks, Selection(partitions=[0], offsets=Span(0, 5)))
+    plan = await make_plan(read_of(Fetched(P0, records, 6)), marks, Selection(partition=(0,), offsets=Span(0, 5)))
     assert [chosen.offset for chosen in plan.letters] == [2, 4]
-    assert (plan.already_settled, plan.strangers) == (1, 1)
+    assert plan.already_settled == 1
     assert plan.origins() == {"orders": 2}
-    plan = await make_plan(read_of(Read(0, records, 6)), marks_of(group), Selection(oldest=1))
+    plan = await make_plan(read_of(Fetched(P0, records, 6)), marks_of(group), Selection(limit=1))
     assert [chosen.offset for chosen in plan.letters] == [4]
 
 

@@ -2,38 +2,49 @@ from __future__ import annotations
 
 import json
 import ssl
+from collections.abc import AsyncGenerator, Mapping
 from io import StringIO
 from typing import cast
 
 import pytest
 from rich.console import Console
 
+from aioparallel.cli.console import age, counted, plain_text
 from aioparallel.cli.dlq.holding import Hold
-from aioparallel.cli.dlq.listing import list_letters, print_json
+from aioparallel.cli.dlq.looking import Search, print_json, print_table
 from aioparallel.cli.dlq.marks import Marks
-from aioparallel.cli.dlq.opening import Access, OpenTopic, parse_client_options
-from aioparallel.cli.dlq.reading import Read
+from aioparallel.cli.dlq.opening import OpenTopic, parse_client_options
+from aioparallel.cli.dlq.printing import as_json, details, json_summary, readable
 from aioparallel.cli.dlq.selecting import DeadLetter, Selection
-from aioparallel.cli.dlq.showing import details
-from aioparallel.cli.dlq.wording import age, as_json, counted, plain_text, readable
 from aioparallel.delivery.letters import read_letter
 from aioparallel.errors import ConfigurationError
-from aioparallel.group.client import Client, Committed, Span
+from aioparallel.group.client import Client, Committed, Fetched, Span
+from aioparallel.records import TopicPartition
 
 from .dead_letters import P0, TOPIC, Group, Place, letter_record, read_of, stranger
 
 
-def opened(base: int = 0, end: int = 1000) -> OpenTopic:
+class Log:
+    """The part of a client that reads: what it was given."""
+
+    def __init__(self, *reads: Fetched) -> None:
+        self._reads = reads
+
+    def read(self, spans: Mapping[TopicPartition, Span]) -> AsyncGenerator[Fetched, None]:
+        return read_of(*self._reads)
+
+
+def opened(*reads: Fetched, base: int = 0, end: int = 1000) -> OpenTopic:
     """A topic with one partition, whose letters below ``base`` are settled."""
     marks = Marks(cast("Client", Group()), "g", {P0: Committed(base, "")}, {P0: 0}, Place())
-    return OpenTopic(TOPIC, Access("nowhere:1", "g", {}), marks, cast("Hold", Place()), {0: 0}, {0: end})
+    return OpenTopic(TOPIC, cast("Client", Log(*reads)), {}, marks, cast("Hold", Place()), {0: 0}, {0: end})
 
 
-async def listed(*reads: Read, selection: Selection | None = None, base: int = 0, everything: bool = False) -> str:
+async def listed(*reads: Fetched, selection: Selection | None = None, base: int = 0, everything: bool = False) -> str:
     """What list prints, on 120 columns."""
     output = StringIO()
     console = Console(file=output, width=120, color_system=None)
-    await list_letters(read_of(*reads), opened(base), selection or Selection(), console, everything=everything)
+    await print_table(opened(*reads, base=base), selection or Selection(), console, everything=everything)
     return output.getvalue()
 
 
@@ -78,7 +89,7 @@ def test_bytes_in_json() -> None:
 async def test_list_keeps_to_the_newest_hundred() -> None:
     """Of many letters the newest hundred are shown, the newest last, and the footer counts all."""
     records = [letter_record(offset, at=1000.0 + offset) for offset in range(150)]
-    lines = (await listed(Read(0, records, 150))).splitlines()
+    lines = (await listed(Fetched(P0, records, 150))).splitlines()
     assert len(lines) == 1 + 100 + 2
     assert lines[1].split()[:2] == ["0", "50"]
     assert lines[100].split()[:2] == ["0", "149"]
@@ -88,7 +99,7 @@ async def test_list_keeps_to_the_newest_hundred() -> None:
 
 async def test_long_messages_keep_a_row_to_one_line() -> None:
     """A message of many lines is cut to the width."""
-    lines = (await listed(Read(0, [letter_record(1, message="long \n" * 200)], 2))).splitlines()
+    lines = (await listed(Fetched(P0, [letter_record(1, message="long \n" * 200)], 2))).splitlines()
     assert len(lines) == 3
     assert lines[1].endswith("…")
     assert len(lines[1]) <= 120
@@ -96,7 +107,7 @@ async def test_long_messages_keep_a_row_to_one_line() -> None:
 
 async def test_list_all_tells_states() -> None:
     """--all has settled letters and strangers, each with its state, and counts them."""
-    reads = Read(0, [letter_record(0), letter_record(1, error="Other"), stranger(2)], 3)
+    reads = Fetched(P0, [letter_record(0), letter_record(1, error="Other"), stranger(2)], 3)
     output = await listed(reads, base=1, everything=True)
     lines = output.splitlines()
     assert [line.split()[2] for line in lines[1:4]] == ["no", "settled", "open"]
@@ -106,7 +117,7 @@ async def test_list_all_tells_states() -> None:
 
 async def test_list_counts_what_matches() -> None:
     """With a criterion the footer says that it counts only what meets it."""
-    reads = Read(0, [letter_record(0), letter_record(1, error="Other")], 2)
+    reads = Fetched(P0, [letter_record(0), letter_record(1, error="Other")], 2)
     output = await listed(reads, selection=Selection(error="Other"))
     assert "orders.dlq: 1 open letter that match" in output
     assert "Refused" not in output
@@ -116,7 +127,8 @@ async def test_json_lines_stream() -> None:
     """--json has all of them without a limit, in the order of the log."""
     records = [letter_record(offset, at=1000.0 - offset) for offset in range(150)]
     output = StringIO()
-    await print_json(read_of(Read(0, records, 150)), opened(), Selection(), Console(file=output), everything=False)
+    search = Search(opened(Fetched(P0, records, 150)), Selection(), everything=False)
+    await print_json(search, json_summary, Console(file=output))
     assert [json.loads(line)["offset"] for line in output.getvalue().splitlines()] == list(range(150))
 
 
@@ -157,5 +169,5 @@ def test_client_options() -> None:
 @pytest.mark.parametrize("text", ["nothing", "=x", "request_timeout_ms=soon", "check_crcs=1"])
 def test_wrong_client_options(text: str) -> None:
     """Each is refused with the option's name."""
-    with pytest.raises(ConfigurationError, match="--client-option"):
+    with pytest.raises(ConfigurationError, match="client_options"):
         parse_client_options([text])

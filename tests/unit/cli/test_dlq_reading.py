@@ -10,8 +10,8 @@ import pytest
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
+from aioparallel.cli.dlq.printing import details, json_details
 from aioparallel.cli.dlq.selecting import DeadLetter
-from aioparallel.cli.dlq.showing import details, json_details
 from aioparallel.clients.aiokafka import log_reading as reading
 from aioparallel.delivery.letters import Letter, original_headers, read_letter, write_letter
 from aioparallel.errors import BrokerUnreachable, ClientError

@@ -10,12 +10,11 @@ import pytest
 from aioparallel import BrokerOutputs
 from aioparallel.cli.dlq.marks import Marks, MarksRefused
 from aioparallel.cli.dlq.planning import make_plan
-from aioparallel.cli.dlq.reading import Read
 from aioparallel.cli.dlq.replaying import Destination, Replay
 from aioparallel.cli.dlq.selecting import Selection
 from aioparallel.delivery.producer import OnDelivered, PendingOutput
 from aioparallel.errors import ClientError, ProduceFailed
-from aioparallel.group.client import Client, CommitFault, Committed
+from aioparallel.group.client import Client, CommitFault, Committed, Fetched
 from aioparallel.observe.health import Problem
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
 
@@ -83,7 +82,7 @@ def letters(count: int) -> list[Record]:
 
 async def planned(group: Group, records: Sequence[Record]) -> tuple[Marks, dict[int, set[int]]]:
     marks = Marks(cast("Client", group), "g", dict(group.committed_now), {P0: 0}, Place())
-    plan = await make_plan(read_of(Read(0, list(records), len(records))), marks, Selection())
+    plan = await make_plan(read_of(Fetched(P0, list(records), len(records))), marks, Selection())
     return marks, plan.by_partition()
 
 
@@ -94,7 +93,7 @@ async def test_marked_after_the_acknowledgement() -> None:
     group, records = Group(log=log), letters(4)
     marks, chosen = await planned(group, records)
     replay = Replay(Acknowledging(log), marks, ORDERS)
-    await replay.run(read_of(Read(0, records[:2], 2), Read(0, records[2:], 4)), chosen)
+    await replay.run(read_of(Fetched(P0, records[:2], 2), Fetched(P0, records[2:], 4)), chosen)
     assert log == ["commit 0", "ack 0", "ack 1", "commit 2", "ack 2", "ack 3", "commit 4"]
     assert replay.result.replayed == 4
     assert not marks.unsaved
@@ -105,7 +104,7 @@ async def test_records_are_what_they_were() -> None:
     records = [letter_record(0, value=None, origin=("orders", 1, 0))]
     producer = Acknowledging([])
     marks, chosen = await planned(Group(), records)
-    await Replay(producer, marks, ORDERS).run(read_of(Read(0, records, 1)), chosen)
+    await Replay(producer, marks, ORDERS).run(read_of(Fetched(P0, records, 1)), chosen)
     assert producer.sent == [Outgoing("orders", None, b"key", (("trace", b"abc"),), None, None)]
 
 
@@ -124,7 +123,7 @@ async def test_refused_letters_stay_open() -> None:
     group, records = Group(), letters(3)
     marks, chosen = await planned(group, records)
     replay = Replay(Acknowledging([], lambda outgoing: outgoing.value == b"1"), marks, ORDERS)
-    await replay.run(read_of(Read(0, records, 3)), chosen)
+    await replay.run(read_of(Fetched(P0, records, 3)), chosen)
     assert replay.result.replayed == 2
     assert sum(replay.result.failed.values()) == 1
     assert "too large" in next(iter(replay.result.failed))
@@ -138,7 +137,7 @@ async def test_cancelled_between_sending_and_acknowledgement() -> None:
     group, records = Group(log=log), letters(3)
     marks, chosen = await planned(group, records)
     producer = Acknowledging(log, holds=[b"2"])
-    task = asyncio.create_task(Replay(producer, marks, ORDERS).run(read_of(Read(0, records, 3)), chosen))
+    task = asyncio.create_task(Replay(producer, marks, ORDERS).run(read_of(Fetched(P0, records, 3)), chosen))
     async with asyncio.timeout(120):
         while len(log) < 2:
             await asyncio.sleep(0)
@@ -153,8 +152,8 @@ async def test_reading_that_fails_marks_what_was_sent() -> None:
     group, records = Group(), letters(2)
     marks, chosen = await planned(group, records)
 
-    async def breaking() -> AsyncGenerator[Read, None]:
-        yield Read(0, records[:1], 1)
+    async def breaking() -> AsyncGenerator[Fetched, None]:
+        yield Fetched(P0, records[:1], 1)
         raise OSError("broken off")
 
     with pytest.raises(OSError, match="broken off"):
@@ -170,7 +169,9 @@ async def test_refused_commit_stops_it() -> None:
     group.faults = [CommitFault.REFUSED, CommitFault.REFUSED]
     producer = Acknowledging([])
     with pytest.raises(MarksRefused):
-        await Replay(producer, marks, ORDERS).run(read_of(Read(0, records[:1], 1), Read(0, records[1:], 2)), chosen)
+        await Replay(producer, marks, ORDERS).run(
+            read_of(Fetched(P0, records[:1], 1), Fetched(P0, records[1:], 2)), chosen
+        )
     assert len(producer.sent) == 1
     assert marks.unsaved == {0: [0]}
 
@@ -182,7 +183,7 @@ async def test_cluster_in_trouble() -> None:
     producer = Acknowledging([], lambda outgoing: outgoing.value == b"1", passing=True)
     replay = Replay(producer, marks, ORDERS)
     with pytest.raises(ClientError, match="does not take letters now"):
-        await replay.run(read_of(Read(0, records[:2], 2), Read(0, records[2:], 4)), chosen)
+        await replay.run(read_of(Fetched(P0, records[:2], 2), Fetched(P0, records[2:], 4)), chosen)
     assert len(producer.sent) == 2
     assert group.committed_now[P0] == Committed(1, "")
 
@@ -194,7 +195,7 @@ async def test_no_word_from_the_producer() -> None:
     producer = Acknowledging([], holds=[b"1"])
     replay = Replay(producer, marks, ORDERS, patience=0.05)
     with pytest.raises(ClientError, match="no acknowledgement for 1 letter"):
-        await replay.run(read_of(Read(0, records, 2)), chosen)
+        await replay.run(read_of(Fetched(P0, records, 2)), chosen)
     assert group.committed_now[P0] == Committed(2, "")  # it answered when it was stopped
 
 
@@ -203,7 +204,7 @@ async def test_without_marks() -> None:
     group, records = Group(), letters(2)
     _, chosen = await planned(group, records)
     replay = Replay(Acknowledging([]), None, ORDERS)
-    await replay.run(read_of(Read(0, records, 2)), chosen)
+    await replay.run(read_of(Fetched(P0, records, 2)), chosen)
     assert replay.result.replayed == 2
     assert group.committed_now == {}
 
@@ -213,7 +214,7 @@ async def test_letters_deleted_meanwhile() -> None:
     records = letters(2)
     marks, chosen = await planned(Group(), records)
     replay = Replay(Acknowledging([]), marks, ORDERS)
-    await replay.run(read_of(Read(0, records[1:], 2)), chosen)
+    await replay.run(read_of(Fetched(P0, records[1:], 2)), chosen)
     assert replay.result.replayed == 1
     assert sum(replay.result.failed.values()) == 1
 
@@ -227,7 +228,7 @@ async def test_failures_that_make_the_marks_too_large() -> None:
     producer = Acknowledging([], lambda outgoing: outgoing.value == b"1")
     replay = Replay(producer, marks, ORDERS)
     size = 500
-    reads = [Read(0, records[at : at + size], at + size) for at in range(0, 90_000, size)]
+    reads = [Fetched(P0, records[at : at + size], at + size) for at in range(0, 90_000, size)]
     await replay.run(read_of(*reads), chosen)
     result = replay.result
     assert 61_000 < len(producer.sent) < 70_000

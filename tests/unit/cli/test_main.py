@@ -6,13 +6,10 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from aioparallel import cli
-from aioparallel.cli import app as application
-from aioparallel.cli import running
-
-RUNNER = CliRunner()
+from aioparallel.cli import console
+from tests.support.command_line import invoke
 
 
 def hide(monkeypatch: pytest.MonkeyPatch, module: object, *names: str) -> None:
@@ -26,20 +23,20 @@ def hide(monkeypatch: pytest.MonkeyPatch, module: object, *names: str) -> None:
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without typer the command ends with a sentence naming the extras, and no traceback."""
-    hide(monkeypatch, cli, "typer")
+    """Without cyclopts the command ends with a sentence naming the extras, and no traceback."""
+    hide(monkeypatch, cli, "cyclopts")
     with pytest.raises(SystemExit) as ended:
         cli.main()
     message = str(ended.value)
-    assert "needs typer" in message
+    assert "needs cyclopts" in message
     assert "pip install 'aioparallel[cli]'" in message
     assert "pip install 'aioparallel[demo]'" in message
 
 
 def test_demo_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without what the demo needs it names the missing packages and the extra."""
-    hide(monkeypatch, running, "matplotlib", "httpx")
-    result = RUNNER.invoke(application.app, ["demo"])
+    hide(monkeypatch, console, "matplotlib", "httpx")
+    result = invoke("demo")
     assert result.exit_code == 1
     assert "needs httpx, matplotlib" in result.output
     assert "pip install 'aioparallel[demo]'" in result.output
@@ -47,7 +44,7 @@ def test_demo_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_help_names_every_option() -> None:
     """The help of the demo has its options, examples and files."""
-    result = RUNNER.invoke(application.app, ["demo", "--help"], env={"COLUMNS": "120"})
+    result = invoke("demo", "--help", environment={"COLUMNS": "120"})
     assert result.exit_code == 0
     options = (
         "--records --plain-records --concurrency --partitions --broker --bootstrap-servers --output --kill --kills "
@@ -58,9 +55,9 @@ def test_help_names_every_option() -> None:
 
 
 def test_wrong_option_is_a_sentence(tmp_path: Path) -> None:
-    """An option out of range ends with exit code 1 and the option's name, before anything is started."""
-    result = RUNNER.invoke(application.app, ["demo", "--records", "0", "--output", str(tmp_path / "out")])
-    assert result.exit_code == 1
+    """An option out of range ends with exit code 2 and the option's name, before anything is started."""
+    result = invoke("demo", "--records", "0", "--output", str(tmp_path / "out"))
+    assert result.exit_code == 2
     assert "ERROR --records=0: must be from 1 to 336,776" in result.output
     assert not (tmp_path / "out").exists()
 
@@ -68,7 +65,7 @@ def test_wrong_option_is_a_sentence(tmp_path: Path) -> None:
 def test_unwritable_output_is_a_sentence(tmp_path: Path) -> None:
     """An output folder that cannot be made ends with exit code 1 and its name, without a traceback."""
     (tmp_path / "file").touch()
-    result = RUNNER.invoke(application.app, ["demo", "--output", str(tmp_path / "file" / "out")])
+    result = invoke("demo", "--output", str(tmp_path / "file" / "out"))
     assert result.exit_code == 1
     assert "ERROR" in result.output
     assert "Traceback" not in result.output
@@ -76,5 +73,5 @@ def test_unwritable_output_is_a_sentence(tmp_path: Path) -> None:
 
 def test_version() -> None:
     """--version prints the version of the package."""
-    result = RUNNER.invoke(application.app, ["--version"])
+    result = invoke("--version")
     assert result.output == f"aioparallel {importlib.metadata.version('aioparallel')}\n"

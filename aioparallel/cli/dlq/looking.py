@@ -1,0 +1,156 @@
+"""``aioparallel dlq list`` and ``show``: letters read, chosen and printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from rich.console import Console
+
+from aioparallel.cli.console import make_console, say
+from aioparallel.cli.dlq.opening import OpenTopic, open_topic
+from aioparallel.cli.dlq.options import Access, Looking, Showing
+from aioparallel.cli.dlq.printing import details, footer, json_details, json_summary, row, table
+from aioparallel.cli.dlq.selecting import DeadLetter, Kept, Selection
+from aioparallel.delivery.letters import read_letter
+from aioparallel.errors import ConfigurationError
+
+__all__ = ["Search", "list_letters", "print_json", "print_table", "show_letters"]
+
+SHOWN: Final = 100
+"""Rows of the table when no number is asked for."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Search:
+    """One pass over a topic. ``everything``: settled letters, and records that are no letters, are found too.
+
+    ``found``: how many were. ``states`` and ``errors``: of what the selection meets, also where it is not given out,
+    the records by state and the letters by error.
+    """
+
+    topic: OpenTopic
+    selection: Selection
+    everything: bool
+    found: int = 0
+    states: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+
+    async def letters(self, told: Callable[[DeadLetter], T]) -> AsyncGenerator[T, None]:
+        """What is ``told`` of each letter that the selection meets: in the order of the log, as they are read; or, with
+        a number asked for, from the oldest to the newest, once all are read. Nothing but that is held."""
+        kept: Kept[T] = Kept(self.selection)
+        async with aclosing(self._matching()) as matching:
+            async for dead in matching:
+                self.found += 1
+                if self.selection.has_number:
+                    kept.take(dead.age, told(dead))
+                else:
+                    yield told(dead)
+        for one in kept.items():
+            yield one
+
+    async def _matching(self) -> AsyncGenerator[DeadLetter, None]:
+        topic = self.topic
+        spans = topic.spans(settled_too=self.everything, within=self.selection.span)
+        async with topic.read(spans) as reads:
+            async for (_, number), records, _ in reads:
+                for record in records:
+                    dead = DeadLetter(record, read_letter(record), topic.marks[number].is_settled(record.offset))
+                    if not self.selection.matches(dead):
+                        continue
+                    if self.everything or dead.state != "settled":
+                        self.states[dead.state] += 1
+                        if dead.letter is not None:
+                            self.errors[dead.letter.last.type] += 1
+                    if self.everything or dead.state == "open":
+                        yield dead
+
+
+async def list_letters(topic: str, which: Selection, how: Looking, where: Access) -> None:
+    """``aioparallel dlq list``."""
+    async with open_topic(topic, which.partition, where) as opened:
+        warn_of_problems(opened)
+        if how.as_json:
+            await print_json(Search(opened, which, how.everything), json_summary, make_console())
+        else:
+            await print_table(opened, which, make_console(), everything=how.everything)
+
+
+async def show_letters(topic: str, which: Selection, how: Showing, where: Access) -> None:
+    """``aioparallel dlq show``."""
+    if how.raw and how.as_json:
+        raise ConfigurationError("raw", "--json", "one of the two")
+    if not which.has_criteria and not which.has_number:
+        which = replace(which, newest=1)
+    async with open_topic(topic, which.partition, where) as opened:
+        warn_of_problems(opened)
+        search = Search(opened, which, how.everything)
+        if how.raw:
+            await write_raw(search)
+        elif how.as_json:
+            await print_json(search, json_details, make_console())
+        else:
+            await print_details(search, make_console())
+        if not how.raw and not search.found:
+            hint = "" if how.everything else "; --all looks among the settled ones, too"
+            say(f"{topic}: no {'' if how.everything else 'open '}letter matches{hint}.")
+
+
+async def print_table(opened: OpenTopic, which: Selection, console: Console, *, everything: bool) -> None:
+    """Read all, then print the table and what it leaves out."""
+    search = Search(opened, which if which.has_number else replace(which, newest=SHOWN), everything)
+    rows = [one async for one in search.letters(row)]
+    if rows:
+        console.print(table(rows, time.time(), states=everything))
+    for line in footer(opened.name, search.states, search.errors, len(rows), which, everything=everything):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+async def print_json(search: Search, told: Callable[[DeadLetter], object], console: Console) -> None:
+    """One object a line."""
+    async with aclosing(search.letters(told)) as letters:
+        async for one in letters:
+            console.file.write(json.dumps(one, ensure_ascii=False) + "\n")
+
+
+async def print_details(search: Search, console: Console) -> None:
+    """Everything about each, with an empty line between two."""
+    between = ""
+    async with aclosing(search.letters(lambda dead: dead)) as letters:
+        async for dead in letters:
+            console.print(between + details(dead, time.time()), markup=False, highlight=False, soft_wrap=True)
+            between = "\n"
+
+
+async def write_raw(search: Search) -> None:
+    """Write the value of the one letter to standard output, byte by byte as it is.
+
+    Raises ConfigurationError unless it is exactly one, and then writes nothing.
+    """
+    values: list[bytes] = []
+    async with aclosing(search.letters(lambda dead: dead.record.value or b"")) as found:
+        async for value in found:
+            values.append(value)
+            if len(values) > 1:
+                break
+    if len(values) != 1:
+        found_as = "more match" if values else "none matches"
+        raise ConfigurationError("raw", found_as, "writes one value; select exactly one, with --partition and --offset")
+    sys.stdout.buffer.write(values[0])
+    sys.stdout.buffer.flush()
+
+
+def warn_of_problems(topic: OpenTopic) -> None:
+    """List and show go on without what they cannot read."""
+    for one in topic.marks:
+        if one.problem:
+            say(f"WARNING {one.problem}; shown as open.")
