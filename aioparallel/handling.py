@@ -4,7 +4,8 @@ that knows no Kafka.
 Each wrong option is refused with its name, the value found and what is allowed, before anything begins.
 """
 
-from __future__ import annotations
+# Without the future import of annotations: Options inherits these fields, and as texts their types would be looked up
+# in its module by whoever makes flags, or a form, out of the options.
 
 import enum
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence

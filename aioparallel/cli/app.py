@@ -18,6 +18,7 @@ from importlib.metadata import version
 from typing import Final
 
 from cyclopts import App, CycloptsError, Parameter
+from rich.console import Console
 
 from aioparallel.cli.bench.command import bench
 from aioparallel.cli.console import as_typed, say, say_error
@@ -65,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
     # Kafka clients speak about what passes by itself; a failure has a sentence of its own.
     logging.getLogger().addHandler(logging.NullHandler())
     try:
-        passed = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        passed = app(arguments, console=Console(), exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read has seen enough, as `| head`; Python would say so when it flushes for the last time.

@@ -81,11 +81,11 @@ def require_extra(command: str, modules: Sequence[str]) -> None:
 
 def as_typed(error: ConfigurationError, flags: Mapping[str, str]) -> str:
     """Its message with options named as they are typed. ``flags``: by the option's name in Python, its flag here."""
-    name, _, key = error.option.rpartition(" ")[2].partition("[")
+    # As in `client_options['sasl_mechanism']`, or `RetryPolicy jitter`.
+    name, *key = re.findall(r"\w+", error.option.rpartition(" ")[2])
+    option = " ".join([flags[name], *key]) if name in flags else error.option
     allowed = re.sub(r"[a-z]+_\w+", lambda found: flags.get(found[0], found[0]), error.allowed)
-    if name not in flags:
-        return f"{error.option}={error.value!r}: {allowed}"
-    return f"{flags[name]}{key and ' '}{key.strip(']')}={error.value!r}: {allowed}"
+    return f"{option}={error.value!r}: {allowed}"
 
 
 def counted(count: int, noun: str) -> str:

@@ -12,11 +12,12 @@ from typing import Protocol, cast
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.protocol.group import LeaveGroupRequest
 
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer
+from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.brokers.broker import Broker
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
@@ -132,12 +133,8 @@ class AiokafkaCluster:
         return OpenTransaction(self, producer, TopicPartition(topic, partition))
 
     async def delete_records(self, partition: TopicPartition, before: int) -> None:
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.broker.bootstrap_servers)
-        await admin.start()
-        try:
-            await admin.delete_records({partition: RecordsToDelete(before_offset=before)})
-        finally:
-            await admin.close()
+        async with Admin(self.broker.bootstrap_servers) as admin:
+            await admin.delete_records({partition: before})
 
     async def evict(self, group_id: str, member_id: str) -> None:
         client = AIOKafkaClient(bootstrap_servers=self.broker.bootstrap_servers)

@@ -6,21 +6,21 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Protocol, cast
+from typing import Protocol
 
 import pytest
 import pytest_asyncio
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from aioparallel.clients import AiokafkaProducer
+from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.errors import NotAuthorized, ProduceFailed
 from aioparallel.records import Outgoing
 from aioparallel.testing.brokers.local import LocalKafka
 
 from .aiokafka_member import SLACK, unique
 from .sender import Sender
-from .test_aiokafka_strict_broker import PROPERTIES, Admin, allow, login
+from .test_aiokafka_strict_broker import PROPERTIES, allow, login
 
 pytestmark = pytest.mark.real
 
@@ -35,10 +35,8 @@ def strict() -> Iterator[LocalKafka]:
 @pytest_asyncio.fixture
 async def admin(strict: LocalKafka) -> AsyncIterator[Admin]:
     """An admin client of the user who may do everything."""
-    client = cast("Admin", AIOKafkaAdminClient(bootstrap_servers=strict.bootstrap_servers, **login("admin")))
-    await client.start()
-    yield client
-    await client.close()
+    async with Admin(strict.bootstrap_servers, login("admin")) as connected:
+        yield connected
 
 
 class Login(Protocol):
@@ -82,7 +80,8 @@ async def test_a_wrong_password(producer_of: Login) -> None:
 async def test_permissions_are_named(strict: LocalKafka, admin: Admin, producer_of: Login) -> None:
     """What a user is not allowed fails for good, naming the permission; what it is allowed is written."""
     writable, visible, hidden = (unique("topic") for _ in range(3))
-    await admin.create_topics([NewTopic(name, 1, 1) for name in (writable, visible, hidden)])
+    for name in (writable, visible, hidden):
+        await admin.create_topic(name)
     producer = producer_of("alice")
     sender = Sender(producer)
     failure = await sender.failed(Outgoing(writable, b"value"))
@@ -107,11 +106,11 @@ async def test_permissions_are_named(strict: LocalKafka, admin: Admin, producer_
 async def test_no_topic_is_created(admin: Admin, producer_of: Login) -> None:
     """A broker that creates topics by itself is asked not to."""
     topic = unique("topic")
-    await admin.create_topics([NewTopic(topic, 1, 1)])
+    await admin.create_topic(topic, 1)
     producer = producer_of("admin", timeout=4.0)  # so long is the topic waited for
     sender = Sender(producer)
     missing = sender.send(Outgoing(f"{topic}-missing", b"value"))
     await sender.written(Outgoing(topic, b"value"))
     async with asyncio.timeout(120):
         assert "topic not found" in str(await missing)
-    assert f"{topic}-missing" not in await admin.list_topics()
+    assert f"{topic}-missing" not in await admin.topics()

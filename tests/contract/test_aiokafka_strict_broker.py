@@ -7,11 +7,9 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Protocol, cast
 
 import pytest
 import pytest_asyncio
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -22,6 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from aioparallel.clients import AiokafkaClient
+from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.errors import ClientError, NotAuthorized
 from aioparallel.group.client import CommitFault, Committed
 from aioparallel.records import TopicPartition
@@ -64,23 +63,11 @@ def login(user: str, password: str | None = None) -> dict[str, object]:
     }
 
 
-class Admin(Protocol):
-    """The part of AIOKafkaAdminClient used here."""
-
-    async def start(self) -> None: ...
-    async def close(self) -> None: ...
-    async def create_topics(self, new_topics: list[object]) -> object: ...
-    async def delete_topics(self, topics: list[str]) -> object: ...
-    async def list_topics(self) -> list[str]: ...
-
-
 @pytest_asyncio.fixture
 async def admin(strict: LocalKafka) -> AsyncIterator[Admin]:
     """An admin client of the user who may do everything."""
-    client = cast("Admin", AIOKafkaAdminClient(bootstrap_servers=strict.bootstrap_servers, **login("admin")))
-    await client.start()
-    yield client
-    await client.close()
+    async with Admin(strict.bootstrap_servers, login("admin")) as connected:
+        yield connected
 
 
 @pytest_asyncio.fixture
@@ -137,7 +124,7 @@ async def test_a_wrong_password_is_not_authorized_at_once(strict: LocalKafka, ca
 async def test_a_topic_one_may_not_see_does_not_exist(members: list[Member], admin: Admin) -> None:
     """For the user it is not in the result; it is neither created nor an error."""
     topic = unique("topic")
-    await admin.create_topics([NewTopic(topic, 2, 1)])
+    await admin.create_topic(topic, 2)
     boss, alice = members
     await asyncio.gather(boss.client.start(5.0), alice.client.start(5.0))
     await until_seen(boss, topic)
@@ -156,7 +143,7 @@ async def test_a_group_that_is_refused_comes_out_of_fetch(
 ) -> None:
     """The join fails in the background; the waiting fetch says which group it is about."""
     topic = unique("topic")
-    await admin.create_topics([NewTopic(topic, 1, 1)])
+    await admin.create_topic(topic, 1)
     allow(strict, ResourceType.TOPIC, topic, AclOperation.ALL)
     alice = members[1]
     await alice.client.start(5.0)
@@ -175,7 +162,7 @@ async def test_a_topic_that_may_not_be_read_comes_out_of_fetch(
 ) -> None:
     """Describing it is enough to get it assigned; reading is refused by name. Committing is, too."""
     topic, alice = unique("topic"), members[1]
-    await admin.create_topics([NewTopic(topic, 1, 1)])
+    await admin.create_topic(topic, 1)
     allow(strict, ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
     allow(strict, ResourceType.GROUP, alice.client._settings.group_id, AclOperation.ALL)
     await alice.join(topic)
@@ -190,7 +177,7 @@ async def test_a_topic_that_may_not_be_read_comes_out_of_fetch(
 async def test_nothing_creates_a_topic(members: list[Member], admin: Admin) -> None:
     """Not asking for its partitions, not subscribing to it; and one that is deleted under a member stays deleted."""
     topic, missing, boss = unique("topic"), unique("missing"), members[0]
-    await admin.create_topics([NewTopic(topic, 1, 1)])
+    await admin.create_topic(topic, 1)
     await boss.client.start(5.0)
     await until_seen(boss, topic)
     assert await boss.client.partitions([missing], 5.0) == set()
@@ -199,11 +186,11 @@ async def test_nothing_creates_a_topic(members: list[Member], admin: Admin) -> N
     await until(lambda: boss.held, what="the assignment")
     boss.read_from(0)
     fetch = asyncio.create_task(boss.client.fetch(dict.fromkeys(boss.held, 1)))
-    await admin.delete_topics([topic])
+    await admin.delete_topics(topic)
     await until(lambda: boss.count("assigned") > 1 and not boss.held, what="the loss of the deleted topic")
     for _ in range(3):
         await consumer_of(boss.client)._client.force_metadata_update()
-    assert {topic, missing}.isdisjoint(await admin.list_topics())
+    assert {topic, missing}.isdisjoint(await admin.topics())
     boss.client.wake()
     assert await fetch == []
 
@@ -211,7 +198,7 @@ async def test_nothing_creates_a_topic(members: list[Member], admin: Admin) -> N
 async def test_the_limit_of_this_broker_is_told_for_each_partition(members: list[Member], admin: Admin) -> None:
     """Texts up to ``offset.metadata.max.bytes`` pass in the same request in which longer ones do not."""
     topic, boss = unique("topic"), members[0]
-    await admin.create_topics([NewTopic(topic, 2, 1)])
+    await admin.create_topic(topic, 2)
     await boss.client.start(5.0)
     await until_seen(boss, topic)
     boss.client.subscribe({topic}, boss)
@@ -226,7 +213,7 @@ async def test_the_limit_of_this_broker_is_told_for_each_partition(members: list
 async def test_a_session_timeout_the_broker_refuses_is_explained(strict: LocalKafka, admin: Admin) -> None:
     """The message names our option and the broker's limits."""
     topic = unique("topic")
-    await admin.create_topics([NewTopic(topic, 1, 1)])
+    await admin.create_topic(topic, 1)
     short = member(strict, "admin", session_timeout=0.5)
     await short.client.start(5.0)
     try:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import GroupCoordinatorNotAvailableError
 
+from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.delivery.letters import Letter, write_letter
 from aioparallel.records import Failure, Headers, Origin
 from aioparallel.testing import LocalKafka
@@ -130,18 +129,8 @@ class Letters:
         """What the group of marks has committed."""
 
         async def ask() -> dict[int, tuple[int, str]]:
-            admin = AIOKafkaAdminClient(bootstrap_servers=self.broker.bootstrap_servers)
-            await admin.start()
-            try:
-                async with asyncio.timeout(120):
-                    while True:
-                        try:
-                            found = await admin.list_consumer_group_offsets(self.group)
-                        except GroupCoordinatorNotAvailableError:
-                            await asyncio.sleep(0.05)  # a new broker makes its offsets topic for the first group
-                        else:
-                            return {tp.partition: (one.offset, one.metadata) for tp, one in found.items()}
-            finally:
-                await admin.close()
+            async with Admin(self.broker.bootstrap_servers) as admin:
+                found = await admin.committed(self.group)
+            return {tp.partition: (one.offset, one.metadata) for tp, one in found.items()}
 
         return asyncio.run(ask())

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient
 
 from aioparallel import ParallelConsumer, Record
+from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.errors import BrokerUnreachable, TopicNotFound
 from aioparallel.offsets import decode_offset_map
 from aioparallel.testing import LocalKafka
@@ -35,12 +35,8 @@ async def produce(servers: str, topic: str, count: int, **options: object) -> No
 
 
 async def committed(servers: str, group: str) -> dict[int, tuple[int, str]]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=servers)
-    await admin.start()
-    try:
-        found = await admin.list_consumer_group_offsets(group)
-    finally:
-        await admin.close()
+    async with Admin(servers) as admin:
+        found = await admin.committed(group)
     return {tp.partition: (one.offset, one.metadata) for tp, one in found.items()}
 
 
@@ -144,10 +140,8 @@ async def test_missing_topic_and_dead_broker_are_one_clear_error(
             await dead.__aenter__()
         assert time.monotonic() - since < 15
     assert [entry for entry in caplog.records if entry.levelno > logging.INFO] == []
-    admin = AIOKafkaAdminClient(bootstrap_servers=servers)
-    await admin.start()
-    assert "no-such-topic" not in await admin.list_topics()
-    await admin.close()
+    async with Admin(servers) as admin:
+        assert "no-such-topic" not in await admin.topics()
 
 
 async def test_runs_inside_another_application(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:

@@ -364,11 +364,12 @@ def stopped_on_its_way(letters: Letters, how: signal.Signals) -> tuple[int, byte
         process.stderr.close()
 
 
-def test_ctrl_c_marks_what_was_sent(local_kafka: LocalKafka) -> None:
-    """After Ctrl-C exactly the letters that were sent are settled, and the next replay sends the rest once."""
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_marks_what_was_sent(local_kafka: LocalKafka, how: signal.Signals) -> None:
+    """After Ctrl-C or SIGTERM exactly what was sent is settled, and the next replay sends the rest once."""
     letters = Letters(local_kafka)
     letters.write(*[Sent(b"%d" % n, headers=(("pad", b"x" * 500),)) for n in range(20_000)])
-    code, said = stopped_on_its_way(letters, signal.SIGINT)
+    code, said = stopped_on_its_way(letters, how)
     assert code == 130, said
     assert b"Not sent, as it was cut short" in said
     assert b"Traceback" not in said

@@ -11,9 +11,9 @@ from typing import Protocol, cast
 
 import pytest
 import pytest_asyncio
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer
+from aioparallel.clients.aiokafka.admin import create_topic
 from aioparallel.errors import ProduceFailed
 from aioparallel.group.client import Committed, Generation
 from aioparallel.records import Outgoing, Produced, TopicPartition
@@ -23,14 +23,6 @@ from tests.load.clusters import coordinator
 pytestmark = pytest.mark.real
 
 Result = Sequence[Produced] | ProduceFailed
-
-
-class Admin(Protocol):
-    """The part of aiokafka's admin client used here."""
-
-    async def start(self) -> None: ...
-    async def close(self) -> None: ...
-    async def create_topics(self, new_topics: list[object]) -> object: ...
 
 
 class Rejoining(Protocol):
@@ -72,12 +64,7 @@ def send(producer: AiokafkaProducer, topic: str, partition: int, value: bytes = 
 async def single_copies(cluster: LocalKafka, partitions: int) -> tuple[str, dict[int, int]]:
     """A topic whose partitions stand on one broker each, so that no leader waits for the one that hangs."""
     topic = unique()
-    admin = cast("Admin", AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers))
-    await admin.start()
-    try:
-        await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs={"min.insync.replicas": "1"})])
-    finally:
-        await admin.close()
+    await create_topic(cluster.bootstrap_servers, topic, partitions, {"min.insync.replicas": "1"}, 120)
     async with asyncio.timeout(120):
         while len(leaders := await cluster.leaders(topic)) < partitions or min(leaders.values()) < 0:
             await asyncio.sleep(0.05)

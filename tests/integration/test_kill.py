@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient
 
+from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.offsets import decode_offset_map
 from aioparallel.testing import DeliveryChecker, LocalKafka, OrderChecker
 from aioparallel.testing.pytest_plugin import TopicMaker
@@ -31,12 +31,8 @@ async def produce(servers: str, topic: str) -> list[Place]:
 
 async def complete_by_commit(servers: str, group: str) -> Callable[[Place], bool]:
     """What the group's commit says is complete, as a question to ask of each place."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=servers)
-    await admin.start()
-    try:
-        committed = await admin.list_consumer_group_offsets(group)
-    finally:
-        await admin.close()
+    async with Admin(servers) as admin:
+        committed = await admin.committed(group)
     maps = {tp.partition: decode_offset_map(found.offset, found.metadata) for tp, found in committed.items()}
     incompletes = {(p, offset) for p, one in maps.items() for offset in one.incompletes}
 

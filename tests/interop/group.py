@@ -9,13 +9,9 @@ from typing import NamedTuple, Protocol, cast
 
 import aiokafka
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import (
-    GroupCoordinatorNotAvailableError,
-    GroupLoadInProgressError,
-    NotCoordinatorForGroupError,
-)
 
+from aioparallel.clients.aiokafka.admin import Admin
+from aioparallel.group.client import Committed
 from aioparallel.offsets import OffsetMap, decode_offset_map
 from aioparallel.records import TopicPartition
 
@@ -23,7 +19,6 @@ __all__ = ["Committed", "Group", "Place", "open_group", "said_by"]
 
 _POLL_INTERVAL = 0.05
 _DEADLINE = 120.0
-_NO_COORDINATOR_YET = (GroupCoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError)
 """A fresh broker makes its offsets topic when the first group asks."""
 
 
@@ -32,13 +27,6 @@ class Place(NamedTuple):
 
     partition: int
     offset: int
-
-
-class Committed(NamedTuple):
-    """What a group has committed for a partition."""
-
-    offset: int
-    metadata: str
 
 
 _NOTHING = Committed(0, "")
@@ -65,21 +53,13 @@ class _Committer(Protocol):
     async def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None: ...
 
 
-class _Admin(Protocol):
-    """The part of aiokafka's admin client used here."""
-
-    async def start(self) -> None: ...
-    async def close(self) -> None: ...
-    async def list_consumer_group_offsets(self, group_id: str) -> Mapping[TopicPartition, Committed]: ...
-
-
 class Group:
     """One topic, ``counts`` records in each of its partitions, and one group that reads it.
 
     The record at offset i of a partition has the key ``key(i)``.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str, name: str, admin: _Admin) -> None:
+    def __init__(self, bootstrap_servers: str, topic: str, name: str, admin: Admin) -> None:
         self.bootstrap_servers = bootstrap_servers
         self.topic = topic
         self.name = name
@@ -123,11 +103,8 @@ class Group:
 
     async def committed(self) -> dict[int, Committed]:
         """By partition, for those that have a commit."""
-        try:
-            found = await self._admin.list_consumer_group_offsets(self.name)
-        except _NO_COORDINATOR_YET:
-            return {}
-        return {place.partition: Committed(*entry) for place, entry in found.items() if place.topic == self.topic}
+        found = await self._admin.committed(self.name)
+        return {place.partition: entry for place, entry in found.items() if place.topic == self.topic}
 
     async def maps(self) -> dict[int, OffsetMap]:
         """What the commits say, by partition; for one without a commit, nothing from offset 0 on."""
@@ -183,12 +160,8 @@ def said_by(maps: Mapping[int, OffsetMap], counts: list[int]) -> set[Place]:
 @contextlib.asynccontextmanager
 async def open_group(bootstrap_servers: str, topic: str, name: str) -> AsyncIterator[Group]:
     """A group for one test."""
-    admin = cast("_Admin", AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers))
-    await admin.start()
-    try:
+    async with Admin(bootstrap_servers) as admin:
         yield Group(bootstrap_servers, topic, name, admin)
-    finally:
-        await admin.close()
 
 
 def _brief(said: OffsetMap) -> str:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient
 from confluent_kafka import Consumer
 from pyspark.sql import DataFrame, SparkSession
 
+from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.records import TopicPartition
 from aioparallel.spark.jars import kafka_jars
 from aioparallel.spark.progress import ProgressListener, QueryProgress
@@ -40,13 +40,8 @@ def committed(servers: str, group: str) -> dict[TopicPartition, int]:
     """What lag tools see."""
 
     async def ask() -> dict[TopicPartition, int]:
-        admin = AIOKafkaAdminClient(bootstrap_servers=servers)
-        await admin.start()
-        try:
-            found = await admin.list_consumer_group_offsets(group)
-        finally:
-            await admin.close()
-        return {TopicPartition(*partition): one.offset for partition, one in found.items()}
+        async with Admin(servers) as admin:
+            return {partition: one.offset for partition, one in (await admin.committed(group)).items()}
 
     return asyncio.run(ask())
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 
+from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.errors import BrokerStartError, ConfigurationError
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.brokers import local
@@ -100,17 +100,8 @@ async def test_configs_of_a_topic_go_over_the_defaults(cluster: LocalKafka) -> N
 
 
 async def min_in_sync(kafka: LocalKafka, topic: str) -> str:
-    from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType  # noqa: PLC0415
-
-    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
-    await admin.start()
-    try:
-        (answer,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
-        entries = answer.resources[0][4]
-        (value,) = [entry[1] for entry in entries if entry[0] == "min.insync.replicas"]
-        return str(value)
-    finally:
-        await admin.close()
+    async with Admin(kafka.bootstrap_servers) as admin:
+        return (await admin.configs(topic))["min.insync.replicas"]
 
 
 async def test_a_killed_broker_is_replaced_and_comes_back(cluster: LocalKafka) -> None:

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import re
+import subprocess
+import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 
 from aioparallel import cli
 from aioparallel.cli import console
+from aioparallel.errors import ConfigurationError
 from tests.support.command_line import invoke
 
 
@@ -73,5 +77,66 @@ def test_unwritable_output_is_a_sentence(tmp_path: Path) -> None:
 
 def test_version() -> None:
     """--version prints the version of the package."""
-    result = invoke("--version")
-    assert result.output == f"aioparallel {importlib.metadata.version('aioparallel')}\n"
+    assert invoke("--version").stdout == f"aioparallel {importlib.metadata.version('aioparallel')}\n"
+
+
+@pytest.mark.parametrize("command", [[], ["dlq"], ["dlq", "list"], ["dlq", "replay"], ["dlq", "drop"], ["bench"]])
+def test_help_in_a_pipe(command: list[str]) -> None:
+    """It fits 80 columns, has no colours, and shows flags as flags: without a value, a default or a --no-."""
+    ran = invoke(*command, "--help", environment={"COLUMNS": "80"})
+    assert ran.exit_code == 0
+    assert max(map(len, ran.stdout.splitlines())) <= 80
+    assert "\x1b" not in ran.stdout
+    assert not re.search(r"--no-(?!mark|peers)|BOOL|default: (False|None|\(\))", ran.stdout)
+
+
+@pytest.mark.parametrize("command", [["--help"], ["dlq", "list", "--help"], ["--version"]])
+def test_help_waits_for_no_client(command: list[str]) -> None:
+    """Neither Kafka clients nor what draws and counts is imported before a command runs."""
+    heavy = ("aiokafka", "confluent_kafka", "numpy", "matplotlib", "altair", "aiohttp", "httpx")
+    code = f"import sys; from aioparallel.cli.app import run; run({command}); print({{*{heavy}}} & {{*sys.modules}})"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.endswith("set()\n")
+
+
+def test_a_reader_that_has_seen_enough() -> None:
+    """A closed pipe, as behind `| head`, ends help without a word."""
+    code = "import sys; sys.stdin.read(); from aioparallel.cli import main; main()"
+    command = [sys.executable, "-c", code, "dlq", "list", "--help"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
+        process.stdout.close()
+        process.stdin.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 1
+
+
+def test_completion_is_installed_for_the_shell(tmp_path: Path) -> None:
+    """With every option of every command."""
+    ran = invoke("--install-completion", environment={"HOME": str(tmp_path), "SHELL": "/bin/bash"})
+    assert ran.exit_code == 0
+    (script,) = (path for path in tmp_path.rglob("aioparallel") if path.is_file())
+    assert "--same-partition" in script.read_text()
+
+
+def test_commands_and_options_that_do_not_exist() -> None:
+    """Exit code 2 and the nearest one that does."""
+    for arguments, near in ((["dql"], '"dlq"'), (["dlq", "list", "orders.dlq", "--sinze", "2h"], "--since")):
+        ran = invoke(*arguments)
+        assert ran.exit_code == 2
+        assert f"Did you mean {near}" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "typed"),
+    [
+        ("since", "--since='x': wrong, see --client-option"),
+        ("Access since", "--since='x': wrong, see --client-option"),
+        ("client_options['sasl_mechanism']", "--client-option sasl_mechanism='x': wrong, see --client-option"),
+        ("somewhere else", "somewhere else='x': wrong, see --client-option"),
+    ],
+)
+def test_options_are_named_as_they_are_typed(option: str, typed: str) -> None:
+    """Whatever the library calls them."""
+    flags = {"since": "--since", "client_options": "--client-option"}
+    assert console.as_typed(ConfigurationError(option, "x", "wrong, see client_options"), flags) == typed
