@@ -20,7 +20,7 @@ each class of aiokafka; ``tests/contract/test_aiokafka_private.py`` fails when a
     silence.py     brokers that hang
     checking.py    options checked when constructed
     log_reading.py partitions read beside the group
-    admin.py       topics made
+    admin.py       topics and groups looked after; ``admin_internals.py``: what of aiokafka's admin is used
 
     producer.py            AiokafkaProducer; how it works is in ``clients/producing/``
     producer_settings.py   options in, connections out
