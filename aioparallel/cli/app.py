@@ -73,8 +73,11 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except CycloptsError as error:
-        cause = error.__cause__
-        say_error(as_typed(cause, flags(arguments)) if isinstance(cause, ConfigurationError) else str(error))
+        # A value that was not understood; what understands it does not know which option it is for.
+        if isinstance(cause := error.__cause__, ConfigurationError) and error.argument is not None:
+            say_error(as_typed(cause, {cause.option: error.argument.name}))
+        else:
+            say_error(str(error))
         return WRONG_USE
     except ConfigurationError as error:
         say_error(as_typed(error, flags(arguments)))

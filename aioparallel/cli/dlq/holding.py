@@ -18,7 +18,6 @@ from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
 from aioparallel.cli.dlq.marks import MarksRefused
-from aioparallel.errors import ClientError, NotAuthorized
 from aioparallel.group.client import Client, Generation
 from aioparallel.records import TopicPartition
 
@@ -55,7 +54,7 @@ class Hold:
         self._group = group
         self._claim = claim
         self._generation: Generation | None = None
-        self._refusal: MarksRefused | None = None
+        self._failure: Exception | None = None
         self._changed = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
 
@@ -71,13 +70,11 @@ class Hold:
         never given."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while self._generation is None and self._refusal is None and not self._has_failed():
+                while self._generation is None and self._failure is None:
                     self._changed.clear()
                     await self._changed.wait()
-        if self._refusal is not None:
-            raise self._refusal
-        if self._listening is not None and self._listening.done():
-            self._listening.result()
+        if self._failure is not None:
+            raise self._failure
         if self._generation is None:
             raise MarksRefused(f"group {self._group!r} did not settle within {timeout:g} s; is the cluster healthy?")
         return self._generation
@@ -115,29 +112,25 @@ class Hold:
         )
 
     def _refuse(self, reason: str) -> None:
-        self._generation = None
-        self._refusal = self._refusal or MarksRefused(reason)
-        self._changed.set()
+        self._fail(MarksRefused(reason))
 
-    def _has_failed(self) -> bool:
-        return self._listening is not None and self._listening.done()
+    def _fail(self, failure: Exception) -> None:
+        self._generation = None
+        self._failure = self._failure or failure
+        self._changed.set()
 
     async def _listen(self) -> None:
         """The client tells here that the group does not take this member. Nothing is fetched."""
         try:
             while True:
                 await self._client.fetch({})
-        except NotAuthorized:
-            raise
-        except ClientError as error:
+        except Exception as error:
             if isinstance(error.__cause__, kafka.InconsistentGroupProtocolError):
-                raise MarksRefused(
+                self._refuse(
                     f"group {self._group!r}: it has members that consume with it now; stop them, or choose another "
                     "--group, one that nobody consumes with"
-                ) from error
-            raise
-        finally:
-            self._changed.set()
+                )
+            self._fail(error)
 
 
 def one_holder(claim: Claim) -> type[AbstractPartitionAssignor]:

@@ -7,7 +7,6 @@ see :mod:`~aioparallel.cli.dlq.holding`.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -50,25 +49,20 @@ class PartitionMarks:
         self.committed = committed
         self.problem: str | None = None
         try:
-            self._map = decode_offset_map(self.base, committed.metadata if committed else "")
+            found = decode_offset_map(self.base, committed.metadata if committed else "")
         except OffsetMapError as error:
-            self._map = OffsetMap(self.base, self.base - 1)
+            found = OffsetMap(self.base, self.base - 1)
             self.problem = (
                 f"{partition}: the text that group {group!r} has committed beside offset {self.base} is not an "
                 f"offset map ({error}); which letters above it are settled is not known. Choose another --group"
             )
-        self._ledger = Ledger(self.base, self._map)
+        self._last_settled, self._open = found.highest_succeeded, frozenset(found.incompletes)
+        self._ledger = Ledger(self.base, found)
         self.unsaved: list[int] = []
 
     def is_settled(self, offset: int) -> bool:
         """What the commit found at the start says about a letter."""
-        if offset < self.base:
-            return True
-        if offset > self._map.highest_succeeded:
-            return False
-        open_ones = self._map.incompletes
-        at = bisect_left(open_ones, offset)
-        return at == len(open_ones) or open_ones[at] != offset
+        return offset < self.base or (offset <= self._last_settled and offset not in self._open)
 
     def register(self, letters: Sequence[int], next_offset: int) -> None:
         """Take in the offsets of the letters up to ``next_offset``; all else below it needs no mark."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Final, Generic, NamedTuple, TypeVar
@@ -82,31 +82,28 @@ def parse_origin(text: str) -> OriginFilter:
     return OriginFilter(topic, *map(int, numbers))
 
 
-def parse_time(option: str, text: str, now: float) -> float:
-    """A time as ISO 8601 (local unless it names its zone), or how long ago: 90s, 30m, 2h, 3d, 1w.
+def parse_time(text: str, now: float | None = None) -> float:
+    """A time as ISO 8601 (local unless it names its zone), or how long before ``now``: 90s, 30m, 2h, 3d, 1w.
 
-    ``now`` and the result are seconds since the epoch. Raises ConfigurationError, which names ``option``.
+    ``now`` and the result are seconds since the epoch. Raises ConfigurationError.
     """
     if ago := re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text):
-        return now - float(ago[1]) * SECONDS[ago[2]]
+        return (time.time() if now is None else now) - float(ago[1]) * SECONDS[ago[2]]
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
         raise ConfigurationError(
-            option, text, "how long ago (90s, 30m, 2h, 3d, 1w) or an ISO time such as 2026-03-01 or 2026-03-01T14:30"
+            "time", text, "how long ago (90s, 30m, 2h, 3d, 1w) or an ISO time such as 2026-03-01 or 2026-03-01T14:30"
         ) from None
 
 
-def _offsets(_type: object, tokens: Sequence[Token]) -> Span:
-    return parse_offsets(tokens[0].value)
+def understood(parse: Callable[[str], object], metavar: str) -> Parameter:
+    """An option whose text a function understands."""
 
+    def converter(_type: object, tokens: Sequence[Token]) -> object:
+        return parse(tokens[0].value)
 
-def _origin(_type: object, tokens: Sequence[Token]) -> OriginFilter:
-    return parse_origin(tokens[0].value)
-
-
-def _time(_type: object, tokens: Sequence[Token]) -> float:
-    return parse_time(tokens[0].keyword or "time", tokens[0].value, time.time())
+    return Parameter(converter=converter, n_tokens=1, accepts_keys=False, metavar=metavar)
 
 
 @Parameter(name="*", group=WHICH)
@@ -121,18 +118,15 @@ class Selection:
     """Only this partition of the topic. Repeatable."""
     offset: NonNegativeInt | None = None
     """Only the letter at this offset; with one --partition."""
-    offsets: Annotated[Span | None, Parameter(converter=_offsets, n_tokens=1, accepts_keys=False, metavar="A-B")] = None
+    offsets: Annotated[Span | None, understood(parse_offsets, "A-B")] = None
     """Only those at these offsets, both included; with one --partition."""
-    origin: Annotated[
-        OriginFilter | None,
-        Parameter(converter=_origin, n_tokens=1, accepts_keys=False, metavar="TOPIC[:PARTITION[:OFFSET]]"),
-    ] = None
+    origin: Annotated[OriginFilter | None, understood(parse_origin, "TOPIC[:PARTITION[:OFFSET]]")] = None
     """Only those that came from there."""
     error: Annotated[str | None, Parameter(metavar="TYPE")] = None
     """Only those with this exception: its class, with or without module."""
-    since: Annotated[float | None, Parameter(converter=_time, metavar="TIME")] = None
+    since: Annotated[float | None, understood(parse_time, "TIME")] = None
     """Only those that failed last at or after this: how long ago (`30m`, `2h`, `3d`) or an ISO time."""
-    until: Annotated[float | None, Parameter(converter=_time, metavar="TIME")] = None
+    until: Annotated[float | None, understood(parse_time, "TIME")] = None
     """Only those that failed last at or before this."""
     key: Annotated[bytes | None, Parameter(metavar="TEXT")] = None
     """Only those with this key."""
