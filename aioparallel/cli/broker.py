@@ -1,0 +1,102 @@
+"""``aioparallel broker``: a broker for people who try things out, until Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from cyclopts import Parameter
+
+from aioparallel.cli.console import make_console
+from aioparallel.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from aioparallel.testing import Broker
+
+__all__ = ["broker"]
+
+
+class NewTopic(NamedTuple):
+    """A topic that is made at the start."""
+
+    name: str
+    partitions: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.partitions} partition{'s' if self.partitions > 1 else ''})"
+
+    @classmethod
+    def of(cls, text: str) -> NewTopic:
+        """``orders:8`` or ``orders``."""
+        name, colon, partitions = text.partition(":")
+        if not name or (colon and not (partitions.isdecimal() and int(partitions) > 0)):
+            raise ConfigurationError("topic", text, "must be name or name:partitions, as in orders:8")
+        return cls(name, int(partitions or 1))
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """Which broker. Raises ConfigurationError."""
+
+    topic: Annotated[tuple[str, ...], Parameter(metavar="NAME:PARTITIONS")] = ()
+    """A topic to make, `name` or `name:partitions`; one partition where none are given. May be given several times."""
+    kafka: bool = False
+    """Apache Kafka as a local process, instead of the embedded broker; needs Java, and Maven the first time."""
+    port: int | None = None
+    """With --kafka: where it listens. A free port if not given, as the embedded broker takes always."""
+
+    def __post_init__(self) -> None:
+        if self.port is not None and not self.kafka:
+            raise ConfigurationError("port", self.port, "the embedded broker takes a free port; add --kafka")
+        self.topics()
+
+    def topics(self) -> list[NewTopic]:
+        """What ``topic`` says."""
+        return [NewTopic.of(text) for text in self.topic]
+
+
+async def broker(*, options: BrokerOptions = BrokerOptions()) -> None:
+    """Run a broker to try things out, until Ctrl-C: librdkafka's mock cluster, without Java and without Docker.
+
+    It prints its address, and a line to copy for other terminals. Its topics and records are gone when it ends. What it
+    is not, docs/testing.md says: a group has one member, for example.
+
+    **Examples**
+
+    - `aioparallel broker --topic orders:8 --topic orders.dlq`
+    - `aioparallel broker --kafka --port 9092 --topic orders:8`
+    """
+    from aioparallel.event_loop import stopping_signals  # noqa: PLC0415 - not for help
+
+    console, stop = make_console(), asyncio.Event()
+    async with new_broker(options, console) as started:
+        for name, partitions in options.topics():
+            await started.create_topic(name, partitions)
+        with stopping_signals(asyncio.get_running_loop(), stop.set):
+            console.print(introduction(options, started.bootstrap_servers), highlight=False, soft_wrap=True)
+            await stop.wait()
+
+
+def new_broker(options: BrokerOptions, console: Console) -> Broker:
+    """Not started yet; says what to install where something is missing."""
+    from aioparallel.testing import EmbeddedBroker, LocalKafka  # noqa: PLC0415 - not for help
+
+    return LocalKafka(port=options.port, report=console.print) if options.kafka else EmbeddedBroker()
+
+
+def introduction(options: BrokerOptions, servers: str) -> str:
+    """What runs where, and a line to copy."""
+    name = "Apache Kafka" if options.kafka else "The embedded broker"
+    topics = ", ".join(map(str, options.topics()))
+    # The mock cluster lets a group go on without a member that has left only when that one's session is over.
+    again = "" if options.kafka else " A consumer that is started again waits for its partitions up to 30 s."
+    return (
+        f"{name} runs at {servers}{f', with {topics}' if topics else ''}. "
+        f"Ctrl-C ends it, and its records are gone then.{again}\n"
+        "For what you start in other terminals:\n\n"
+        f"    export AIOPARALLEL_BOOTSTRAP_SERVERS={servers}\n"
+    )
