@@ -15,12 +15,12 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
 
-$(VENV)/.demo: $(VENV)/bin/python pyproject.toml
-	$(PIP) --editable '.[demo]'
+$(VENV)/.examples: $(VENV)/bin/python pyproject.toml
+	$(PIP) --editable '.[examples]'
 	@touch $@
 
 $(VENV)/.pipeline: $(VENV)/bin/python pyproject.toml
-	$(PIP) --editable '.[demo,spark]'
+	$(PIP) --editable '.[examples,spark]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/bin/python pyproject.toml
@@ -29,10 +29,10 @@ $(VENV)/.bench: $(VENV)/bin/python pyproject.toml
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 	$(PIP) --editable '.[dev]'
-	@touch $@ $(VENV)/.demo $(VENV)/.pipeline $(VENV)/.bench
+	@touch $@ $(VENV)/.examples $(VENV)/.pipeline $(VENV)/.bench
 
-demo: $(VENV)/.demo  ## enrich 20,000 real flights over HTTP: plain loop against aioparallel
-	$(BIN)/aioparallel demo $(ARGS)
+demo: $(VENV)/.examples  ## enrich 20,000 real flights over HTTP: plain loop against aioparallel
+	$(BIN)/python -m examples.flights $(ARGS)
 
 pipeline: $(VENV)/.pipeline  ## 336,776 flights: Kafka, Spark, aioparallel, Spark, a plot (5 minutes; ARGS="--flights 20000")
 	@$(BIN)/python -m aioparallel.jvm kafka --directory

@@ -1,1 +1,1 @@
-"""Programs to copy. Nothing in the package imports them."""
+"""Programs to copy from; README.md lists them."""

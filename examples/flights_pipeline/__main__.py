@@ -16,10 +16,10 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from aioparallel.cli.demo.flights import FLIGHTS
 from aioparallel.errors import AioparallelError
 from aioparallel.event_loop import loop_factory
 from aioparallel.testing.brokers.local import LocalKafka
+from examples.flights.flights import FLIGHTS
 from examples.flights_pipeline.comparing import differences, expected_totals, found_totals, table_of
 from examples.flights_pipeline.plot import draw
 from examples.flights_pipeline.settings import Settings

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 from rich.table import Table
 
-from aioparallel.cli.demo.flights import data_directory
+from examples.flights.flights import data_directory
 
 __all__ = ["Difference", "condition", "differences", "expected_totals", "found_totals", "table_of"]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import yaml
 
-from aioparallel.cli.demo.progress import Meter
 from aioparallel.errors import AioparallelError
 from aioparallel.spark.checkpoints import checkpoint_status
 from aioparallel.spark.jars import kafka_jars
+from examples.flights.progress import Show
 from examples.flights_pipeline.programs import QUICK_START, run_program
 from examples.flights_pipeline.settings import PROJECT, Settings
 
@@ -25,7 +25,7 @@ _PROGRESS = re.compile(
 _AT_START = "-Dspark.ui.enabled=false -Dspark.ui.showConsoleProgress=false"
 
 
-async def run_declared(settings: Settings, servers: str, meter: Meter) -> None:
+async def run_declared(settings: Settings, servers: str, show: Show) -> None:
     """Run it once, until the flow has taken all that is in topic ``raw``. Raises AioparallelError if it has not.
 
     After a run that was killed it goes on with the micro-batch that was open, and writes all of it again.
@@ -33,7 +33,7 @@ async def run_declared(settings: Settings, servers: str, meter: Meter) -> None:
 
     def hear(line: str) -> None:
         if (found := _PROGRESS.search(line)) is not None:
-            meter.show(int(found["rows"].replace(",", "")), found["rate"] or "")
+            show(int(found["rows"].replace(",", "")), found["rate"] or "")
 
     _copy_project(settings, servers)
     await run_program("the declared pipeline", _command(settings), settings.logs / "declared.log", hear)

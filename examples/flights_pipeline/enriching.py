@@ -23,8 +23,8 @@ from aioparallel import (
     RetryPolicy,
     resource,
 )
-from aioparallel.cli.demo.flights import compact
-from aioparallel.cli.demo.progress import Meter
+from examples.flights.flights import compact
+from examples.flights.progress import Show
 from examples.flights_pipeline.settings import ENRICHED, SEEN, WORK
 
 __all__ = ["enrich_all", "enricher", "weather_handler"]
@@ -38,7 +38,7 @@ _WEATHER: Final = ("temp", "precip", "visib", "wind_speed")
 _HERE_OR_NOT: Final = (200, 404)  # 404: the aircraft is not known, the weather is
 
 
-async def enrich_all(servers: str, service: str, meter: Meter) -> None:
+async def enrich_all(servers: str, service: str, show: Show) -> None:
     """Run until the end of topic ``work``. Raises what a flight fails with for the fifth time."""
     consumer = enricher(servers)
     async with consumer:
@@ -48,7 +48,7 @@ async def enrich_all(servers: str, service: str, meter: Meter) -> None:
                 await asyncio.wait([running], timeout=_LOOKS)
                 with contextlib.suppress(Exception):  # before there are any
                     stats = consumer.stats()
-                    meter.show(stats.succeeded + stats.copies, f"{stats.in_flight} in flight")
+                    show(stats.succeeded + stats.copies, f"{stats.in_flight} in flight")
         finally:
             consumer.stop()
             await running
@@ -90,7 +90,7 @@ async def _enrich(service: str, record: Record) -> Outgoing:
     flight = json.loads(record.value or b"{}")
     path = f"{flight.get('tailnum', 'NA')}/{flight['origin']}/{flight['dest']}/{flight['time_hour']}"
     # The service keeps a log of who asks. Encoded already: looking for what to encode takes longer than the request.
-    url = URL(f"{service}/flights/{path}?partition={record.partition}&offset={record.offset}&run=0", encoded=True)
+    url = URL(f"{service}/flights/{path}?partition={record.partition}&offset={record.offset}", encoded=True)
     async with resource("http", aiohttp.ClientSession).get(url) as answer:
         if answer.status not in _HERE_OR_NOT:
             answer.raise_for_status()

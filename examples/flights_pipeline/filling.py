@@ -7,15 +7,15 @@ from itertools import islice
 
 from aiokafka import AIOKafkaProducer
 
-from aioparallel.cli.demo.flights import read_flights
-from aioparallel.cli.demo.progress import Meter
+from examples.flights.flights import read_flights
+from examples.flights.progress import Show
 
 __all__ = ["fill"]
 
 _AT_ONCE = 10_000
 
 
-async def fill(servers: str, topic: str, count: int, meter: Meter) -> None:
+async def fill(servers: str, topic: str, count: int, show: Show) -> None:
     """Produce the first ``count`` flights, some thousands at a time."""
     flights = read_flights(count)
     producer = AIOKafkaProducer(
@@ -27,4 +27,4 @@ async def fill(servers: str, topic: str, count: int, meter: Meter) -> None:
             sent = [await producer.send(topic, value, key) for key, value in some]
             await asyncio.gather(*sent)
             done += len(some)
-            meter.show(done, "")
+            show(done, "")

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from aioparallel.cli.demo.flights import FLIGHTS, data_directory
-from aioparallel.cli.demo.settings import within
 from aioparallel.errors import ConfigurationError
+from examples.flights.flights import FLIGHTS, data_directory
 
 __all__ = ["ENRICHED", "PARTITIONS", "PROJECT", "RAW", "SEEN", "WORK", "Settings"]
 
@@ -35,7 +34,8 @@ class Settings:
     """Records of a micro-batch: what Spark writes once more at most when it begins anew after a crash."""
 
     def __post_init__(self) -> None:
-        within("--flights", self.flights, 1, FLIGHTS)
+        if not 1 <= self.flights <= FLIGHTS:
+            raise ConfigurationError("--flights", self.flights, f"must be from 1 to {FLIGHTS:,}")
         if "%" in self.storage.absolute().as_uri():
             raise ConfigurationError(
                 "--output",

@@ -7,18 +7,18 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from rich.console import Console
 
-from aioparallel.cli.demo.process import Child
-from aioparallel.cli.demo.progress import Meter, metering
 from aioparallel.errors import ConfigurationError
 from aioparallel.spark.logs import survey
 from aioparallel.testing.brokers.local import LocalKafka
+from examples.flights.progress import Show, progress
+from examples.flights.service import run_service
 from examples.flights_pipeline.declared import run_declared
 from examples.flights_pipeline.enriching import enrich_all
 from examples.flights_pipeline.filling import fill
@@ -85,23 +85,24 @@ class Stages:
         """From the file to Parquet. Raises AioparallelError, and what a handler fails with."""
         count = self._settings.flights
         await create_topics(self._kafka)
-        with self._stage("1 fill topic raw", count) as meter:
-            await fill(self._servers, RAW, count, meter)
-        with self._stage("2 Spark: raw to work", count) as meter:
-            await run_declared(self._settings, self._servers, meter)
-        with self._stage("3 aioparallel: enrich", await self._size(WORK)) as meter:
-            async with self._service() as service:
-                await enrich_all(self._servers, service, meter)
-        with self._stage("4 Spark: totals", await self._size(ENRICHED)) as meter:
-            return await self._totals(meter)
+        with self._stage("1 fill topic raw", count) as show:
+            await fill(self._servers, RAW, count, show)
+        with self._stage("2 Spark: raw to work", count) as show:
+            await run_declared(self._settings, self._servers, show)
+        with self._stage("3 aioparallel: enrich", await self._size(WORK)) as show:
+            # The demo's weather service, a process of its own: answers after 5 to 30 ms.
+            async with run_service(self._settings.logs / "service") as service:
+                await enrich_all(self._servers, f"{service}/0", show)
+        with self._stage("4 Spark: totals", await self._size(ENRICHED)) as show:
+            return await self._totals(show)
 
-    async def _totals(self, meter: Meter) -> Counts:
+    async def _totals(self, show: Show) -> Counts:
         found: list[Counts] = []
 
         def hear(line: str) -> None:
             if line.startswith('{"records"'):
                 found.append(Counts(**json.loads(line)))
-                meter.show(found[0].records, "")
+                show(found[0].records, "")
 
         module = "examples.flights_pipeline.totals"
         paths = (str(path.absolute()) for path in (self._settings.delays, self._settings.missing))
@@ -114,18 +115,10 @@ class Stages:
         logs = await asyncio.to_thread(survey, self._servers, [topic], timeout=_ANSWER)
         return sum(log.end for log in logs[topic].values())
 
-    @asynccontextmanager
-    async def _service(self) -> AsyncIterator[str]:
-        """The demo's weather service, a process of its own: answers after 5 to 30 ms; yields its address."""
-        logs = self._settings.logs
-        module, events = "aioparallel.cli.demo.service", str(logs / "service.events")
-        async with Child("HTTP service", module, events, "2013", log=logs / "service.log") as service:
-            yield f"http://127.0.0.1:{await service.announced()}"
-
     @contextmanager
-    def _stage(self, title: str, total: int) -> Iterator[Meter]:
+    def _stage(self, title: str, total: int) -> Iterator[Show]:
         began = time.monotonic()
-        with metering(self._console, title, total) as meter:
-            yield meter
+        with progress(self._console, title, total) as show:
+            yield show
         seconds = time.monotonic() - began
         self._console.print(f"{title}: {seconds:.1f} s, {total / seconds:,.0f} records/s", highlight=False)

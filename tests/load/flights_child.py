@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from aioparallel import Deduplicate, ParallelConsumer, Record
-from aioparallel.cli.demo.events import Lines
 from aioparallel.coordinates import coordinates_of
+from examples.flights.lines import appending
 from examples.flights_pipeline.enriching import enricher, weather_handler
 from examples.flights_pipeline.settings import ENRICHED
 
@@ -52,7 +52,7 @@ def read(servers: str, group: str, by: str, notes: str, until: str) -> None:
         session_timeout=SESSION,
         until="end" if until == "end" else None,
     )
-    with Lines(Path(notes)) as lines:
+    with appending(Path(notes)) as lines:
 
         async def note(record: Record) -> None:
             source = coordinates_of(record.headers)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -18,10 +17,11 @@ import psutil
 
 from aioparallel.clients.aiokafka import AiokafkaClient
 from aioparallel.errors import AioparallelError
+from aioparallel.testing.processes.child import Child
 from examples.flights_pipeline.declared import run_declared
 from examples.flights_pipeline.settings import Settings
 
-__all__ = ["READ", "REMEMBERED", "SESSION", "Consumer", "Ends", "Silent", "SparkJob", "until_growing"]
+__all__ = ["READ", "REMEMBERED", "SESSION", "Consumer", "Ends", "SparkJob", "silent", "until_growing"]
 
 READ: Final = "flights-read"
 """Compacted: what readers of topic ``enriched`` have seen."""
@@ -31,7 +31,6 @@ second's work; and there are 4,043 aircraft."""
 SESSION: Final = 9.0
 """Seconds until the group notices that a consumer is dead: three heartbeats."""
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
 _LOOKS: Final = 0.02
 _ANSWER: Final = 30.0
 _DEATH: Final = 30.0
@@ -42,11 +41,8 @@ _DEADLINE: Final = 180.0
 """Seconds in which a program gets to the middle of its run, or to its end; Spark starts in 10 to 30."""
 
 
-class Silent:
-    """A meter that shows nothing."""
-
-    def show(self, done: int, note: str) -> None:
-        """Nothing."""
+def silent(done: int, note: str) -> None:
+    """Progress that nobody watches."""
 
 
 class Ends:
@@ -97,7 +93,7 @@ class SparkJob:
 
     def start(self) -> None:
         """Start, or start again."""
-        self._running = asyncio.create_task(run_declared(self._settings, self._servers, Silent()))
+        self._running = asyncio.create_task(run_declared(self._settings, self._servers, silent))
 
     def check(self) -> None:
         """Raises when it has ended."""
@@ -144,57 +140,20 @@ class SparkJob:
         return list(_living(found))
 
 
-class Consumer:
-    """A child of :mod:`tests.load.flights_child`, in a session of its own; a context manager that ends it."""
+class Consumer(Child):
+    """A child of :mod:`tests.load.flights_child`."""
 
     def __init__(self, log: Path, *arguments: str) -> None:
-        self._log = log
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.load.flights_child", *arguments],
-                cwd=_ROOT,
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        super().__init__("consumer", [sys.executable, "-m", "tests.load.flights_child", *arguments], log=log)
 
     def check(self) -> None:
         """Raises when it has ended."""
-        code = self._process.poll()
-        assert code is None, f"the consumer ended with code {code}.\n{self._tail()}"
+        assert self.running, f"the consumer ended with code {self.exit_code}{self.last_words()}"
 
-    def kill(self) -> None:
-        """SIGKILL to its process group. Returns when it has ended."""
-        os.killpg(self._process.pid, signal.SIGKILL)
-        assert self._process.wait() == -signal.SIGKILL, self._tail()
-
-    async def stop(self) -> None:
+    async def finish(self) -> None:
         """Let it drain, commit and leave."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        await self.finish(_END)
-
-    async def finish(self, timeout: float = _DEADLINE) -> None:
-        """Wait until it has ended well by itself."""
-        code = await asyncio.to_thread(self._process.wait, timeout)
-        assert code == 0, f"the consumer ended with code {code}.\n{self._tail()}"
-
-    def _tail(self) -> str:
-        lines = self._log.read_text(errors="replace").splitlines()
-        return "Its log ends with:\n" + "\n".join(lines[-15:])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        await self.stop(_END)
+        assert self.exit_code == 0, f"the consumer ended with code {self.exit_code}{self.last_words()}"
 
 
 async def _until_gone(processes: Iterable[psutil.Process]) -> None:

@@ -6,25 +6,24 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
 
 from aioparallel import Record
-from aioparallel.cli.demo.events import read_events
-from aioparallel.cli.demo.process import Child
 from aioparallel.coordinates import coordinates_of
 from aioparallel.testing import DeliveryChecker, LocalKafka, OrderChecker
+from aioparallel.testing.event_log import read_events
+from examples.flights.service import run_service
 from examples.flights_pipeline.comparing import expected_totals
 from examples.flights_pipeline.enriching import enrich_all
 from examples.flights_pipeline.filling import fill
 from examples.flights_pipeline.settings import ENRICHED, PARTITIONS, RAW, WORK, Settings
 from examples.flights_pipeline.stages import clear, create_topics
 
-from .flights_programs import READ, Consumer, Ends, Silent, SparkJob, until_growing
+from .flights_programs import READ, Consumer, Ends, SparkJob, silent, until_growing
 from .topics import read_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.spark, pytest.mark.timeout(900)]
@@ -36,6 +35,9 @@ SPARK_KILLS: Final = (1_000, 7_000, 3_000, 8_000, 2_000)
 within the one after that. Together less than there are flights, so that the last run has some left."""
 ENRICHER_KILLS: Final = (1_000, 6_000, 3_000, 8_000, 4_000)
 """The same of the enriching consumer."""
+
+READ_DEADLINE: Final = 180.0
+"""Seconds in which a reader gets to the end of topic ``enriched``."""
 
 COMPACTED_SOON: Final = {
     "cleanup.policy": "compact",
@@ -120,7 +122,7 @@ class Pipeline:
         async with asyncio.TaskGroup() as both:
             both.create_task(self._run_spark())
             both.create_task(self._run_enrichers())
-        await enrich_all(self._servers, self._service, Silent())
+        await enrich_all(self._servers, self._service, silent)
 
     async def _run_spark(self) -> None:
         spark = SparkJob(self._settings, self._servers)
@@ -137,18 +139,12 @@ class Pipeline:
 
     async def _run_enrichers(self) -> None:
         for number, by in enumerate(ENRICHER_KILLS, 1):
-            with Consumer(self._settings.logs / "enricher.log", "enrich", self._servers, self._service) as enricher:
+            async with Consumer(
+                self._settings.logs / "enricher.log", "enrich", self._servers, self._service
+            ) as enricher:
                 written = await until_growing(self._ends, ENRICHED, by, enricher.check)
-                enricher.kill()
+                await enricher.kill()
             self._tell(f"kill {number} of the enricher, at {written:,} records of enriched")
-
-
-@asynccontextmanager
-async def weather_service(settings: Settings) -> AsyncIterator[tuple[str, Path]]:
-    """Its address, and the file with who has asked."""
-    events, log = settings.logs / "service.events", settings.logs / "service.log"
-    async with Child("HTTP service", "aioparallel.cli.demo.service", str(events), "2013", log=log) as service:
-        yield f"http://127.0.0.1:{await service.announced()}", events
 
 
 class Reading:
@@ -164,16 +160,16 @@ class Reading:
     async def run(self, flights: int, *, is_killed: bool) -> None:
         """Stop it, or kill it, when half of the flights are noted; then to the end of the topic."""
         first, second = (self._directory / f"{self._name}-{life}.notes" for life in (1, 2))
-        with self._start(first, "never") as consumer:
+        async with self._start(first, "never") as consumer:
             while len(_notes(first)) < flights // 2:
                 await asyncio.sleep(0.02)
                 consumer.check()
             if is_killed:
-                consumer.kill()
+                await consumer.kill()
             else:
-                await consumer.stop()
-        with self._start(second, "end") as consumer:
-            await consumer.finish()
+                await consumer.finish()
+        async with self._start(second, "end") as consumer:
+            await consumer.ended(READ_DEADLINE)
         self.first, self.second = _notes(first), _notes(second)
         assert self.first
         assert self.second
@@ -216,7 +212,7 @@ def check_asked(events: Path, work: list[Record], again: list[Record]) -> None:
     for place in every - left_out:
         asked.produced(place)
     for event in read_events(events):
-        asked.handled(Place(*event.place))
+        asked.handled(Place(event.partition, event.offset))
     asked.check()
 
 
@@ -230,10 +226,10 @@ async def test_five_kills_of_each(tmp_path: Path, tell: Tell) -> None:
         servers = kafka.bootstrap_servers
         await create_topics(kafka)
         await kafka.create_topic(READ, PARTITIONS, COMPACTED_SOON)
-        await fill(servers, RAW, FLIGHTS, Silent())
+        await fill(servers, RAW, FLIGHTS, silent)
         expected = await expected_flights(servers)
-        async with weather_service(settings) as (service, events), Ends(servers) as ends:
-            await Pipeline(servers, service, settings, ends, tell).run()
+        async with run_service(settings.logs / "service") as service, Ends(servers) as ends:
+            await Pipeline(servers, f"{service}/0", settings, ends, tell).run()
         work, enriched = await read_all(servers, WORK), await read_all(servers, ENRICHED)
         of_spark, of_enricher = copies(work), copies(enriched)
         tell(
@@ -242,7 +238,7 @@ async def test_five_kills_of_each(tmp_path: Path, tell: Tell) -> None:
         )
         assert of_spark
         assert of_enricher
-        check_asked(events, work, of_spark)
+        check_asked(settings.logs / "service-0.events", work, of_spark)
         notes = expected_notes(enriched, of_enricher, expected)
         for by, is_killed in ("record", False), ("key", False), ("record", True), ("key", True):
             name = f"by-{by}-{'killed' if is_killed else 'stopped'}"

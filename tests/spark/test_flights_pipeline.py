@@ -55,7 +55,7 @@ def test_the_whole_way(tmp_path: Path) -> None:
     assert "22 cancelled" in said
     assert "0 overtook an earlier one of the same aircraft" in said
     for stage, total in ("1 fill", 3_000), ("2 Spark", 3_000), ("3 aioparallel", 2_978), ("4 Spark", 2_978):
-        assert re.search(rf"^{stage}.*: {total:,} of {total:,} records", said, re.MULTILINE), said
+        assert re.search(rf"{stage}.* {total:,} of {total:,} records", said), said
     assert (output / "delays.png").read_bytes().startswith(b"\x89PNG")
     written = pd.read_parquet(output / "delays.parquet")
     assert written["flights"].sum() == 2_978

@@ -14,8 +14,8 @@ from aioparallel.engine.flow import Outcome
 from aioparallel.errors import HandlerTimeout, Reject, RetryLater
 from aioparallel.mapping import parallel_map
 from aioparallel.policies import RetryPolicy
-from tests.examples import examples
 from tests.simulation.loop import RecordingLoop
+from tests.support.examples import examples
 
 TIMEOUT = 5.0
 Behaviour = Literal["at once", "soon", "slow", "fails", "fails later", "rejects", "waits", "hangs", "shields"]

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aioparallel.errors import ProduceFailed
-from tests.examples import examples
+from tests.support.examples import examples
 
 from .simulated import NO_ANSWER, TIMEOUT, Cluster, fits
 

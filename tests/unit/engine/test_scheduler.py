@@ -14,7 +14,7 @@ from aioparallel.group.fetcher import measured
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.handling import Ordering
 from aioparallel.records import Record, TopicPartition
-from tests.examples import examples
+from tests.support.examples import examples
 
 
 def make_session(partition: int = 0, epoch: int = 1) -> Session:

@@ -13,7 +13,7 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 from aioparallel.engine.sources import NO_CEILING
 from aioparallel.engine.tally import EndState
 from aioparallel.handling import Ordering
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.engine.model import BEGUN, GAP, Cell, State
 from tests.unit.engine.model_group import Fate
 from tests.unit.engine.model_moves import Moves

@@ -14,7 +14,7 @@ from aioparallel.records import TopicPartition
 from aioparallel.testing.memory.assignor import Subscription
 from aioparallel.testing.memory.groups import Group, GroupState
 from aioparallel.testing.memory.refused import FENCING, Refused
-from tests.examples import examples
+from tests.support.examples import examples
 
 PARTITIONS = frozenset(TopicPartition("t", number) for number in range(5))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from aioparallel.errors import ProduceFailed
 from aioparallel.testing.memory import ErrorCode, Fault, Request
-from tests.examples import examples
+from tests.support.examples import examples
 from tests.unit.virtual_time import VirtualLoop
 
 from .produced_world import NODES, PARTITIONS, Step, World

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from aioparallel.offsets import MAX_INCOMPLETES, OffsetMap, decode_offset_map, encode_offset_map, fit_offset_map
 from aioparallel.offsets.encoding import Formats
-from tests.examples import examples
+from tests.support.examples import examples
 
 BASE = 10**9
 FORMATS: list[Formats] = ["all", "java"]

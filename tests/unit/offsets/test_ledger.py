@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map, fit_offset_map
-from tests.examples import examples
+from tests.support.examples import examples
 
 
 class Model:

@@ -1,3 +1,5 @@
+"""The demo's data."""
+
 from __future__ import annotations
 
 import json
@@ -6,9 +8,9 @@ from itertools import islice
 
 import pytest
 
-from aioparallel.cli.demo import flights
-from aioparallel.cli.demo.flights import Enrichments, data_directory, read_flights, typed, value_of
 from aioparallel.errors import AioparallelError
+from examples.flights import flights
+from examples.flights.flights import Enrichments, data_directory, read_flights, typed, value_of
 
 
 @pytest.fixture(scope="module")
@@ -84,5 +86,5 @@ def test_missing_data_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> N
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(flights, "distribution", not_found)
-    with pytest.raises(AioparallelError, match=r"pip install 'aioparallel\[demo\]'"):
+    with pytest.raises(AioparallelError, match=r"pip install '\.\[examples\]'"):
         data_directory()

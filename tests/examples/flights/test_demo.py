@@ -1,3 +1,5 @@
+"""The demo as it is started from a clone."""
+
 from __future__ import annotations
 
 import json
@@ -14,13 +16,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-COMMAND = Path(sys.executable).with_name("aioparallel")
+from aioparallel.testing.event_log import read_events
+
+COMMAND = [sys.executable, "-m", "examples.flights"]
 DEADLINE = 120.0  # seconds for anything that is waited for
 
 
 def demo(output: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run the command to its end, without a terminal."""
-    command = [str(COMMAND), "demo", "--output", str(output), *options]
+    command = [*COMMAND, "--output", str(output), *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
 
 
@@ -61,11 +65,11 @@ def others(output: Path) -> list[psutil.Process]:
 @contextmanager
 def running_demo(output: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The command in the middle of its plain loop."""
-    command = [str(COMMAND), "demo", "--output", str(output), "--records", "1000"]
+    command = [*COMMAND, "--output", str(output), "--records", "1000"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            events = output / "evidence" / "plain.events"
-            wait_for(lambda: events.exists() and events.stat().st_size > 0, "the plain loop to begin")
+            events = output / "evidence" / "plain-0.events"
+            wait_for(lambda: bool(read_events(events)), "the plain loop to begin")
             assert len(others(output)) == 2  # the service and the consumer
             yield process
         finally:
@@ -114,3 +118,31 @@ def test_nothing_outlives_the_demo(number: signal.Signals, tmp_path: Path) -> No
         process.send_signal(number)
         process.wait(DEADLINE)
         wait_for(lambda: others(tmp_path) == [], "the other processes to end")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--records", "0"], '"0" for --records. Must be >= 1'),
+        (["--records", "336777"], '"336777" for --records. Must be <= 336776'),
+        (["--partitions", "many"], "--partitions"),
+        (["--broker", "other"], "--broker"),
+        (["--kill", "--records", "299"], "--kills=3: each needs 100 records on its way, so 299 records allow 2"),
+    ],
+)
+def test_wrong_options_are_refused(options: list[str], sentence: str, tmp_path: Path) -> None:
+    """With a sentence that names the option, before anything is started or written."""
+    done = demo(tmp_path / "out", *options)
+    assert done.returncode == 2
+    assert sentence in " ".join((done.stdout + done.stderr).split())
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_output_that_cannot_be_written(tmp_path: Path) -> None:
+    """Is named, without a traceback."""
+    (tmp_path / "file").touch()
+    done = demo(tmp_path / "file" / "out")
+    assert done.returncode == 1
+    assert "ERROR" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr

@@ -1,0 +1,30 @@
+"""A bar on a terminal for each step; anywhere else a line when the step has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+__all__ = ["Show", "progress"]
+
+Show = Callable[[int, str], None]
+"""Told how many records are done, and a short remark."""
+
+
+@contextmanager
+def progress(console: Console, title: str, total: int) -> Iterator[Show]:
+    """Show how far a step of ``total`` records has come."""
+    columns = (
+        SpinnerColumn(finished_text=" "),
+        TextColumn("{task.description:<24}"),
+        BarColumn(),
+        TextColumn("{task.completed:,} of {task.total:,} records"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=console) as bars:
+        bar = bars.add_task(title, total=total, note="")
+        yield lambda done, note: bars.update(bar, completed=done, note=note)
