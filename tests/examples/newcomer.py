@@ -1,0 +1,145 @@
+"""Somebody who has read nothing but the comment at the top of an example, and types what stands there."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import shlex
+import socket
+import sys
+import time
+import tomllib
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import httpx
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
+
+from aioparallel.testing.processes.child import Child
+
+__all__ = ["DEADLINE", "ROOT", "Newcomer", "eventually"]
+
+ROOT: Final = Path(__file__).parents[2]
+DEADLINE: Final = 120.0
+"""Seconds for anything that is waited for."""
+PORTS: Final = ("8000", "8080", "8081")
+"""In the comments; somebody else on this machine may have them, so others are typed."""
+
+
+class Newcomer:
+    """Types the commands of ``examples/{name}.py``, each into a terminal of its own; leaving closes them all."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        text = (ROOT / "examples" / f"{name}.py").read_text()
+        self._ports = {port: str(free_port()) for port in PORTS}
+        for port, other in self._ports.items():
+            text = text.replace(port, other)
+        lines = (ast.get_docstring(ast.parse(text)) or "").splitlines()
+        self._commands = [words for line in lines if line.startswith("    ") and (words := typed(line))]
+        self._directory = directory
+        self._open = AsyncExitStack()
+        self.environment: dict[str, str] = {}
+        self.terminals: dict[str, Child] = {}
+        """What goes on running, by the last part of its command's second word, as in ``first.py`` and ``broker``."""
+
+    async def __aenter__(self) -> Self:
+        try:
+            for words in self._commands:
+                await self._type(words)
+        except BaseException:
+            await self._open.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._open.aclose()
+
+    async def _type(self, words: list[str]) -> None:
+        if words[0] == "pip":
+            check_extra(words[-1])
+        elif words[0] == "curl":
+            await eventually(lambda: self.answers(words[1]), words[1])
+        elif words[1] == "examples/orders.py":
+            await (await self._start(words)).ended(DEADLINE)
+        else:
+            child = await self._start(words)
+            self.terminals[Path(words[1]).name] = child
+            while words[1] == "broker" and not self.environment:
+                if (line := (await child.line(DEADLINE)).strip()).startswith("export "):
+                    self.environment = dict([line.removeprefix("export ").split("=")])
+
+    async def _start(self, words: list[str]) -> Child:
+        program = Path(sys.executable).with_name(words[0])
+        log = self._directory / f"{Path(words[1]).stem}.log"
+        child = Child(
+            words[1],
+            [str(program), *words[1:]],
+            log=log,
+            environment={**self.environment, "PYTHONUNBUFFERED": "1"},
+            directory=ROOT,
+        )
+        return await self._open.enter_async_context(child)
+
+    def url(self, port: str, path: str) -> str:
+        """The address that stands in the comment with this port."""
+        return f"http://localhost:{self._ports[port]}{path}"
+
+    async def get(self, url: str) -> httpx.Response:
+        """What curl shows."""
+        async with httpx.AsyncClient(trust_env=False) as client:
+            return await client.get(url if url.startswith("http") else f"http://{url}")
+
+    async def answers(self, url: str) -> bool:
+        """Whether somebody listens, and has found what was asked for."""
+        try:
+            return (await self.get(url)).is_success
+        except httpx.TransportError:
+            return False
+
+    async def produce(self, topic: str, value: bytes) -> None:
+        """One record, to where the exported variable says."""
+        async with AIOKafkaProducer(bootstrap_servers=self._servers) as producer:
+            await producer.send_and_wait(topic, value)
+
+    async def read(self, topic: str, count: int) -> list[ConsumerRecord]:
+        """The first so many records of a topic."""
+        async with (
+            asyncio.timeout(DEADLINE),
+            AIOKafkaConsumer(topic, bootstrap_servers=self._servers, auto_offset_reset="earliest") as consumer,
+        ):
+            return [await consumer.getone() for _ in range(count)]
+
+    @property
+    def _servers(self) -> str:
+        return self.environment["AIOPARALLEL_BOOTSTRAP_SERVERS"]
+
+
+def typed(line: str) -> list[str]:
+    """The words of a command without its remark."""
+    return shlex.split(line, comments=True)
+
+
+def check_extra(requirement: str) -> None:
+    """``.[examples]`` can be installed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert requirement.removeprefix(".[").removesuffix("]") in project["optional-dependencies"]
+
+
+def free_port() -> int:
+    """One that nobody listens on at the moment."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Until it is true, or fail."""
+    deadline = time.monotonic() + DEADLINE
+    while not await condition():
+        assert time.monotonic() < deadline, f"waited {DEADLINE:g} s for: {what}"
+        await asyncio.sleep(0.05)

@@ -1,0 +1,143 @@
+"""The programs of examples/, each started by what its own comment says, on the embedded broker."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections import defaultdict
+from collections.abc import Iterable
+from email.utils import formatdate
+from pathlib import Path
+from time import time
+
+import httpx
+import pytest
+
+from aioparallel.testing.processes.child import Child
+from examples.enrich_http import retry_after
+
+from .newcomer import DEADLINE, ROOT, Newcomer, eventually
+
+
+def sum_of(customer: int, count: int) -> int:
+    """The amounts of a customer's orders among so many that orders.py has made."""
+    return sum(10 + number % 90 for number in range(count) if number % 30 == customer)
+
+
+def in_order(numbers: Iterable[tuple[str, int]]) -> bool:
+    """Whether the numbers of each customer ascend."""
+    by_customer: dict[str, list[int]] = defaultdict(list)
+    for customer, number in numbers:
+        by_customer[customer].append(number)
+    return all(found == sorted(found) for found in by_customer.values())
+
+
+async def end(child: Child, number: signal.Signals) -> None:
+    """It ends well by a signal."""
+    child.signal(number)
+    await child.ended(DEADLINE)
+
+
+async def test_first(tmp_path: Path) -> None:
+    """Prints each record, those of a key in order; Ctrl-C ends it and the broker, both with exit code 0."""
+    async with Newcomer("first", tmp_path) as newcomer:
+        program = newcomer.terminals["first.py"]
+        lines = [await program.line(DEADLINE) for _ in range(100)]
+        found = [(line.split()[3], int(re.findall(r'"number": (\d+)', line)[0])) for line in lines]
+        assert sorted(number for _, number in found) == list(range(100))
+        assert in_order(found)
+        await end(program, signal.SIGINT)
+        await end(newcomer.terminals["broker"], signal.SIGINT)
+
+
+def test_first_is_the_program_of_the_readme() -> None:
+    """Line by line, but for where the broker is."""
+    program = (ROOT / "examples" / "first.py").read_text().split('"""\n\n', 1)[1]
+    for ours, theirs in (
+        ("import os\n\n", ""),
+        ('SERVERS = os.environ.get("AIOPARALLEL_BOOTSTRAP_SERVERS", "localhost:9092")\n\n\n', "\n"),
+        ("bootstrap_servers=SERVERS", 'bootstrap_servers="localhost:9092"'),
+    ):
+        assert ours in program
+        program = program.replace(ours, theirs)
+    assert f"```python\n{program}```" in (ROOT / "README.md").read_text()
+
+
+async def test_enrich_http(tmp_path: Path) -> None:
+    """Every order is enriched, in its customer's order, or its customer is unknown and it is a dead letter."""
+    async with Newcomer("enrich_http", tmp_path) as newcomer:
+        enriched = [json.loads(record.value) for record in await newcomer.read("orders.enriched", 270)]
+        assert all(order["customer"]["city"] for order in enriched)
+        assert in_order((order["customer"]["name"], order["number"]) for order in enriched)
+        letters = [json.loads(record.value) for record in await newcomer.read("orders.dlq", 30)]
+        assert {letter["customer"] for letter in letters} == {"customer-7", "customer-17", "customer-27"}
+        numbers = {order["number"] for order in enriched} | {letter["number"] for letter in letters}
+        assert numbers == set(range(300))
+        await end(newcomer.terminals["enrich_http.py"], signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("7", 7.0), (formatdate(time() + 3600, usegmt=True), 3600.0), (formatdate(0, usegmt=True), 0.0), (None, 1.0)],
+)
+def test_retry_after(header: str | None, seconds: float) -> None:
+    """Seconds, a date to come, one that has passed, or nothing."""
+    response = httpx.Response(429, headers={} if header is None else {"Retry-After": header})
+    assert retry_after(response) == pytest.approx(seconds, abs=60 if seconds > 1000 else 0)
+
+
+async def test_fastapi_app(tmp_path: Path) -> None:
+    """Sums are right, health says yes; a consumer that dies is logged, the instance unfit; the end is clean."""
+    async with Newcomer("fastapi_app", tmp_path) as newcomer:
+
+        async def all_handled() -> bool:
+            return bool((await newcomer.get(newcomer.url("8000", "/stats"))).json()["succeeded"] == 1_000)
+
+        await eventually(all_handled, "all orders to be handled")
+        answer = await newcomer.get(newcomer.url("8000", "/customers/customer-3"))
+        assert answer.json() == {"customer-3": sum_of(3, 1_000)}
+        health = await newcomer.get(newcomer.url("8000", "/health"))
+        assert (health.status_code, health.json()) == (200, {"running": True, "problems": []})
+        await newcomer.produce("orders", b"no order")
+        await eventually(lambda: unfit(newcomer, newcomer.url("8000", "/health")), "the consumer to die")
+        program = newcomer.terminals["examples.fastapi_app:app"]
+        program.terminate()
+        await eventually(lambda: ended(program), "the application to end")
+        said = program.log.read_text()
+        assert "the consumer has ended" in said
+        assert "RecordStopped: orders-" in said
+        assert "Application shutdown complete" in said
+
+
+async def test_aiohttp_app(tmp_path: Path) -> None:
+    """Balances are right; when the consumer of refunds dies, that of the orders goes on; the end is clean."""
+    async with Newcomer("aiohttp_app", tmp_path) as newcomer:
+
+        async def balance() -> int:
+            answer = await newcomer.get(newcomer.url("8080", "/customers/customer-3"))
+            return int(answer.json()["customer-3"])
+
+        async def has(expected: int) -> bool:
+            return await balance() == expected
+
+        expected = sum_of(3, 1_000) - sum_of(3, 50)
+        await eventually(lambda: has(expected), f"a balance of {expected}")
+        assert await newcomer.answers(newcomer.url("8080", "/health"))
+        await newcomer.produce("refunds", b"no refund")
+        await eventually(lambda: unfit(newcomer, newcomer.url("8080", "/health")), "the consumer of refunds to die")
+        await newcomer.produce("orders", b'{"customer": "customer-3", "amount": 5}')
+        await eventually(lambda: has(expected + 5), "one more order")
+        program = newcomer.terminals["aiohttp_app.py"]
+        await end(program, signal.SIGTERM)
+        assert "the consumer of refunds has ended" in program.log.read_text()
+
+
+async def unfit(newcomer: Newcomer, url: str) -> bool:
+    """Whether /health says so."""
+    return (await newcomer.get(url)).status_code == 503
+
+
+async def ended(child: Child) -> bool:
+    """Whether it has."""
+    return not child.running
