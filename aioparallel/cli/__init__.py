@@ -1,9 +1,10 @@
-"""The ``aioparallel`` command. Needs the extra ``cli``; the demo and the benchmark have extras of their own.
+"""The ``aioparallel`` command. Needs the extra ``cli``; the benchmark and the broker have extras of their own.
 
 ::
 
     app.py      the commands, and how they end
     console.py  around each command: printing, asking, what is missing
+    broker.py   a broker for people who try things out
     dlq/        dead letters
 """
 
@@ -22,8 +23,8 @@ def main() -> None:
         sys.exit(
             f"aioparallel: the command line needs {' and '.join(missing)}, not installed here.\n"
             "    pip install 'aioparallel[cli]'     the command line\n"
-            "    pip install 'aioparallel[demo]'    the command line and all that `aioparallel demo` needs\n"
-            "    pip install 'aioparallel[bench]'   the command line and all that `aioparallel bench` needs"
+            "    pip install 'aioparallel[bench]'   the command line and all that `aioparallel bench` needs\n"
+            "    pip install 'aioparallel[testing]' what `aioparallel broker` needs besides"
         )
     from aioparallel.cli.app import main as run  # noqa: PLC0415
 

@@ -23,7 +23,6 @@ from rich.console import Console
 from aioparallel.cli.bench.command import bench
 from aioparallel.cli.broker import broker
 from aioparallel.cli.console import as_typed, say, say_error
-from aioparallel.cli.demo.command import demo
 from aioparallel.cli.dlq.commands import dlq
 from aioparallel.errors import AioparallelError, ConfigurationError
 
@@ -50,7 +49,6 @@ app = App(
 app.command(dlq)
 app.command(bench)
 app.command(broker)
-app.command(demo)
 app.register_install_completion_command()
 
 

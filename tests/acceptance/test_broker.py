@@ -79,6 +79,6 @@ async def test_kafka(unused_tcp_port: int) -> None:
 def test_wrong_options_are_refused(options: list[str], sentence: str) -> None:
     """With a sentence, before anything is started."""
     ran = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=DEADLINE, check=False)
-    assert ran.returncode
+    assert ran.returncode == 2
     assert sentence in " ".join((ran.stdout + ran.stderr).split())
     assert "Traceback" not in ran.stdout + ran.stderr

@@ -34,45 +34,16 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     message = str(ended.value)
     assert "needs cyclopts" in message
     assert "pip install 'aioparallel[cli]'" in message
-    assert "pip install 'aioparallel[demo]'" in message
+    assert "pip install 'aioparallel[bench]'" in message
 
 
-def test_demo_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without what the demo needs it names the missing packages and the extra."""
-    hide(monkeypatch, console, "matplotlib", "httpx")
-    result = invoke("demo")
+def test_bench_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what a command needs it names the missing packages and the extra."""
+    hide(monkeypatch, console, "confluent_kafka")
+    result = invoke("bench")
     assert result.exit_code == 1
-    assert "needs httpx, matplotlib" in result.output
-    assert "pip install 'aioparallel[demo]'" in result.output
-
-
-def test_help_names_every_option() -> None:
-    """The help of the demo has its options, examples and files."""
-    result = invoke("demo", "--help", environment={"COLUMNS": "120"})
-    assert result.exit_code == 0
-    options = (
-        "--records --plain-records --concurrency --partitions --broker --bootstrap-servers --output --kill --kills "
-        "--seed"
-    )
-    for expected in (*options.split(), "demo.png", "enriched.jsonl", "aioparallel demo --kill", "Examples"):
-        assert expected in result.output
-
-
-def test_wrong_option_is_a_sentence(tmp_path: Path) -> None:
-    """An option out of range ends with exit code 2 and the option's name, before anything is started."""
-    result = invoke("demo", "--records", "0", "--output", str(tmp_path / "out"))
-    assert result.exit_code == 2
-    assert "ERROR --records=0: must be from 1 to 336,776" in result.output
-    assert not (tmp_path / "out").exists()
-
-
-def test_unwritable_output_is_a_sentence(tmp_path: Path) -> None:
-    """An output folder that cannot be made ends with exit code 1 and its name, without a traceback."""
-    (tmp_path / "file").touch()
-    result = invoke("demo", "--output", str(tmp_path / "file" / "out"))
-    assert result.exit_code == 1
-    assert "ERROR" in result.output
-    assert "Traceback" not in result.output
+    assert "needs confluent_kafka" in result.output
+    assert "pip install 'aioparallel[bench]'" in result.output
 
 
 def test_version() -> None:
@@ -80,10 +51,12 @@ def test_version() -> None:
     assert invoke("--version").stdout == f"aioparallel {importlib.metadata.version('aioparallel')}\n"
 
 
-@pytest.mark.parametrize("command", [[], ["dlq"], ["dlq", "list"], ["dlq", "replay"], ["dlq", "drop"], ["bench"]])
+@pytest.mark.parametrize(
+    "command", [[], ["dlq"], ["dlq", "list"], ["dlq", "replay"], ["dlq", "drop"], ["bench"], ["broker"]]
+)
 def test_help_in_a_pipe(command: list[str]) -> None:
     """It fits 80 columns, has no colours, and shows flags as flags: without a value, a default or a --no-."""
-    ran = invoke(*command, "--help", environment={"COLUMNS": "80"})
+    ran = invoke(*command.split(), "--help", environment={"COLUMNS": "80"})
     assert ran.exit_code == 0
     assert max(map(len, ran.stdout.splitlines())) <= 80
     assert "\x1b" not in ran.stdout
