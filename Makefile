@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo pipeline bench test spark-jars lint format unit unit-newer spark-newer explore chaos load-memory load-hot load-partitions load-brokers load-failures load-map load-spark load-pipeline clean
+.PHONY: help demo pipeline bench test docs spark-jars lint format unit unit-newer spark-newer explore chaos load-memory load-hot load-partitions load-brokers load-failures load-map load-spark load-pipeline clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -78,6 +78,9 @@ explore: $(VENV)/.dev  ## property tests, 15 times the examples, new ones each t
 SEEDS ?= 10000
 chaos: $(VENV)/.dev  ## whole groups under seeded faults, in virtual time (SEEDS=10000: 12 minutes on 2 cores)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
+
+docs: $(VENV)/.dev  ## write docs/reference.md from the code
+	$(BIN)/python -m docs.reference
 
 lint: $(VENV)/.dev  ## ruff, strict types, import direction
 	$(BIN)/ruff check .

@@ -53,7 +53,7 @@ from aioparallel.errors import (
 )
 from aioparallel.handling import CallNext, Handling, Ordering
 from aioparallel.mapping import ParallelMap, parallel_map
-from aioparallel.observe.health import Health, Problem
+from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.observe.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
 from aioparallel.options import Options
 from aioparallel.policies import Deduplicate, FailurePolicy, Producing, RetryPolicy
@@ -109,6 +109,7 @@ __all__ = [
     "ParallelMap",
     "PartitionStats",
     "Problem",
+    "ProblemKind",
     "ProduceFailed",
     "Produced",
     "Producing",

@@ -39,7 +39,7 @@ from aioparallel.handlers import (
     coroutine_handler,
     handler_stack,
 )
-from aioparallel.observe.health import Health, Problem
+from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.observe.stats import Stats
 from aioparallel.options import Options, PlainFields, checked_text, checked_topics
 from aioparallel.records import K_co, Record, TopicPartition, V_co
@@ -374,7 +374,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         failure = self._state.failure
         if not isinstance(failure, Exception):
             return ()
-        return (Problem("failed", f"the run ended with {type(failure).__name__}: {failure}"),)
+        return (Problem(ProblemKind.FAILED, f"the run ended with {type(failure).__name__}: {failure}"),)
 
     @property
     def resources(self) -> Mapping[str, object]:

@@ -15,7 +15,7 @@ from aioparallel.deduplication.seen_topic import Restore, SeenTopic
 from aioparallel.engine.outlets import Disposal, Done
 from aioparallel.errors import ProduceFailed
 from aioparallel.group.client import CommitFault
-from aioparallel.observe.health import Problem
+from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.policies import Deduplicate
 from aioparallel.records import Record, TopicPartition
 
@@ -169,17 +169,17 @@ class Deduplication:
         """See :class:`~aioparallel.group.companions.Companion`."""
         found = [
             Problem(
-                "seen_unsaved",
+                ProblemKind.SEEN_UNSAVED,
                 f"{partition}: what was seen is not saved in {self._policy.topic}, so nothing is committed: {reason}",
             )
             for partition, reason in itertools.islice(self._unsaved.items(), _TOLD)
         ]
         if len(self._unsaved) > _TOLD:
-            found.append(Problem("seen_unsaved", f"and {len(self._unsaved) - _TOLD} more partitions"))
+            found.append(Problem(ProblemKind.SEEN_UNSAVED, f"and {len(self._unsaved) - _TOLD} more partitions"))
         if self._unknown:
             found.append(
                 Problem(
-                    "no_source",
+                    ProblemKind.NO_SOURCE,
                     f"{self._unknown} records do not say where they came from (headers src-topic, src-partition, "
                     "src-offset), so copies of them are handled again",
                 )

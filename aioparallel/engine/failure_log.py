@@ -54,7 +54,13 @@ class FailureLog:
         if following is None:
             return
         if isinstance(error, RetryLater) and decision.delay is not None:
-            logger.debug("%s asks to be tried again in %g s: %s", record, decision.delay, error)
+            logger.debug(
+                "%s asks to be tried again in %g s: %s",
+                record,
+                decision.delay,
+                error,
+                extra={"action": "retry_later", "offset": record.offset},
+            )
             return
         budget = self._budget(type(error), decision.delay is None, now)
         if decision.end != "skip" and not budget.spend(now):

@@ -11,7 +11,7 @@ from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Client, CommitFault
 from aioparallel.group.committer import Committer
 from aioparallel.group.sessions import Session, SessionState
-from aioparallel.observe.health import Problem
+from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
 from aioparallel.records import Record
 
@@ -100,30 +100,36 @@ def problems_of(
     """What is wrong, the most pressing first."""
     for session in sessions:
         if session.fenced:
-            yield Problem("fenced", f"{session.partition}: the group refuses this member's commits; it should rejoin")
+            yield Problem(
+                ProblemKind.FENCED, f"{session.partition}: the group refuses this member's commits; it should rejoin"
+            )
         elif session.fault is CommitFault.REFUSED:
-            yield Problem("commit_refused", f"{session.partition}: the broker refuses its commits")
+            yield Problem(ProblemKind.COMMIT_REFUSED, f"{session.partition}: the broker refuses its commits")
     for stuck in processor.stuck[:_AT_MOST]:
         record = stuck.record
         yield Problem(
-            "handler_stuck",
+            ProblemKind.HANDLER_STUCK,
             f"{record.topic_partition} offset {record.offset}: the handler goes on {stuck.seconds:.0f} s after it was "
             "cancelled; it keeps its key and its place in max_concurrency",
         )
     for record, reason in list(undelivered.items())[:_AT_MOST]:
         yield Problem(
-            "dead_letter_failed", f"{record.topic_partition} offset {record.offset} cannot be put away: {reason}"
+            ProblemKind.DEAD_LETTER_FAILED,
+            f"{record.topic_partition} offset {record.offset} cannot be put away: {reason}",
         )
     if len(undelivered) > _AT_MOST:
-        yield Problem("dead_letter_failed", f"and {len(undelivered) - _AT_MOST} more records that cannot be put away")
+        yield Problem(
+            ProblemKind.DEAD_LETTER_FAILED, f"and {len(undelivered) - _AT_MOST} more records that cannot be put away"
+        )
     for session in sessions:
         if session.full:
             yield Problem(
-                "max_parked", f"{session.partition}: starts retries only, {len(session.parked)} records wait for theirs"
+                ProblemKind.MAX_PARKED,
+                f"{session.partition}: starts retries only, {len(session.parked)} records wait for theirs",
             )
         if session.cut is not None:
             yield Problem(
-                "map_cut",
+                ProblemKind.MAP_CUT,
                 f"{session.partition}: the offset map does not fit; what is complete above offset {session.cut} would "
                 "run again after a crash",
             )

@@ -3,17 +3,66 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-__all__ = ["Health", "Problem"]
+__all__ = ["Health", "Problem", "ProblemKind"]
+
+
+class ProblemKind(StrEnum):
+    """What can be wrong, the most pressing first. Each says what it is, and then what to do."""
+
+    FAILED = "failed"
+    """The run has ended with an error, which the message names.
+
+    Mend its cause and start again."""
+    FENCED = "fenced"
+    """The group refuses this member's commits.
+
+    Nothing, it should join again. If it stays: does another one use its ``group_instance_id``?"""
+    COMMIT_REFUSED = "commit_refused"
+    """The broker refuses the commits of a partition: not authorised, or the topic is gone.
+
+    Give the user Read on group and topic. Records go on, and run again after a restart."""
+    SEEN_UNSAVED = "seen_unsaved"
+    """``Deduplicate`` cannot write what was seen of a partition, so nothing of it is committed.
+
+    Look at its topic: may the user write there, do its brokers answer?"""
+    NO_SOURCE = "no_source"
+    """Records come that do not say what they were made of, so ``Deduplicate`` cannot know their copies.
+
+    Have the stage before write their headers."""
+    HANDLER_STUCK = "handler_stuck"
+    """A handler goes on after it was cancelled.
+
+    Let ``CancelledError`` pass in it."""
+    DEAD_LETTER_FAILED = "dead_letter_failed"
+    """A record cannot be put away. It is tried again, its key waits.
+
+    Look at the dead-letter topic, or the function."""
+    MAX_PARKED = "max_parked"
+    """Too many records of a partition wait for a retry. Nothing new of it starts.
+
+    Look at what its handlers fail with."""
+    MAP_CUT = "map_cut"
+    """The offset map does not fit the commit: what is complete above an offset would run again after a crash.
+
+    Find the record or key that stands (``stats().longest_lane``)."""
+    PRODUCER_UNREACHABLE = "producer_unreachable"
+    """Nothing can be sent: no broker answers, or the login is refused.
+
+    Look at the cluster, and at the options of TLS and SASL."""
+    BROKER_SILENT = "broker_silent"
+    """A broker has owed an answer to outputs for three seconds or more.
+
+    Look at that broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that somebody should look at."""
 
-    kind: str
-    """"failed", "producer_unreachable", "broker_silent", "handler_stuck", "max_parked", "dead_letter_failed",
-    "map_cut", "commit_refused" or "fenced"."""
+    kind: ProblemKind
+    """What it is; equal to its text: ``problem.kind == "map_cut"``."""
     message: str
     """What it is, with topic, partition and offset."""
 

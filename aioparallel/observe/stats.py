@@ -14,7 +14,9 @@ class PartitionStats:
     """One partition held by this process. Offsets are the log's; counts are records."""
 
     topic: str
+    """Its topic."""
     partition: int
+    """Its number there."""
     epoch: int
     """Which assignment of this partition to this process it is; 1 the first time."""
     state: str
@@ -28,7 +30,9 @@ class PartitionStats:
     incompletes: int
     """Offsets at or above ``committed`` and below ``position`` that are not complete."""
     buffered: int
+    """Read and not started yet."""
     parked: int
+    """Waiting for their next attempt."""
     retries_only: bool
     """Too many of its records are parked (``max_parked``): nothing new starts until they are fewer."""
     lag: int | None
@@ -42,11 +46,13 @@ class LongestLane:
     """The lane with the most records waiting: a hot key, or one whose head is stuck."""
 
     partition: TopicPartition
+    """Where it is."""
     key: object
     """The lane's key: the record's key bytes, what ``order_by`` gave, or True for a whole partition."""
     length: int
     """Records in the lane, its head included."""
     head_offset: int
+    """The offset of the record that the others wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +83,19 @@ class Stats:
     """
 
     admitted: int
+    """Read, and not complete by the offset map."""
     buffered: int
+    """Read and not started yet."""
     buffered_bytes: int
+    """Bytes of their keys, values and headers."""
     parked: int
+    """Waiting for their next attempt."""
     in_flight: int
+    """A handler is running for them."""
     producing: int
     """The handler has ended, what it returned (or the dead letter) is not acknowledged yet."""
     succeeded: int
+    """Their handler has returned, and what it returned is acknowledged."""
     dead_lettered: int
     """In the dead-letter topic or a retry topic, or put away by a dead-letter function."""
     skipped: int
@@ -91,8 +103,11 @@ class Stats:
     dropped: int
     """Given up unfinished because their partition was given away; its next owner runs them."""
     failed_attempts: int
+    """Calls of a handler that failed, whatever became of the record."""
     ready_lanes: int
+    """Lanes whose next record may start."""
     lanes: int
+    """Lanes with a record in them."""
     lag: int | None
     """Sum over partitions; None while one of them is unknown, or nothing is assigned yet."""
     intake: str
@@ -114,6 +129,7 @@ class Stats:
     metadata_limit: int
     """Characters of commit metadata the broker takes, as far as is known."""
     partitions: tuple[PartitionStats, ...]
+    """Each partition that this process holds."""
     outputs: tuple[BrokerOutputs, ...] = ()
     """What is not acknowledged, by broker; those with nothing outstanding are left out."""
     copies: int = 0

@@ -143,5 +143,10 @@ def _log_answer(batch: RecordBatch, verdict: Verdict, reason: str) -> None:
         "was taken apart and goes again" if is_taken_apart else "was not written",
         verdict.value,
         reason,
-        extra={"action": "produce_" + verdict.name.lower(), "topic": queue.topic, "partition": queue.partition},
+        extra={
+            "action": "batch_not_written",
+            "verdict": verdict.name.lower(),
+            "topic": queue.topic,
+            "partition": queue.partition,
+        },
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from aioparallel.clients.producing.partition_queue import PartitionQueue
-from aioparallel.observe.health import Problem
+from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import BrokerOutputs
 
 __all__ = ["by_broker", "silence_of"]
@@ -52,7 +52,7 @@ def silence_of(outputs: Iterable[BrokerOutputs]) -> tuple[Problem, ...]:
     """Brokers that do not answer, as somebody who looks should read it."""
     return tuple(
         Problem(
-            "broker_silent",
+            ProblemKind.BROKER_SILENT,
             f"broker {one.broker} ({one.address}) has not answered for {one.silent:.0f} s; {one.outputs} outputs wait "
             "for it, or for another leader of their partitions",
         )

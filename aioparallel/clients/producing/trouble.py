@@ -6,7 +6,7 @@ import logging
 from typing import Final
 
 from aioparallel.errors import AioparallelError
-from aioparallel.observe.health import Problem
+from aioparallel.observe.health import Problem, ProblemKind
 
 __all__ = ["Trouble"]
 
@@ -75,4 +75,4 @@ class Trouble:
         seconds = now - self._since
         reason = self._reason or "no broker has answered yet"
         message = f"nothing could be sent to {self._servers} for {seconds:.0f} s: {reason}"
-        return (Problem("producer_unreachable", message),)
+        return (Problem(ProblemKind.PRODUCER_UNREACHABLE, message),)

@@ -87,7 +87,9 @@ class Membership:
             except Refused as refused:
                 await self._recover(refused)
             except TimeoutError:
-                logger.info("no answer from the coordinator, trying again", extra=self._log_fields())
+                logger.info(
+                    "no answer from the coordinator, trying again", extra={**self._log_fields(), "action": "no_answer"}
+                )
 
     def group_changed(self) -> None:
         """The group went from one state to another: look again, if waiting for that."""
