@@ -28,7 +28,8 @@ def run_locally(
 
     ::
 
-        assert run_locally(parallel_map(enrich, schema="tailnum string, seats int"), [{"tailnum": "N1"}]) == [...]
+        operator = parallel_map(enrich, schema="tailnum string, weather string")
+        assert run_locally(operator, [{"tailnum": "N1"}]) == [{"tailnum": "N1", "weather": "fair"}]
 
     For :func:`~aioparallel.spark.operator.parallel_map` rows are dicts, and so is what comes back. For
     :func:`~aioparallel.spark.column.async_udf` they are the arguments of each call, a tuple or a single one, and values

@@ -47,7 +47,7 @@ def parallel_map(
 
     ::
 
-        enriched = flights.transform(parallel_map(enrich, schema="tailnum string, delay int", key="tailnum"))
+        enriched = flights.transform(parallel_map(enrich, schema="tailnum string, weather string", key="tailnum"))
 
     ``handler``: gets a row as a dict, a copy for each attempt, with times in UTC, and returns one (or a Row, a named
     tuple, a dataclass) with the columns of ``schema``. It is sent to the executors, which need aioparallel installed.

@@ -10,7 +10,7 @@ They work over Spark Connect too, and :func:`read_topic` and :func:`sink_options
 
     @dp.append_flow(target="work")
     def to_work() -> DataFrame:
-        return spark.readStream.table("raw").where("dep_time IS NOT NULL").transform(outgoing(key="tailnum"))
+        return spark.readStream.table("raw").where("value IS NOT NULL").transform(outgoing())
 """
 
 from __future__ import annotations

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import subprocess
 import sys
 from collections import defaultdict
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from aioparallel import ConfigurationError, Deduplicate, ParallelConsumer, Record, TopicPartition
+from aioparallel import ConfigurationError, Deduplicate, ParallelConsumer, TopicPartition
 from aioparallel.clients import AiokafkaClient
 from aioparallel.deduplication.chunks import ChunkKey, decode_chunk, decode_key
 from aioparallel.deduplication.identities import Mark, RecordIdentity
@@ -23,8 +21,6 @@ from aioparallel.group.client import Span
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.pytest_plugin import TopicMaker
 
-PAGE = Path(__file__).parents[2] / "docs" / "deduplicate.md"
-PAGE = Path(__file__).parents[2] / "docs" / "deduplicate.md"
 SOURCES, BATCH, KEYS, PARTITIONS, KILLS = 12_000, 2_000, 200, 4, 3
 
 
@@ -122,23 +118,3 @@ async def test_a_topic_that_is_not_compacted_is_refused(local_kafka: LocalKafka,
     with pytest.raises(ConfigurationError, match=r"cleanup\.policy is delete.*kafka-configs"):
         async with consumer:
             raise AssertionError("it has opened")
-
-
-@pytest.mark.real
-async def test_the_page(local_kafka: LocalKafka, tmp_path: Path) -> None:
-    """The programs of docs/deduplicate.md, as they stand there: one writes copies, the other leaves them out."""
-    servers = local_kafka.bootstrap_servers
-    first, second = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(second, names)
-    for topic, compacted in (("work", False), ("enrich-seen", True)):
-        await local_kafka.create_topic(topic, 2, {"cleanup.policy": "compact"} if compacted else {})
-    async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
-        for offset in [*range(10), *range(4)]:
-            made = await names["clean"](Record("raw", 0, offset, b"k%d" % offset, b"v"))
-            await producer.send_and_wait(made.topic, made.value, made.key, headers=list(made.headers))
-    command = [sys.executable, "-c", f"SERVERS = {servers!r}\n{first}"]
-    ran = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.count("b'v'") == 10
-    assert ran.stdout.splitlines()[-1] == "4 copies left out"

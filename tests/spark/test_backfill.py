@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import runpy
 import sys
 from datetime import UTC, datetime
@@ -23,7 +22,6 @@ from tests.load.topics import read_all
 from tests.spark.topics import Message, NewTopic, fill, numbered
 
 pytestmark = pytest.mark.spark
-PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "backfill.py"
 NOWHERE = "127.0.0.1:9"
 
@@ -178,17 +176,6 @@ def test_what_is_read_is_not_overwritten(spark: SparkSession, tmp_path: Path, re
     assert spark.read.parquet(str(tmp_path / "in")).count() == 3
     backfill(spark, FromParquet(tmp_path / read), to=ToParquet(tmp_path / "in2", "overwrite"))
     assert spark.read.parquet(str(tmp_path / "in2")).count() == 3
-
-
-def test_the_page(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its program, as it stands there. (Spark has its own idea of where it is, so the paths are made whole.)"""
-    (program,) = [
-        one for one in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "FromParquet" in one
-    ]
-    for name in ("flights", "late"):
-        program = program.replace(f'("{name}")', f'("{tmp_path / name}")')
-    exec(compile(program, "backfill", "exec"), {"__name__": "__main__"})
-    assert "84 late flights" in capsys.readouterr().out
 
 
 @pytest.mark.real

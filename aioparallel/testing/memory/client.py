@@ -42,7 +42,9 @@ class InMemoryClient:
 
     Give it to the consumer to test handlers without a broker::
 
-        consumer = ParallelConsumer("orders", handle, client=InMemoryClient(broker, "billing"))
+        consumer = ParallelConsumer("orders", group_id="billing", client=InMemoryClient(broker, "billing"))
+        async with consumer:
+            await consumer.run(handle)
 
     ``cooperative``: in a rebalance only the partitions that move are revoked (KIP-429), instead of all.
     ``isolation_level``: ``"read_committed"`` hides undecided and aborted transactions.

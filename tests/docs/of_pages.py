@@ -1,0 +1,161 @@
+"""What a reader of each page has around its blocks. A block that is not here needs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aioparallel import Outgoing
+
+from .given import Given
+
+__all__ = ["GIVEN"]
+
+
+def _orders(*customers: str) -> list[Outgoing]:
+    return [Outgoing("orders", b'{"customer": "%s"}' % one.encode(), key=one.encode()) for one in customers]
+
+
+_FLIGHTS = [Outgoing("flights", b'{"carrier": "UA", "number": %d}' % n, key=b"N%d" % (n % 3)) for n in range(10)]
+_WORK = [
+    Outgoing("work", b"v", b"k%d" % n, [("src-topic", b"raw"), ("src-partition", b"0"), ("src-offset", b"%d" % n)])
+    for n in (*range(10), *range(4))
+]
+_RUN = """
+async with consumer:
+    await consumer.run(handle)
+    print(consumer.stats().succeeded, consumer.stats().dead_lettered)
+"""
+_HANDLE = """
+from aioparallel import FailurePolicy, ParallelConsumer, RetryPolicy
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
+
+async def handle(record):
+    if record.value == b"poison":
+        raise ValueError("no such customer")
+"""
+_IN_MEMORY = """
+broker = InMemoryBroker()
+broker.create_topic("orders")
+for number in range(10):
+    broker.append("orders", b"%d" % number)
+"""
+_FETCH = """
+async def fetch(url):
+    if "broken" in url:
+        raise ConnectionError("broken")
+    return len(url)
+
+def host_of(url):
+    return url.split("/")[0]
+
+urls = ["a/1", "a/22", "b/broken"]
+"""
+
+GIVEN: Mapping[str, Given] = {
+    "README.md: A first program": Given(
+        topics={"flights": _FLIGHTS}, lines=10, says=r"(flights \d \d+ b'N\d' .*\n){10}"
+    ),
+    "README.md: A first program 2": Given(
+        before=_HANDLE
+        + 'consumer = ParallelConsumer("flights", bootstrap_servers="localhost:9092", group_id="application")\n',
+        topics={"flights": _FLIGHTS},
+        ends=10,
+    ),
+    "README.md: Process and produce; failures": Given(
+        instead={"http://customers": "{service}"},
+        after=_RUN.replace("handle)", "handle)\n    assert not consumer.health().problems"),
+        topics={"orders": _orders("c1", "c2", "nobody", "c7", "c7"), "orders.enriched": [], "orders.dlq": []},
+        ends=5,
+        says="4 1\n",  # c7 is throttled at first; nobody is not found
+    ),
+    "README.md: Testing your handlers": Given(
+        before="async def handle(record):\n    print(record.key, record.value)\n",
+        after=_RUN,
+        says=r"b'N14228' b'...'\n1 0\n",
+    ),
+    "README.md: Without Kafka": Given(before=_FETCH, says=r"(a/1 3\n|a/22 4\n|b/broken broken\n){3}"),
+    "docs/deduplicate.md: Copies: each record handled once": Given(
+        instead={'"work"': '"docs-work"'},  # others have a topic work there
+        topics={"docs-work": _WORK},
+        compacted="enrich-seen",
+        says=r"(b'k\d' b'v'\n){10}4 copies left out\n",
+    ),
+    "docs/deduplicate.md: What a copy is": Given(
+        after='made = await clean(Record("raw", 0, 5, b"k", b"v"))\nprint(made.topic, *made.headers)\n',
+        says=r"work \('src-topic', b'raw'\) \('src-partition', b'0'\) \('src-offset', b'5'\)\n",
+    ),
+    "docs/deserializers.md: Keys and values as Python objects": Given(
+        topics={"flights": _FLIGHTS}, after=_RUN, ends=10, says=r"(N\d UA\n){10}10 0\n"
+    ),
+    "docs/deserializers.md: Your own": Given(after='print(price(b"12.50"))', says="12.50\n"),
+    "docs/failures.md: Failures and outputs": Given(
+        before=_HANDLE,
+        instead={"max_attempts=5": "max_attempts=5, first_delay=0.01"},
+        after=_RUN,
+        topics={"orders": [Outgoing("orders", b"poison"), Outgoing("orders", b"good")], "orders.dlq": []},
+        ends=2,
+        says="1 1\n",
+    ),
+    "docs/failures.md: Retry topics": Given(
+        before=_HANDLE,
+        instead={"5s": "short", ": 5,": ": 0.01,", "1m": "long", ": 60}": ": 0.01}"},
+        after='servers = "localhost:9092"\n'
+        'consumer = ParallelConsumer("orders", bootstrap_servers=servers, group_id="g", failures=failures)' + _RUN,
+        topics={
+            "orders": [Outgoing("orders", b"poison"), Outgoing("orders", b"good")],
+            "orders.retry.short": [],
+            "orders.retry.long": [],
+            "orders.dlq": [],
+        },
+        ends=4,  # the bad one in each of its three topics
+        says="1 3\n",
+    ),
+    "docs/parallel-map.md: Without Kafka: `parallel_map`": Given(says=r"(1 2\n|2 4\n|3 6\n){3}"),
+    "docs/parallel-map.md: An async generator to a file": Given(
+        after="""
+rows = [json.loads(line) for line in open("rooms.jsonl")]
+assert len(rows) + len(open("failed.jsonl").readlines()) == 1_000
+for sensor in range(7):
+    values = [row["value"] for row in rows if row["sensor"] == sensor]
+    assert values == sorted(values)
+""",
+    ),
+    "docs/parallel-map.md: Keyed calls over HTTP, in the order of the input": Given(
+        instead={"https://api.example.com": "{service}"},
+        after='await main([(f"c{number % 3}", number) for number in range(20)])\n',
+        says="".join(rf".*'order': {number}\}}\n" for number in range(20)),
+    ),
+    "docs/parallel-map.md: A source that blocks": Given(says="2\n4\n6\n"),
+    "docs/parallel-map.md: Around each attempt": Given(
+        before=_FETCH
+        + "import time\nfrom aioparallel import parallel_map\n"
+        + "class histogram:\n    observe = staticmethod(lambda seconds: print(seconds >= 0))\n\n",
+        after='[one async for one in parallel_map(fetch, ["a", "b"], middleware=[timed])]\n',
+        says="True\nTrue\n",
+    ),
+    "docs/parallel-map.md: From programs that are not asynchronous": Given(says=f"{sum(range(100_000)) * 2}\n"),
+    "docs/testing.md: Apache Kafka as a process": Given(starts_kafka=True),
+    "docs/testing.md: Several brokers": Given(starts_kafka=True, says=r"\{0: frozenset\(.*\n"),
+    "docs/testing.md: Checkers": Given(
+        instead={
+            "# where the test produces: delivery.produced(number)\n": """
+for offset, number in enumerate((42, 43)):
+    delivery.produced(number)
+    await handle(Record("numbers", 0, offset, b"k", b"%d" % number))
+assert not delivery.lost()
+"""
+        },
+    ),
+    "aioparallel": Given(topics={"flights": _FLIGHTS}, ends=10),
+    "aioparallel.consumer.ParallelConsumer": Given(before=_HANDLE, topics={"flights": _FLIGHTS}, ends=10),
+    "aioparallel.mapping.parallel_map": Given(
+        before=_FETCH + "from aioparallel import parallel_map\nurls.pop()\n", says=r"(a/1 3\n|a/22 4\n){2}"
+    ),
+    "aioparallel.testing.memory.broker.InMemoryBroker": Given(
+        before=_HANDLE,
+        after='consumer = ParallelConsumer("orders", group_id="billing", client=client)' + _RUN,
+        ends=1,
+        says="1 0\n",
+    ),
+    "aioparallel.testing.memory.client.InMemoryClient": Given(before=_HANDLE + _IN_MEMORY, ends=10),
+}

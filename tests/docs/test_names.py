@@ -1,0 +1,113 @@
+"""What the pages name is there: files, methods, fields, commands, and the places that they refer to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from .blocks import ROOT, pages
+from .names import files, members, module_file, targets, words
+
+PAGES = pytest.mark.parametrize("page", [*pages()], ids=lambda page: str(page.relative_to(ROOT)))
+
+# Of others: aiostream, hypothesis, Spark.
+FOREIGN = frozenset({"task_limit", "reproduce_failure", "INVALID_HANDLE", "SESSION_CLOSED"})
+
+# What pages call by the name of a variable.
+CALLED = {
+    "broker": ("InMemoryBroker",),
+    "consumer": ("ParallelConsumer",),
+    "faults": ("Faults",),
+    "listener": ("ProgressListener",),
+    "order": ("OrderChecker",),
+    "outcomes": ("ParallelMap",),
+    "record": ("Record",),
+    "stats()": ("Stats", "FlowStats"),
+}
+
+FILE = re.compile(r"[\w.*/-]+\.(py|md|toml|json|yml)|[\w.-]+/(?:[\w.*-]+/?)*")
+
+
+def prose(page: Path) -> str:
+    """Without its blocks."""
+    return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+
+
+def code(page: Path) -> Iterator[str]:
+    """What stands between backticks in its prose."""
+    yield from re.findall(r"(?<!`)`([^`\n]+)`(?!`)", prose(page))
+
+
+@PAGES
+def test_identifiers(page: Path) -> None:
+    """Each that has an underscore, or capitals within, is a word of the code, or a part of one."""
+    named = {word for text in code(page) if not FILE.fullmatch(text) for word in re.findall(r"\b[A-Za-z_]\w+", text)}
+    own = {word for word in named - FOREIGN if "_" in word or re.match(r"[A-Z][a-z]+[A-Z]", word)}
+    assert {one for one in own if not any(one in word for word in words())} == set()
+
+
+@PAGES
+def test_attributes(page: Path) -> None:
+    """``Session.state``, wherever it stands, is one of Session; ``.epoch`` after it, in the same line, too."""
+    wrong = [
+        f"{owner}.{name}"
+        for owner, name in re.findall(r"\b([A-Z]\w+)\.(\w+)", page.read_text())
+        if not has((owner,), name)
+    ]
+    for line in prose(page).splitlines():
+        owners: tuple[str, ...] = ()
+        for text in re.findall(r"`([^`]+)`", line):
+            if found := re.match(r"(\w+(?:\(\))?)\.(\w+)\b(?!\.\w+\.)", text):
+                owners = CALLED.get(found[1], (found[1],))
+            elif not (found := re.fullmatch(r"()\.(\w+)", text)):
+                continue
+            if not FILE.fullmatch(text) and not has(owners, found[2]):
+                wrong.append(text)
+    assert wrong == []
+
+
+def has(owners: tuple[str, ...], name: str) -> bool:
+    """Whether one of these classes does, or none of them is ours."""
+    known = frozenset().union(*(members().get(owner, ()) for owner in owners))
+    return not known or name in known
+
+
+@PAGES
+def test_files(page: Path) -> None:
+    """Each that is named, whole or by its last parts, exists; patterns fit one at least."""
+    named = {text.rstrip("/") for text in code(page) if FILE.fullmatch(text)}
+    assert {one for one in named if not any(fnmatch(f"/{path}".rstrip("/"), f"*/{one}") for path in files())} == set()
+
+
+@PAGES
+def test_commands(page: Path) -> None:
+    """``make`` has the targets, and ``python -m`` finds the modules."""
+    text = page.read_text()
+    made = set(re.findall(r"(?:^|`)make ([a-z][a-z-]*)", text, re.MULTILINE))
+    assert made - targets() == set()
+    run = re.findall(r"python -m ((?:aioparallel|benchmarks|examples|tests)[\w.]*\w)", text)
+    assert [module for module in run if not module_file(module).exists()] == []
+
+
+@PAGES
+def test_links(page: Path) -> None:
+    """Each leads to a file, and to a heading in it."""
+    wrong = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if "://" in target:
+            continue
+        name, _, heading = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        if not file.exists() or (heading and heading not in _anchors(file)):
+            wrong.append(target)
+    assert wrong == []
+
+
+def _anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
