@@ -208,8 +208,8 @@ def _actions() -> str:
         raise NoSentence(f"{_ACTIONS.name} and the code do not name the same actions: {', '.join(sorted(differing))}")
     parts = [
         "## Log\n\nLoggers are named as the modules are, below `aioparallel`. Each line has an `action` "
-        "(given as `extra`, so an attribute of the log record), and beside it what it is about, such as `offset`, `partition` "
-        "or `group_id`.\n"
+        "(given as `extra`, so an attribute of the log record), and beside it what it is about, such as `offset`, "
+        "`partition` or `group_id`.\n"
     ]
     for group, rows in meanings.items():
         lines = [
