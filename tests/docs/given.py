@@ -28,7 +28,7 @@ class Given:
     """Records after whose end ``consumer`` is stopped."""
     lines: int = 0
     """Lines after which it gets SIGTERM."""
-    says: str = ""
+    says: str = "(?s).*"
     """All that it prints, as a pattern."""
     starts_kafka: bool = False
     """Apache Kafka itself."""

@@ -76,7 +76,6 @@ assert all(named <= {header.key for header in row.headers} for row in written)
         instead={"awaitTermination(5)": "awaitTermination(2)"},
         after="assert progress.snapshot()[0].rows > 0\n",
         topics={"docs-watched": []},
-        says="(?s).*",
     ),
     "docs/spark.md: Backfill": Given(
         instead={'("flights")': '("{folder}/flights")', '("late")': '("{folder}/late")'}, says="84 late flights\n"
@@ -106,6 +105,5 @@ def clean(records):
         before="from aioparallel.spark import ProgressListener\n" + _STREAM + "df = frame\n",
         instead={"awaitTermination()": "awaitTermination(2)", '"checkpoint"': '"{folder}/checkpoint"'},
         after="assert progress.snapshot()[0].rows > 0\n",
-        says="(?s).*",
     ),
 }
