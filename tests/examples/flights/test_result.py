@@ -65,6 +65,12 @@ def test_what_a_killed_process_repeats_is_counted() -> None:
     assert (found.duplicates, found.out_of_order) == (2, 0)
 
 
+def test_going_back_to_a_completed_record_is_a_duplicate() -> None:
+    """A process that lost its session and got the partition again repeats what it had not committed, in order."""
+    found = seen("+0 -0 +1 -1 +2 x2 +0 -0 +1 -1 +2 -2")
+    assert (found.duplicates, found.out_of_order) == (2, 0)
+
+
 @pytest.mark.parametrize(
     ("runs", "what"),
     [
