@@ -81,7 +81,7 @@ async def engine(case: Case, handle: Handler) -> int:
     from aioparallel.handling import Ordering  # noqa: PLC0415
     from aioparallel.options import Options  # noqa: PLC0415
     from aioparallel.records import Record  # noqa: PLC0415
-    from tests.unit.engine.process import process  # noqa: PLC0415
+    from tests.support.engine.process import process  # noqa: PLC0415
 
     total = 0
 

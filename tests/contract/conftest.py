@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import cast
 
 import pytest
 import pytest_asyncio
 import uvloop
 
-from . import aiokafka_cluster, memory_cluster
-from .cluster import Cluster, ClusterKind
-from .member import Member
+from aioparallel.clients.aiokafka.admin import Admin
+from aioparallel.testing import LocalKafka
+from tests.support.clusters import aiokafka_cluster, memory_cluster
+from tests.support.clusters.cluster import Cluster, ClusterKind
+from tests.support.clusters.member import Member
+from tests.support.clusters.strict_broker import PROPERTIES, login
 
 # --- THE REGISTRY -----------------------------------------------------------------------------------------
 # To add a cluster, add its kind to KINDS of its module; to add a module, add its KINDS here.
@@ -89,3 +92,17 @@ def group_id() -> str:
 def member(cluster: Cluster, group_id: str) -> Member:
     """A member of ``group_id``, not started."""
     return Member(cluster.client(group_id), cluster.timing.deadline)
+
+
+@pytest.fixture(scope="session")
+def strict() -> Iterator[LocalKafka]:
+    """The broker of the strict tests; see ``strict_broker.py``."""
+    with LocalKafka(server_properties=PROPERTIES) as broker:
+        yield broker
+
+
+@pytest_asyncio.fixture
+async def admin(strict: LocalKafka) -> AsyncIterator[Admin]:
+    """An admin client of the user who may do everything."""
+    async with Admin(strict.bootstrap_servers, login("admin")) as connected:
+        yield connected

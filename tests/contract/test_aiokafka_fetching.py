@@ -18,10 +18,10 @@ from aioparallel.group.client import Fetched
 from aioparallel.records import TopicPartition
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
 from aioparallel.testing.brokers.local import LocalKafka
-
-from .aiokafka_cluster import AiokafkaCluster, serving
-from .aiokafka_member import Member, consumer_of, fetcher_of, unique, until
-from .cluster import Produced
+from tests.support.clusters.aiokafka_cluster import AiokafkaCluster, serving
+from tests.support.clusters.aiokafka_member import Member, consumer_of, fetcher_of, unique
+from tests.support.clusters.cluster import Produced
+from tests.support.waiting import until
 
 LONGEST_HOLD = 0.020
 """Seconds of CPU that one walk may hold the loop."""

@@ -13,9 +13,9 @@ import pytest_asyncio
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.records import TopicPartition
 from aioparallel.testing.brokers.local import LocalKafka
-
-from .aiokafka_cluster import AiokafkaCluster, serving
-from .aiokafka_member import SLACK, Member, consumer_of, coordinator_of, unique, until
+from tests.support.clusters.aiokafka_cluster import AiokafkaCluster, serving
+from tests.support.clusters.aiokafka_member import Member, consumer_of, coordinator_of, unique
+from tests.support.waiting import SLACK, until
 
 pytestmark = pytest.mark.real
 

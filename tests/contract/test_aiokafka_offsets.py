@@ -18,9 +18,9 @@ from aioparallel.errors import NotAuthorized
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.records import TopicPartition
 from aioparallel.testing.brokers.local import LocalKafka
-
-from .aiokafka_cluster import AiokafkaCluster, serving
-from .aiokafka_member import Member, consumer_of, unique, until
+from tests.support.clusters.aiokafka_cluster import AiokafkaCluster, serving
+from tests.support.clusters.aiokafka_member import Member, consumer_of, unique
+from tests.support.waiting import until
 
 ONE = TopicPartition("topic", 0)
 TWO = TopicPartition("topic", 1)

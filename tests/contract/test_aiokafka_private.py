@@ -36,10 +36,10 @@ from aioparallel.clients.aiokafka.membership import Membership
 from aioparallel.clients.codes import ErrorCode
 from aioparallel.errors import ClientError, FetchFailed, NotAuthorized
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
-
-from .aiokafka_cluster import AiokafkaCluster, serving
-from .aiokafka_member import Member, consumer_of, coordinator_of, fetcher_of, unique, until
-from .cluster import Produced
+from tests.support.clusters.aiokafka_cluster import AiokafkaCluster, serving
+from tests.support.clusters.aiokafka_member import Member, consumer_of, coordinator_of, fetcher_of, unique
+from tests.support.clusters.cluster import Produced
+from tests.support.waiting import until
 
 
 @pytest_asyncio.fixture

@@ -29,10 +29,10 @@ from aioparallel.clients.producing.partition_queue import PartitionQueue
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Headers, Outgoing, Produced
 from aioparallel.testing.brokers.local import LocalKafka
-
-from .aiokafka_cluster import AiokafkaCluster, serving
-from .aiokafka_member import unique, until
-from .sender import Sender
+from tests.support.clusters.aiokafka_cluster import AiokafkaCluster, serving
+from tests.support.clusters.aiokafka_member import unique
+from tests.support.clusters.sender import Sender
+from tests.support.waiting import until
 
 
 @pytest_asyncio.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 import pytest
@@ -17,26 +17,12 @@ from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.errors import NotAuthorized, ProduceFailed
 from aioparallel.records import Outgoing
 from aioparallel.testing.brokers.local import LocalKafka
-
-from .aiokafka_member import SLACK, unique
-from .sender import Sender
-from .test_aiokafka_strict_broker import PROPERTIES, allow, login
+from tests.support.clusters.aiokafka_member import unique
+from tests.support.clusters.sender import Sender
+from tests.support.clusters.strict_broker import allow, login
+from tests.support.waiting import SLACK
 
 pytestmark = pytest.mark.real
-
-
-@pytest.fixture(scope="module")
-def strict() -> Iterator[LocalKafka]:
-    """The broker."""
-    with LocalKafka(server_properties=PROPERTIES) as broker:
-        yield broker
-
-
-@pytest_asyncio.fixture
-async def admin(strict: LocalKafka) -> AsyncIterator[Admin]:
-    """An admin client of the user who may do everything."""
-    async with Admin(strict.bootstrap_servers, login("admin")) as connected:
-        yield connected
 
 
 class Login(Protocol):

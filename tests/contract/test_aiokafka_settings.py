@@ -14,8 +14,7 @@ from aioparallel.clients import AiokafkaClient
 from aioparallel.clients.aiokafka.connecting import close
 from aioparallel.clients.aiokafka.internals import Consumer
 from aioparallel.errors import ConfigurationError
-
-from .aiokafka_member import coordinator_settings, fetch_settings
+from tests.support.clusters.aiokafka_member import coordinator_settings, fetch_settings
 
 OPTION = "partition_assignment_strategy"
 

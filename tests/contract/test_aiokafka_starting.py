@@ -15,9 +15,9 @@ from aioparallel.clients import AiokafkaClient
 from aioparallel.errors import BrokerUnreachable, ConsumerStateError
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
 from aioparallel.testing.brokers.local import LocalKafka
-
-from .aiokafka_cluster import AiokafkaCluster, serving
-from .aiokafka_member import SLACK, Member, unique, until
+from tests.support.clusters.aiokafka_cluster import AiokafkaCluster, serving
+from tests.support.clusters.aiokafka_member import Member, unique
+from tests.support.waiting import SLACK, until
 
 
 @pytest_asyncio.fixture

@@ -6,16 +6,12 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 from confluent_kafka.admin import (
-    AclBinding,
     AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
     ResourceType,
 )
 
@@ -25,49 +21,11 @@ from aioparallel.errors import ClientError, NotAuthorized
 from aioparallel.group.client import CommitFault, Committed
 from aioparallel.records import TopicPartition
 from aioparallel.testing.brokers.local import LocalKafka
-
-from .aiokafka_member import SLACK, Member, consumer_of, unique, until
+from tests.support.clusters.aiokafka_member import Member, consumer_of, unique
+from tests.support.clusters.strict_broker import allow, login
+from tests.support.waiting import SLACK, until
 
 pytestmark = pytest.mark.real
-
-PROPERTIES = {
-    "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
-    "inter.broker.listener.name": "PLAINTEXT",
-    "sasl.enabled.mechanisms": "PLAIN",
-    "sasl.mechanism.inter.broker.protocol": "PLAIN",
-    "listener.name.plaintext.plain.sasl.jaas.config": (
-        "org.apache.kafka.common.security.plain.PlainLoginModule required "
-        'username="admin" password="admin-secret" user_admin="admin-secret" user_alice="alice-secret";'
-    ),
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:admin;User:ANONYMOUS",
-    "auto.create.topics.enable": "true",
-    "offset.metadata.max.bytes": "10",
-}
-
-
-@pytest.fixture(scope="module")
-def strict() -> Iterator[LocalKafka]:
-    """The broker."""
-    with LocalKafka(server_properties=PROPERTIES) as broker:
-        yield broker
-
-
-def login(user: str, password: str | None = None) -> dict[str, object]:
-    """The client options of a user."""
-    return {
-        "metadata_max_age_ms": 200,
-        "sasl_plain_password": password or f"{user}-secret",
-        "sasl_plain_username": user,
-        "security_protocol": "SASL_PLAINTEXT",
-    }
-
-
-@pytest_asyncio.fixture
-async def admin(strict: LocalKafka) -> AsyncIterator[Admin]:
-    """An admin client of the user who may do everything."""
-    async with Admin(strict.bootstrap_servers, login("admin")) as connected:
-        yield connected
 
 
 @pytest_asyncio.fixture
@@ -89,23 +47,6 @@ def member(strict: LocalKafka, user: str, **options: float) -> Member:
             client_options=login(user),
         )
     )
-
-
-def allow(strict: LocalKafka, kind: ResourceType, name: str, operation: AclOperation) -> None:
-    """Give alice a permission."""
-    config = {
-        "bootstrap.servers": strict.bootstrap_servers,
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "admin",
-        "sasl.password": "admin-secret",
-    }
-    pattern, permission = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
-    binding = AclBinding(kind, name, pattern, "User:alice", "*", operation, permission)
-    admin = AdminClient(config)
-    created: Mapping[object, asyncio.Future[None]] = admin.create_acls([binding])
-    for result in created.values():
-        result.result()
 
 
 async def test_a_wrong_password_is_not_authorized_at_once(strict: LocalKafka, caplog: pytest.LogCaptureFixture) -> None:

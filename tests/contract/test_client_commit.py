@@ -8,9 +8,9 @@ import pytest
 
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.records import TopicPartition
-
-from .cluster import Cluster
-from .member import Member, until
+from tests.support.clusters.cluster import Cluster
+from tests.support.clusters.member import Member
+from tests.support.waiting import until
 
 DENSE_TEXT = "".join(chr(0x0800 + number * 7919 % 0x8000) for number in range(4096))
 """4,096 characters all over U+0800..U+87FF, as dense offset maps use them."""

@@ -11,9 +11,8 @@ import pytest
 
 from aioparallel.errors import OffsetOutOfRange
 from aioparallel.records import TopicPartition
-
-from .cluster import Cluster, Compression, Produced
-from .member import Member, values
+from tests.support.clusters.cluster import Cluster, Compression, Produced
+from tests.support.clusters.member import Member, values
 
 
 def numbered(count: int, start: int = 0) -> list[Produced]:

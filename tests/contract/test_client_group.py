@@ -9,9 +9,9 @@ import pytest
 
 from aioparallel.group.client import CommitFault, Committed
 from aioparallel.records import TopicPartition
-
-from .cluster import Cluster, Produced
-from .member import Event, Member, until, values
+from tests.support.clusters.cluster import Cluster, Produced
+from tests.support.clusters.member import Event, Member, values
+from tests.support.waiting import until
 
 both_protocols = pytest.mark.parametrize(
     "cooperative",

@@ -10,9 +10,8 @@ import pytest
 
 from aioparallel.errors import BrokerUnreachable
 from aioparallel.records import TopicPartition
-
-from .cluster import Cluster, Produced
-from .member import Member
+from tests.support.clusters.cluster import Cluster, Produced
+from tests.support.clusters.member import Member
 
 
 async def test_a_client_starts_and_stops(cluster: Cluster, group_id: str) -> None:

@@ -7,8 +7,7 @@ import time
 import pytest
 
 from aioparallel.records import TopicPartition
-
-from .cluster import Cluster, Produced
+from tests.support.clusters.cluster import Cluster, Produced
 
 
 async def test_beginning_and_end(cluster: Cluster, topic: str, group_id: str) -> None:

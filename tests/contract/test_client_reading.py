@@ -10,8 +10,7 @@ import pytest
 
 from aioparallel.group.client import Client, Span
 from aioparallel.records import TopicPartition
-
-from .cluster import Cluster, Produced
+from tests.support.clusters.cluster import Cluster, Produced
 
 
 async def all_of(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aioparallel.records import TopicPartition
-
-from .cluster import Cluster, Produced
-from .member import Member, values
+from tests.support.clusters.cluster import Cluster, Produced
+from tests.support.clusters.member import Member, values
 
 pytestmark = pytest.mark.needs("transactions")
 

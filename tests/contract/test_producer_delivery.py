@@ -9,9 +9,8 @@ import pytest
 
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Outgoing, Produced
-
-from .cluster import Cluster
-from .sender import Sender
+from tests.support.clusters.cluster import Cluster
+from tests.support.clusters.sender import Sender
 
 # By murmur2, for 5 partitions; the hash itself is tested against Kafka's own vectors in tests/unit/clients.
 KEYED = {b"a": 4, b"customer-1": 1, b"customer-2": 3, b"21": 0, b"": 1}

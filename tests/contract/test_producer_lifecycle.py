@@ -9,9 +9,8 @@ import pytest
 
 from aioparallel.errors import BrokerUnreachable, ProduceFailed
 from aioparallel.records import Outgoing, TopicPartition
-
-from .cluster import Cluster
-from .sender import Sender
+from tests.support.clusters.cluster import Cluster
+from tests.support.clusters.sender import Sender
 
 
 async def test_it_starts_and_stops(cluster: Cluster) -> None:

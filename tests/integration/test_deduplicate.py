@@ -82,7 +82,7 @@ async def test_copies_and_kills(local_kafka: LocalKafka, kafka_topic: TopicMaker
     count = await write(servers, topic)
     path = tmp_path / "handled.log"
     path.touch()
-    command = [sys.executable, "-m", "tests.integration.deduplicating_child"]
+    command = [sys.executable, "-m", "tests.support.children.deduplicating"]
     command += [servers, topic, seen, f"{topic}-group", by, str(path)]
     for kill in [SOURCES * (number + 1) // (KILLS + 1) for number in range(KILLS)] + [None]:
         before, started = await saved(servers, seen), len(lines(path, b"S"))

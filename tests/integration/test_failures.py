@@ -13,7 +13,7 @@ from aioparallel.delivery.letters import read_letter
 from aioparallel.errors import TopicNotFound
 from aioparallel.testing import LocalKafka, OrderChecker
 from aioparallel.testing.pytest_plugin import TopicMaker
-from tests.load.topics import fill_numbered, number_of, read_all
+from tests.support.kafka.topics import fill_numbered, number_of, read_all
 
 pytestmark = pytest.mark.real
 

@@ -18,7 +18,7 @@ from aioparallel.errors import ProduceFailed
 from aioparallel.group.client import Committed, Generation
 from aioparallel.records import Outgoing, Produced, TopicPartition
 from aioparallel.testing import LocalKafka
-from tests.load.clusters import coordinator
+from tests.support.kafka.brokers import coordinator
 
 pytestmark = pytest.mark.real
 

@@ -106,7 +106,7 @@ async def test_five_kills_lose_nothing_and_repeat_little(
         log.delivery.produced(place)
     rng = random.Random(12)
     kill_at = sorted(rng.sample(range(RECORDS // 20, RECORDS * 9 // 10), KILLS))
-    command = [sys.executable, "-m", "tests.integration.killed_child", servers, topic, f"{topic}-group", str(path)]
+    command = [sys.executable, "-m", "tests.support.children.killed", servers, topic, f"{topic}-group", str(path)]
     started_before: set[Place] = set()
     repeated = []
     for kill in [*kill_at, None]:
@@ -153,7 +153,7 @@ async def test_sigterm_drains_commits_and_ends_well(
     path.touch()
     log = Log(path)
     child = subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.killed_child", servers, topic, f"{topic}-group", str(path), "100"],
+        [sys.executable, "-m", "tests.support.children.killed", servers, topic, f"{topic}-group", str(path), "100"],
         stderr=subprocess.PIPE,
     )
     started: list[Place] = []

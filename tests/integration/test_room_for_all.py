@@ -11,7 +11,7 @@ from aioparallel import ParallelConsumer
 from aioparallel.records import Record
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.pytest_plugin import TopicMaker
-from tests.load.producing import Message, fill
+from tests.support.kafka.filling import Message, fill
 
 pytestmark = pytest.mark.real
 

@@ -14,7 +14,7 @@ from aioparallel.observe.stats import Stats
 from aioparallel.records import Record
 from aioparallel.testing import LocalKafka, OrderChecker
 from aioparallel.testing.pytest_plugin import TopicMaker
-from tests.load.producing import Message, fill
+from tests.support.kafka.filling import Message, fill
 
 pytestmark = pytest.mark.real
 

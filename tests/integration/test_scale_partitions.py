@@ -13,7 +13,7 @@ from aioparallel.cli.bench.holds import commit_holds
 from aioparallel.records import Record
 from aioparallel.testing import DeliveryChecker, LocalKafka, OrderChecker
 from aioparallel.testing.pytest_plugin import TopicMaker
-from tests.load.producing import Message, fill
+from tests.support.kafka.filling import Message, fill
 
 pytestmark = pytest.mark.real
 

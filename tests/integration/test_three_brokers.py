@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aioparallel.testing import LocalKafka
-from tests.load.trial import trial
+from tests.support.copying.trial import trial
 
 SEED = 20_000
 

@@ -13,9 +13,8 @@ import pytest
 import pytest_asyncio
 
 from aioparallel.testing.brokers.local import LocalKafka
-
-from .group import Group, open_group
-from .java_programs import JavaPrograms, JavaProgramsMissing, build
+from tests.support.interop.group import Group, open_group
+from tests.support.interop.java_programs import JavaPrograms, JavaProgramsMissing, build
 
 GroupMaker = Callable[[int], Awaitable[Group]]
 _numbers = itertools.count(1)

@@ -11,12 +11,11 @@ import pytest
 
 from aioparallel.offsets import encode_offset_map
 from aioparallel.offsets.dense.dense_map import is_dense
-
-from .conftest import GroupMaker
-from .group import Group, Place, said_by
-from .java_consumer import java_consumer
-from .java_programs import JavaPrograms
-from .our_consumer import OurConsumer, run_to_the_end
+from tests.interop.conftest import GroupMaker
+from tests.support.interop.group import Group, Place, said_by
+from tests.support.interop.java_consumer import java_consumer
+from tests.support.interop.java_programs import JavaPrograms
+from tests.support.interop.our_consumer import OurConsumer, run_to_the_end
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600, func_only=True)]
 

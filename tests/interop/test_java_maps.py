@@ -9,9 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from aioparallel.offsets import OffsetMap, decode_offset_map, encode_offset_map
-
-from .java_maps import Encodings, java_decodes, java_encodes
-from .java_programs import JavaPrograms
+from tests.support.interop.java_maps import Encodings, java_decodes, java_encodes
+from tests.support.interop.java_programs import JavaPrograms
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import give_up
-from .java_programs import PROJECT, JavaPrograms, JavaProgramsMissing, build
+from tests.interop.conftest import give_up
+from tests.support.interop.java_programs import PROJECT, JavaPrograms, JavaProgramsMissing, build
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
 

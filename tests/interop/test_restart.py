@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import GroupMaker
-from .group import Place
-from .our_consumer import How, OurConsumer, run_to_the_end
+from tests.interop.conftest import GroupMaker
+from tests.support.interop.group import Place
+from tests.support.interop.our_consumer import How, OurConsumer, run_to_the_end
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600, func_only=True)]
 

@@ -19,9 +19,9 @@ from aioparallel.coordinates import coordinates_of
 from examples.flights.lines import appending
 from examples.flights_pipeline.enriching import enricher, weather_handler
 from examples.flights_pipeline.settings import ENRICHED
+from tests.support.kafka.topics import on_uvloop
 
 from .flights_programs import READ, REMEMBERED, SESSION
-from .topics import on_uvloop
 
 
 async def run(consumer: ParallelConsumer[Any, Any], handler: Callable[[Record], Awaitable[Any]]) -> None:

@@ -22,9 +22,9 @@ from examples.flights_pipeline.enriching import enrich_all
 from examples.flights_pipeline.filling import fill
 from examples.flights_pipeline.settings import ENRICHED, PARTITIONS, RAW, WORK, Settings
 from examples.flights_pipeline.stages import clear, create_topics
+from tests.support.kafka.topics import read_all
 
 from .flights_programs import READ, Consumer, Ends, SparkJob, silent, until_growing
-from .topics import read_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.spark, pytest.mark.timeout(900)]
 

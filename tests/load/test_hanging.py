@@ -14,8 +14,7 @@ import pytest
 from aioparallel import ParallelConsumer, Record
 from aioparallel.testing import LocalKafka, OrderChecker
 from aioparallel.testing.pytest_plugin import TopicMaker
-
-from .topics import fill_numbered, number_of, on_uvloop
+from tests.support.kafka.topics import fill_numbered, number_of, on_uvloop
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
 

@@ -12,11 +12,10 @@ import pytest
 
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.pytest_plugin import TopicMaker
-
-from .consumer_process import ConsumerProcess, number
-from .job import Job
-from .producing import Message, fill
-from .trickle import trickle
+from tests.support.children.consumer_process import ConsumerProcess, number
+from tests.support.children.job import Job
+from tests.support.kafka.filling import Message, fill
+from tests.support.kafka.trickle import trickle
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(180)]
 

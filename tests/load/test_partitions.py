@@ -14,10 +14,9 @@ from aioparallel.cli.bench.holds import commit_holds
 from aioparallel.cli.bench.loop_holds import Hold
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.pytest_plugin import TopicMaker
-
-from .consumer_process import ConsumerProcess, Sample
-from .job import Job
-from .producing import Message, fill
+from tests.support.children.consumer_process import ConsumerProcess, Sample
+from tests.support.children.job import Job
+from tests.support.kafka.filling import Message, fill
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(240)]
 

@@ -16,8 +16,7 @@ from aioparallel import FailurePolicy, ParallelConsumer, Record, RetryPolicy
 from aioparallel.delivery.letters import read_letter
 from aioparallel.testing import LocalKafka, OrderChecker
 from aioparallel.testing.pytest_plugin import TopicMaker
-
-from .topics import fill_numbered, number_of, on_uvloop, read_all
+from tests.support.kafka.topics import fill_numbered, number_of, on_uvloop, read_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
 

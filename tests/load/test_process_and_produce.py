@@ -16,8 +16,7 @@ from aiokafka import AIOKafkaProducer
 from aioparallel import Outgoing, ParallelConsumer, Producing, Record
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.pytest_plugin import TopicMaker
-
-from .topics import fill_numbered, number_of, on_uvloop, read_all
+from tests.support.kafka.topics import fill_numbered, number_of, on_uvloop, read_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from aioparallel.testing import LocalKafka
-
-from .trial import Figures, Trial, trial
+from tests.support.copying.trial import Figures, Trial, trial
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(420)]
 

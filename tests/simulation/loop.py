@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any
 
-from tests.unit.virtual_time import VirtualLoop
+from tests.support.virtual_time import VirtualLoop
 
 __all__ = ["RecordingLoop"]
 

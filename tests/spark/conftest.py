@@ -18,8 +18,8 @@ from aioparallel.errors import JarsMissing, JavaNotFound
 from aioparallel.jvm.java_runtime import SPARK_MODULES, find_java
 from aioparallel.spark.jars import kafka_jars
 from aioparallel.testing import LocalKafka
-from tests.spark.settings import QUICK_START
-from tests.spark.topics import NewTopic
+from tests.support.spark.settings import QUICK_START
+from tests.support.spark.topics import NewTopic
 
 EXIT_TIMEOUT = 60.0
 """Seconds for the JVM to end after its standard input has been closed."""

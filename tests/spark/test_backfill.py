@@ -18,8 +18,8 @@ from aioparallel.errors import CheckFailed, ConfigurationError
 from aioparallel.spark import parallel_map, repartition_by_key
 from aioparallel.spark.backfill import FromParquet, FromTopic, ToParquet, ToTopic, backfill
 from aioparallel.testing import LocalKafka
-from tests.load.topics import read_all
-from tests.spark.topics import Message, NewTopic, fill, numbered
+from tests.support.kafka.topics import read_all
+from tests.support.spark.topics import Message, NewTopic, fill, numbered
 
 pytestmark = pytest.mark.spark
 EXAMPLE = Path(__file__).parents[2] / "examples" / "backfill.py"

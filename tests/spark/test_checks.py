@@ -14,8 +14,8 @@ from aioparallel.spark.checkpoints import checkpoint_status
 from aioparallel.spark.checks import check
 from aioparallel.spark.topics import read_topic, write_topic
 from aioparallel.testing import LocalKafka
-from tests.spark.settings import STREAM_TIMEOUT
-from tests.spark.topics import Message, NewTopic, fill, numbered
+from tests.support.spark.settings import STREAM_TIMEOUT
+from tests.support.spark.topics import Message, NewTopic, fill, numbered
 
 pytestmark = [pytest.mark.spark, pytest.mark.real]
 

@@ -13,8 +13,8 @@ import pytest
 
 from aioparallel.jvm.java_runtime import SPARK_MODULES, find_java
 from aioparallel.testing import LocalKafka
-from tests.load.topics import read_all
-from tests.spark.topics import NewTopic, fill, numbered
+from tests.support.kafka.topics import read_all
+from tests.support.spark.topics import NewTopic, fill, numbered
 
 PROGRAM_TIMEOUT = 300.0
 
@@ -32,7 +32,7 @@ def test_over_connect_and_in_a_declared_pipeline(local_kafka: LocalKafka, new_to
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_TESTING": "1",  # a free port: without it every local server of Connect takes 15002
     }
-    program = [sys.executable, "-m", "tests.spark.connect_program", servers, raw, work, piped, str(tmp_path)]
+    program = [sys.executable, "-m", "tests.support.spark.connect_program", servers, raw, work, piped, str(tmp_path)]
     ran = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = json.loads(ran.stdout.strip().splitlines()[-1])

@@ -129,7 +129,7 @@ def test_a_limit_ends_it(spark: SparkSession) -> None:
 
 def test_clients_stay_open_from_task_to_task(spark: SparkSession) -> None:
     """One for each Python worker, whatever the number of jobs."""
-    from tests.spark import handlers  # noqa: PLC0415 - found by name in the workers
+    from tests.support.spark import handlers  # noqa: PLC0415 - found by name in the workers
 
     async def where(row: dict[str, Any]) -> dict[str, Any]:
         from aioparallel.resources import resource  # noqa: PLC0415
@@ -239,7 +239,11 @@ def test_a_sink(spark: SparkSession, tmp_path: Path) -> None:
     register_sink(spark)
     file = tmp_path / "written"
     df = rows(spark, 500).withColumn("file", F.lit(str(file)))
-    options = {"handler": "tests.spark.handlers:note", "resources": "tests.spark.handlers:RESOURCES", "key": "k"}
+    options = {
+        "handler": "tests.support.spark.handlers:note",
+        "resources": "tests.support.spark.handlers:RESOURCES",
+        "key": "k",
+    }
     df.write.format("aioparallel").options(**options).mode("append").save()
     lines = [line.split("|") for line in file.read_text().splitlines()]
     assert sorted(int(line[0]) for line in lines) == list(range(500))
@@ -258,14 +262,14 @@ def test_a_sink(spark: SparkSession, tmp_path: Path) -> None:
     ("options", "wrong"),
     [
         ({}, "handler=None: is needed"),
-        ({"handler": "tests.spark.handlers:nothing"}, "has no attribute 'nothing'"),
-        ({"handler": "tests.spark.handlers"}, 'must be "module:name"'),
+        ({"handler": "tests.support.spark.handlers:nothing"}, "has no attribute 'nothing'"),
+        ({"handler": "tests.support.spark.handlers"}, 'must be "module:name"'),
         ({"handler": ":note"}, 'must be "module:name"'),
-        ({"handler": "tests.spark.handlers:note", "keys": "k"}, "keys='k': is no option of this sink"),
-        ({"handler": "tests.spark.handlers:note", "key": "l"}, "key='l': is no column; there are seq, k"),
-        ({"handler": "tests.spark.handlers:note", "timeout": "soon"}, "timeout='soon': must be seconds"),
-        ({"handler": "tests.spark.handlers:note", "on_error": "emit"}, "on_error='emit'"),
-        ({"handler": "tests.spark.handlers:fail_at_seven", "attempts": "1", "key": "k"}, "ValueError: seven"),
+        ({"handler": "tests.support.spark.handlers:note", "keys": "k"}, "keys='k': is no option of this sink"),
+        ({"handler": "tests.support.spark.handlers:note", "key": "l"}, "key='l': is no column; there are seq, k"),
+        ({"handler": "tests.support.spark.handlers:note", "timeout": "soon"}, "timeout='soon': must be seconds"),
+        ({"handler": "tests.support.spark.handlers:note", "on_error": "emit"}, "on_error='emit'"),
+        ({"handler": "tests.support.spark.handlers:fail_at_seven", "attempts": "1", "key": "k"}, "ValueError: seven"),
     ],
 )
 def test_mistakes_of_a_sink(spark: SparkSession, options: dict[str, str], wrong: str) -> None:
@@ -288,7 +292,7 @@ def test_a_stream_through_operator_and_sink(spark: SparkSession, tmp_path: Path)
     query = (
         stream.transform(parallel_map(tenfold, schema="seq bigint, k string, file string"))
         .writeStream.format("aioparallel")
-        .options(handler="tests.spark.handlers:note", resources="tests.spark.handlers:RESOURCES")
+        .options(handler="tests.support.spark.handlers:note", resources="tests.support.spark.handlers:RESOURCES")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .start()
     )
@@ -340,7 +344,7 @@ def test_schemas_are_read_as_spark_reads_them(spark: SparkSession) -> None:
         assert read_fields("schema", text) == StructType.fromDDL(text), text
 
 
-CONNECT = Path(__file__).with_name("operator_on_connect.py")
+CONNECT = Path(__file__).parents[1] / "support" / "spark" / "operator_on_connect.py"
 
 
 @pytest.mark.parametrize("reuse", ["true", "false"])

@@ -22,7 +22,7 @@ from aioparallel.records import TopicPartition
 from aioparallel.spark.jars import kafka_jars
 from aioparallel.spark.progress import ProgressListener, QueryProgress
 from aioparallel.testing import LocalKafka
-from tests.spark.topics import NewTopic, fill, numbered
+from tests.support.spark.topics import NewTopic, fill, numbered
 
 pytestmark = [pytest.mark.spark, pytest.mark.real]
 

@@ -16,9 +16,9 @@ from aioparallel.records import Record
 from aioparallel.spark.headers import outgoing
 from aioparallel.spark.topics import read_topic, write_topic
 from aioparallel.testing import LocalKafka
-from tests.load.topics import read_all
-from tests.spark.settings import STREAM_TIMEOUT
-from tests.spark.topics import Message, NewTopic, fill, numbered
+from tests.support.kafka.topics import read_all
+from tests.support.spark.settings import STREAM_TIMEOUT
+from tests.support.spark.topics import Message, NewTopic, fill, numbered
 
 pytestmark = [pytest.mark.spark, pytest.mark.real]
 

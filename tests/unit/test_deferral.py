@@ -12,7 +12,8 @@ import pytest
 from aioparallel import Deferral, FailurePolicy, Outgoing, Record, RetryPolicy
 from aioparallel.errors import ConfigurationError, ConsumerStateError, RecordStopped
 from aioparallel.testing.memory import InMemoryBroker
-from tests.unit.engine.memory import QUICK, committed, consumer_of, produce, until
+from tests.support.memory.consuming import QUICK, committed, consumer_of, produce
+from tests.support.waiting import until
 
 
 def broker_of(keys: list[bytes | None]) -> InMemoryBroker:

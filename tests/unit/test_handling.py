@@ -16,7 +16,8 @@ from aioparallel import CallNext, FailurePolicy, Outgoing, Record, RetryPolicy, 
 from aioparallel.deserializers import from_json, text
 from aioparallel.errors import ConfigurationError, ConsumerStateError
 from aioparallel.testing.memory import InMemoryBroker
-from tests.unit.engine.memory import committed, consumer_of, produce, until
+from tests.support.memory.consuming import committed, consumer_of, produce
+from tests.support.waiting import until
 
 ONCE = RetryPolicy(max_attempts=1)
 

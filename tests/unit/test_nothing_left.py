@@ -18,9 +18,8 @@ import pytest
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.errors import BrokerUnreachable
 from tests.simulation.loop import RecordingLoop
-
-from .stages import GROUP, KINDS, SOON, Isolation, Stage, live
-from .ways_to_end import ENDS, OPENINGS, end
+from tests.support.memory.stages import GROUP, KINDS, SOON, Isolation, Stage, live
+from tests.support.memory.ways_to_end import ENDS, OPENINGS, end
 
 
 def nothing_is_left(kind: str, scenario: Callable[[], Stage], play: Callable[[Stage], object]) -> None:
@@ -106,7 +105,7 @@ def test_nothing_is_left_of_connections_to_kafka(kind: str) -> None:
 SIGNALLED = """
 import asyncio, sys
 from aioparallel.testing.memory import Request
-from tests.unit.stages import Stage
+from tests.support.memory.stages import Stage
 
 class Runner(asyncio.Runner):
     def close(self):

@@ -16,8 +16,7 @@ import pytest
 
 from aioparallel import ConfigurationError, ConsumerStateError, RetryPolicy, parallel_map, resource
 from aioparallel.errors import HandlerCancelled, HandlerTimeout, Reject
-
-from .maps import double, forever, picky, read, tasks
+from tests.support.engine.items import double, forever, picky, read, tasks
 
 
 async def test_values_come_as_they_end_or_in_order() -> None:

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from aioparallel import ConsumerStateError, mapping, parallel_map
-
-from .maps import double, forever, read, tasks
+from tests.support.engine.items import double, forever, read, tasks
 
 
 @pytest.mark.parametrize("closes", [True, False])

@@ -15,8 +15,7 @@ import pytest
 from aioparallel import Handling, parallel_map
 from aioparallel.engine.flow import Flow
 from aioparallel.engine.work import Work
-
-from .maps import double, read, tasks
+from tests.support.engine.items import double, read, tasks
 
 
 async def test_a_reader_that_stops_holds_up_the_source() -> None:

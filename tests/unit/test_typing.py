@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-USES = Path(__file__).with_name("typing_uses.py")
-ROOT = USES.parents[2]
+ROOT = Path(__file__).parents[2]
+USES = ROOT / "tests" / "support" / "typing_uses.py"
 
 
 def by_mypy() -> dict[int, str]:

@@ -19,7 +19,7 @@ from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.errors import BrokerStartError, ConfigurationError
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.brokers import local
-from tests.load.clusters import DEADLINE, restore, until, until_whole
+from tests.support.kafka.brokers import DEADLINE, restore, until, until_whole
 
 pytestmark = pytest.mark.real
 

@@ -10,8 +10,7 @@ from aioparallel.clients.producing.pending import outputs_of
 from aioparallel.clients.producing.queues import PartitionQueues
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Outgoing, Produced
-
-from .simulated import encode
+from tests.support.memory.producer_queues import encode
 
 Result = Sequence[Produced] | ProduceFailed
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from aioparallel.errors import ProduceFailed
 from tests.support.examples import examples
-
-from .simulated import NO_ANSWER, TIMEOUT, Cluster, fits
+from tests.support.memory.producer_queues import NO_ANSWER, TIMEOUT, Cluster, fits
 
 Step = tuple[str, object]
 

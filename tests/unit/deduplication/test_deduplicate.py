@@ -9,9 +9,9 @@ import pytest
 
 from aioparallel.policies import Deduplicate
 from aioparallel.records import Outgoing, Record, TopicPartition
-from tests.unit.engine.memory import T0, committed, until
-
-from .world import SEEN, Handled, broker_of, consuming, deduplicating, write
+from tests.support.memory.consuming import T0, committed
+from tests.support.memory.deduplicating import SEEN, Handled, broker_of, consuming, deduplicating, write
+from tests.support.waiting import until
 
 
 @pytest.mark.parametrize("by", ["record", "key"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from aioparallel.cli.dlq.replaying import Destination
 from aioparallel.policies import Deduplicate, FailurePolicy, RetryPolicy
 from aioparallel.records import Record, TopicPartition
-from tests.unit.engine.memory import committed, until
-
-from .world import SEEN, Handled, broker_of, consuming, deduplicating, place, write
+from tests.support.memory.consuming import committed
+from tests.support.memory.deduplicating import SEEN, Handled, broker_of, consuming, deduplicating, place, write
+from tests.support.waiting import until
 
 
 async def test_a_replayed_letter_passes_all_retry_topics_again() -> None:

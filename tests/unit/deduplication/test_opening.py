@@ -16,9 +16,9 @@ from aioparallel.group.client import Fetched, Span
 from aioparallel.policies import Deduplicate
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import Fault, InMemoryClient, InMemoryProducer, Request
-from tests.unit.engine.memory import GROUP, T0, committed, until
-
-from .world import SEEN, Handled, broker_of, consuming, deduplicating, remembered, write
+from tests.support.memory.consuming import GROUP, T0, committed
+from tests.support.memory.deduplicating import SEEN, Handled, broker_of, consuming, deduplicating, remembered, write
+from tests.support.waiting import until
 
 
 async def test_an_answer_for_a_session_that_went_replaces_nothing() -> None:

@@ -17,9 +17,9 @@ from aioparallel.consumer import ParallelConsumer
 from aioparallel.policies import Deduplicate
 from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
-from tests.unit.engine.memory import committed, until
-
-from .world import SEEN, broker_of, deduplicating, marks, place, remembered
+from tests.support.memory.consuming import committed
+from tests.support.memory.deduplicating import SEEN, broker_of, deduplicating, marks, place, remembered
+from tests.support.waiting import until
 
 PARTITIONS, KEYS, BATCHES = 3, 12, 8
 

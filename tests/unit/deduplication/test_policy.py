@@ -11,9 +11,8 @@ from aioparallel.errors import ConfigurationError, TopicNotFound
 from aioparallel.handling import Ordering
 from aioparallel.policies import Deduplicate, FailurePolicy
 from aioparallel.testing.memory import InMemoryClient
-from tests.unit.engine.memory import GROUP, QUICK, consumer_of
-
-from .world import SEEN, broker_of, deduplicating
+from tests.support.memory.consuming import GROUP, QUICK, consumer_of
+from tests.support.memory.deduplicating import SEEN, broker_of, deduplicating
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,18 @@ from aioparallel.group.client import CommitFault
 from aioparallel.policies import Deduplicate
 from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryClient, InMemoryProducer, Request
-from tests.unit.engine.memory import GROUP, T0, committed, until
-
-from .world import SEEN, Handled, broker_of, consuming, deduplicating, place, remembered, write
+from tests.support.memory.consuming import GROUP, T0, committed
+from tests.support.memory.deduplicating import (
+    SEEN,
+    Handled,
+    broker_of,
+    consuming,
+    deduplicating,
+    place,
+    remembered,
+    write,
+)
+from tests.support.waiting import until
 
 T1 = TopicPartition("t", 1)
 

@@ -16,7 +16,8 @@ from aioparallel.engine.sources import Source
 from aioparallel.errors import ConfigurationError, RecordStopped, TopicNotFound
 from aioparallel.records import Failure, Origin
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
-from tests.unit.engine.memory import committed, consumer_of, produce, until
+from tests.support.memory.consuming import committed, consumer_of, produce
+from tests.support.waiting import until
 
 THRICE = RetryPolicy(first_delay=0.01, multiplier=1, max_attempts=3)
 

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from aioparallel import FailurePolicy, Outgoing, Produced, Producing, Record, RetryPolicy
-from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
-from tests.unit.engine.memory import QUICK, committed, consumer_of, produce, until
-
-
-def broker_with(keys: Iterable[bytes | None]) -> InMemoryBroker:
-    broker = InMemoryBroker()
-    broker.create_topic("t")
-    broker.create_topic("out", 2)
-    produce(broker, keys)
-    return broker
-
-
-def values(broker: InMemoryBroker, topic: str = "out") -> list[bytes | None]:
-    return [record.value for record in broker.records(topic)]
+from aioparallel.testing.memory import ErrorCode, Fault, Request
+from tests.support.memory.consuming import QUICK, committed, consumer_of, produce
+from tests.support.memory.sending import broker_with, values
+from tests.support.waiting import until
 
 
 async def one(record: Record) -> Outgoing:
@@ -57,7 +47,7 @@ async def test_a_returned_output_is_produced_before_the_offset_completes() -> No
         assert consumer.stats().in_flight == 0
         broker.faults.heal()
         await running
-    assert sorted(filter(None, values(broker))) == [b"0", b"1", b"2"]
+    assert sorted(filter(None, values(broker, "out"))) == [b"0", b"1", b"2"]
     assert committed(broker) == 3
 
 
@@ -68,7 +58,7 @@ async def test_several_outputs_may_be_returned_or_yielded(handler: Any) -> None:
     consumer = consumer_of(broker, until="end")
     async with consumer:
         await consumer.run(handler)
-    assert values(broker) == [b"%d.%d" % (r, i) for r in range(2) for i in range(3)]
+    assert values(broker, "out") == [b"%d.%d" % (r, i) for r in range(2) for i in range(3)]
 
 
 async def test_a_lane_waits_for_its_acknowledgement_and_holds_no_worker() -> None:
@@ -87,7 +77,7 @@ async def test_a_lane_waits_for_its_acknowledgement_and_holds_no_worker() -> Non
         await until(lambda: len(started) == 2)
         assert started == [b"0", b"2"]
         await running
-    assert values(broker) == [b"0", b"1"]
+    assert values(broker, "out") == [b"0", b"1"]
 
 
 async def test_a_refused_output_fails_its_record_alone() -> None:
@@ -103,7 +93,7 @@ async def test_a_refused_output_fails_its_record_alone() -> None:
         await consumer.run(handle)
         stats = consumer.stats()
     assert (stats.succeeded, stats.skipped, stats.failed_attempts) == (2, 1, 2)
-    assert sorted(filter(None, values(broker))) == [b"0", b"2"]
+    assert sorted(filter(None, values(broker, "out"))) == [b"0", b"2"]
 
 
 @pytest.mark.parametrize("wrong", ["text", b"bytes", 7, {"a": 1}, [Outgoing("out"), "text"]])
@@ -123,7 +113,7 @@ async def test_what_cannot_be_produced_fails_the_record_and_says_what_to_do(
         await consumer.run(handle)
     assert "may return None, an Outgoing, or an iterable of them" in caplog.text
     assert "consumer.results(handler)" in caplog.text
-    assert values(broker) == []
+    assert values(broker, "out") == []
 
 
 async def test_unacknowledged_outputs_are_bounded_and_starting_slows_down() -> None:
@@ -151,7 +141,7 @@ async def test_unacknowledged_outputs_are_bounded_and_starting_slows_down() -> N
         assert (stats.producing, stats.in_flight, stats.buffered) == (10, 4, 36)
         broker.faults.heal()
         await running
-    assert len(values(broker)) == 50
+    assert len(values(broker, "out")) == 50
 
 
 async def test_a_drain_waits_for_acknowledgements_and_close_has_its_deadline() -> None:
@@ -205,7 +195,7 @@ async def test_a_retried_produce_writes_each_output_once() -> None:
     async with consumer:
         await consumer.run(one)
         assert consumer.stats().failed_attempts == 0
-    assert values(broker) == [b"0", b"1", b"2", b"3", b"4"]
+    assert values(broker, "out") == [b"0", b"1", b"2", b"3", b"4"]
 
 
 async def test_nothing_connects_for_a_consumer_that_produces_nothing(caplog: pytest.LogCaptureFixture) -> None:

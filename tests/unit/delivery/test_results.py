@@ -9,7 +9,8 @@ import pytest
 
 from aioparallel import Record
 from aioparallel.testing.memory import InMemoryBroker
-from tests.unit.engine.memory import committed, consumer_of, produce, until
+from tests.support.memory.consuming import committed, consumer_of, produce
+from tests.support.waiting import until
 
 
 def broker_of(count: int) -> InMemoryBroker:

@@ -7,8 +7,9 @@ import asyncio
 from aioparallel import Outgoing, Producing, Record
 from aioparallel.observe.stats import Stats
 from aioparallel.testing.memory import InMemoryBroker
-from tests.unit.delivery.test_outputs import broker_with, values
-from tests.unit.engine.memory import committed, consumer_of, until
+from tests.support.memory.consuming import committed, consumer_of
+from tests.support.memory.sending import broker_with, values
+from tests.support.waiting import until
 
 
 def copy_of(record: Record) -> Outgoing:
@@ -54,7 +55,7 @@ async def test_a_handler_may_pause_and_produce() -> None:
         assert (len(seen), consumer.stats().producing) == (5, 0)
         consumer.resume()
         await run
-    assert sorted(map(int, filter(None, values(broker)))) == list(range(50))
+    assert sorted(map(int, filter(None, values(broker, "out")))) == list(range(50))
 
 
 async def test_a_handler_may_stop_the_run_and_produce() -> None:
@@ -72,7 +73,7 @@ async def test_a_handler_may_stop_the_run_and_produce() -> None:
         await consumer.run(handle)
         stats = consumer.stats()
     assert seen == list(range(len(seen)))
-    assert sorted(map(int, filter(None, values(broker)))) == seen
+    assert sorted(map(int, filter(None, values(broker, "out")))) == seen
     assert committed(broker) == len(seen)
     assert stats.admitted == stats.ended + stats.dropped
 
@@ -93,7 +94,7 @@ async def test_a_handler_whose_session_is_lost_while_it_runs_produces_nothing() 
     async with asyncio.timeout(120), consumer_of(broker) as consumer:
         await consumer.run(handle)
         stats = consumer.stats()
-    assert values(broker) in ([], [b"0"])
+    assert values(broker, "out") in ([], [b"0"])
     assert stats.admitted == stats.ended + stats.dropped + stats.producing
     assert committed(broker) in {None, 0}
 
@@ -116,7 +117,7 @@ async def test_a_failing_partition_chooser_does_not_reach_the_turn() -> None:
     async with asyncio.timeout(120), consumer:
         await consumer.run(handle)
     assert failed == [1]
-    assert sorted(filter(None, values(broker))) == [b"0", b"2"]
+    assert sorted(filter(None, values(broker, "out"))) == [b"0", b"2"]
     assert committed(broker) == 3
 
 
@@ -130,7 +131,7 @@ async def test_a_handler_that_suspended_hands_over_too() -> None:
 
     async with asyncio.timeout(120), consumer_of(broker, until="end") as consumer:
         await consumer.run(handle)
-    found = [int(value) for value in values(broker) if value]
+    found = [int(value) for value in values(broker, "out") if value]
     assert [n for n in found if n % 2] == list(range(1, 40, 2))
     assert [n for n in found if n % 2 == 0] == list(range(0, 40, 2))
 
@@ -150,7 +151,7 @@ async def test_on_produced_finds_its_record_producing_and_may_stop_the_run() -> 
         await consumer.run(copied)
         stats = consumer.stats()
     assert all(s.producing and s.admitted == s.buffered + s.in_flight + s.producing + s.ended for s in seen)
-    assert stats.succeeded == committed(broker) == len(seen) == len(values(broker))
+    assert stats.succeeded == committed(broker) == len(seen) == len(values(broker, "out"))
     assert stats.admitted == stats.ended + stats.dropped
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from aioparallel.engine.loop_thread import LoopThread
 from aioparallel.testing.memory import InMemoryBroker
-from tests.unit.virtual_time import VirtualLoop
+from tests.support.virtual_time import VirtualLoop
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -9,7 +9,8 @@ import pytest
 
 from aioparallel import FailurePolicy, Outgoing, Record, RetryPolicy
 from aioparallel.testing.memory import Fault, InMemoryBroker, Request
-from tests.unit.engine.memory import committed, consumer_of, produce, until
+from tests.support.memory.consuming import committed, consumer_of, produce
+from tests.support.waiting import until
 
 CHANGES: list[tuple[str, object, str]] = [
     ("topic", None, "topic's name"),

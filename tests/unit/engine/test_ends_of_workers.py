@@ -20,8 +20,8 @@ from aioparallel.handling import Ordering
 from aioparallel.options import Options
 from aioparallel.policies import FailurePolicy, RetryPolicy
 from aioparallel.records import Record
-from tests.unit.engine.process import process
-from tests.unit.virtual_time import VirtualLoop
+from tests.support.engine.process import process
+from tests.support.virtual_time import VirtualLoop
 
 ONCE = FailurePolicy(retry=RetryPolicy(max_attempts=1))
 

@@ -7,8 +7,8 @@ import asyncio
 from aioparallel.observe.stats import Stats
 from aioparallel.records import Record
 from aioparallel.testing.memory import InMemoryBroker
-
-from .memory import committed, consumer_of, produce, until
+from tests.support.memory.consuming import committed, consumer_of, produce
+from tests.support.waiting import until
 
 
 async def test_statistics_add_up_inside_a_handler(broker: InMemoryBroker) -> None:

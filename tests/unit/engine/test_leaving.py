@@ -14,8 +14,9 @@ import pytest
 from aioparallel import FailurePolicy, Outgoing, Record, RetryPolicy
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.testing.memory import Fault, InMemoryBroker, InMemoryClient, Request
-from tests.unit.engine.memory import GROUP, Seen, committed, consumer_of, produce, until
-from tests.unit.virtual_time import VirtualLoop
+from tests.support.memory.consuming import GROUP, Seen, committed, consumer_of, produce
+from tests.support.virtual_time import VirtualLoop
+from tests.support.waiting import until
 
 
 class Slow:

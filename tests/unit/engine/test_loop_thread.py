@@ -21,7 +21,7 @@ from aioparallel.engine.work import Work
 from aioparallel.errors import ConsumerStateError, LoopThreadEnded
 from aioparallel.handling import Handling
 from aioparallel.resources import resource
-from tests.unit.engine.threads import forever, in_background, read, same
+from tests.support.engine.threads import forever, in_background, read, same
 
 
 def test_resources_are_opened_once_and_kept() -> None:

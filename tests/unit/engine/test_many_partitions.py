@@ -10,7 +10,8 @@ import pytest
 
 from aioparallel.records import Outgoing, Record, TopicPartition
 from aioparallel.testing.memory import Fault, InMemoryBroker, Request
-from tests.unit.engine.memory import consumer_of, until
+from tests.support.memory.consuming import consumer_of
+from tests.support.waiting import until
 
 PARTITIONS, RECORDS = 500, 190
 

@@ -15,7 +15,8 @@ from aioparallel.errors import OffsetOutOfRange
 from aioparallel.options import OptionFields
 from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
-from tests.unit.engine.memory import GROUP, T0, Isolation, Seen, committed, consumer_of, produce, until
+from tests.support.memory.consuming import GROUP, T0, Isolation, Seen, committed, consumer_of, produce
+from tests.support.waiting import until
 
 
 class Member:

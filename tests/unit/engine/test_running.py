@@ -23,7 +23,8 @@ from aioparallel.options import OptionFields
 from aioparallel.policies import FailurePolicy, RetryPolicy
 from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.memory import Fault, InMemoryBroker, Request
-from tests.unit.engine.memory import GROUP, T0, Seen, committed, consumer_of, produce, until
+from tests.support.memory.consuming import GROUP, T0, Seen, committed, consumer_of, produce
+from tests.support.waiting import until
 
 
 async def run_to_end(consumer: ParallelConsumer, handler: Seen) -> None:

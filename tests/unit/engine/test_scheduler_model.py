@@ -14,9 +14,9 @@ from aioparallel.engine.sources import NO_CEILING
 from aioparallel.engine.tally import EndState
 from aioparallel.handling import Ordering
 from tests.support.examples import examples
-from tests.unit.engine.model import BEGUN, GAP, Cell, State
-from tests.unit.engine.model_group import Fate
-from tests.unit.engine.model_moves import Moves
+from tests.support.model.group import Fate
+from tests.support.model.model import BEGUN, GAP, Cell, State
+from tests.support.model.moves import Moves
 
 
 class SyncCore(Moves):

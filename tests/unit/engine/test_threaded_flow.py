@@ -17,7 +17,7 @@ from aioparallel.engine.work import Work
 from aioparallel.errors import ConfigurationError, LoopThreadEnded
 from aioparallel.handling import Handling
 from aioparallel.policies import RetryPolicy
-from tests.unit.engine.threads import forever, in_background, read, same
+from tests.support.engine.threads import forever, in_background, read, same
 
 
 def test_lists_go_in_and_come_out(thread: LoopThread) -> None:

@@ -12,8 +12,9 @@ from aioparallel import FailurePolicy, Record, RetryPolicy
 from aioparallel.errors import HandlerTimeout
 from aioparallel.options import Options
 from aioparallel.testing.memory import InMemoryBroker
-from tests.unit.engine.memory import committed, consumer_of, produce, until
-from tests.unit.engine.process import process
+from tests.support.engine.process import process
+from tests.support.memory.consuming import committed, consumer_of, produce
+from tests.support.waiting import until
 
 ONCE = FailurePolicy(retry=RetryPolicy(max_attempts=1), give_up="skip")
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from aioparallel.engine.waiting import unless
-from tests.unit.virtual_time import VirtualLoop
+from tests.support.virtual_time import VirtualLoop
 
 
 def test_a_cancellation_counts_also_while_what_was_cut_short_ends() -> None:

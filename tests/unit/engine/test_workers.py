@@ -15,7 +15,7 @@ from aioparallel.handling import Ordering
 from aioparallel.options import Options
 from aioparallel.policies import FailurePolicy, RetryPolicy
 from aioparallel.records import Record
-from tests.unit.engine.process import process
+from tests.support.engine.process import process
 
 Isolation = Literal["context", "task"]
 QUICK = RetryPolicy(first_delay=0.01, multiplier=1, jitter=0)

@@ -10,7 +10,8 @@ import pytest
 from aioparallel.errors import ClientError
 from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
-from tests.unit.engine.memory import T0, Seen, committed, consumer_of, produce, until
+from tests.support.memory.consuming import T0, Seen, committed, consumer_of, produce
+from tests.support.waiting import until
 
 REFUSED = Fault(error=ErrorCode.GROUP_AUTHORIZATION_FAILED)
 FENCED = Fault(error=ErrorCode.ILLEGAL_GENERATION)

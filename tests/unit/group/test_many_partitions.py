@@ -12,8 +12,9 @@ from aioparallel.handling import Ordering
 from aioparallel.options import OptionFields
 from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.memory import InMemoryBroker
-from tests.unit.engine.memory import Seen, committed, consumer_of, until
-from tests.unit.virtual_time import VirtualLoop
+from tests.support.memory.consuming import Seen, committed, consumer_of
+from tests.support.virtual_time import VirtualLoop
+from tests.support.waiting import until
 
 
 async def handled(broker: InMemoryBroker, topic: str, count: int, **options: Unpack[OptionFields]) -> int:

@@ -8,7 +8,8 @@ import pytest
 
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import Fault, InMemoryBroker, Request
-from tests.unit.engine.memory import T0, Seen, committed, consumer_of, produce, until
+from tests.support.memory.consuming import T0, Seen, committed, consumer_of, produce
+from tests.support.waiting import until
 
 
 async def test_a_reset_that_gets_no_answer_holds_up_nobody_else(broker: InMemoryBroker) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from aioparallel.testing.memory import InMemoryBroker
-from tests.unit.virtual_time import VirtualLoop
+from tests.support.virtual_time import VirtualLoop
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

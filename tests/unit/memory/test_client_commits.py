@@ -9,8 +9,7 @@ import pytest
 from aioparallel.group.client import CommitFault, Committed
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
-
-from .listener import P0, P1, joined, now
+from tests.support.memory.listener import P0, P1, joined, now
 
 
 async def test_a_late_commit_does_not_overwrite_the_new_owner(broker: InMemoryBroker) -> None:

@@ -13,8 +13,7 @@ from aioparallel.errors import (
 )
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
-
-from .listener import P0, P1, joined, now, read
+from tests.support.memory.listener import P0, P1, joined, now, read
 
 
 async def test_a_tail_that_was_lost(broker: InMemoryBroker) -> None:

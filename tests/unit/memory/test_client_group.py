@@ -12,8 +12,7 @@ from aioparallel.errors import (
 )
 from aioparallel.group.client import CommitFault, Committed
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
-
-from .listener import P0, P1, Listener, client_of, joined, now
+from tests.support.memory.listener import P0, P1, Listener, client_of, joined, now
 
 
 async def test_a_fenced_generation_keeps_the_member(broker: InMemoryBroker) -> None:

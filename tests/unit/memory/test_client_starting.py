@@ -14,8 +14,7 @@ from aioparallel.errors import (
     NotAuthorized,
 )
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryClient, Request
-
-from .listener import P0, Listener, client_of, joined, now
+from tests.support.memory.listener import P0, Listener, client_of, joined, now
 
 NOT_COORDINATOR = Fault(error=ErrorCode.NOT_COORDINATOR)
 

@@ -11,8 +11,7 @@ import pytest
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryClient, Request
-
-from .listener import Listener
+from tests.support.memory.listener import Listener
 
 EVERY = frozenset(TopicPartition("t", number) for number in range(6))
 FAULTS = (

@@ -4,29 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 
 import pytest
 
 from aioparallel.errors import NotAuthorized, ProduceFailed
-from aioparallel.records import Outgoing, Produced
+from aioparallel.records import Outgoing
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryProducer, Request
-
-Result = Sequence[Produced] | ProduceFailed
-
-
-def send(producer: InMemoryProducer, *outputs: Outgoing) -> asyncio.Future[Result]:
-    ended: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-    producer.send(outputs, ended.set_result)
-    return ended
-
-
-def values(broker: InMemoryBroker) -> list[bytes | None]:
-    return [record.value for record in broker.records("t")]
-
-
-def numbered(first: int, count: int) -> list[Outgoing]:
-    return [Outgoing("t", b"%03d" % number, partition=0) for number in range(first, first + count)]
+from tests.support.memory.sending import numbered, send, values
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from aioparallel.clients.producing.queues import PartitionQueues
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Outgoing, Produced
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryProducer, Request
-
-from .test_producer import Result, numbered, send, values
+from tests.support.memory.sending import Result, numbered, send, values
 
 
 async def test_an_output_sent_by_a_failure_has_a_deadline_of_its_own(broker: InMemoryBroker) -> None:

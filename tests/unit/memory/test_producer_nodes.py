@@ -4,16 +4,16 @@ in the log, once, in order."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
 from aioparallel.errors import ProduceFailed
-from aioparallel.records import Outgoing, Produced, TopicPartition
+from aioparallel.records import Outgoing, TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryProducer, Request
+from tests.support.memory.sending import Result, three_nodes
 
-Result = Sequence[Produced] | ProduceFailed
 PATIENCE = 5.0
 P0 = TopicPartition("t", 0)
 
@@ -21,9 +21,7 @@ P0 = TopicPartition("t", 0)
 @pytest.fixture
 def broker() -> InMemoryBroker:
     """Topic "t" has a partition on each of three nodes: partition 0 on node 1 and so on."""
-    broker = InMemoryBroker(nodes=3)
-    broker.create_topic("t", 3)
-    return broker
+    return three_nodes()
 
 
 @pytest_asyncio.fixture

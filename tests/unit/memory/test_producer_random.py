@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from aioparallel.errors import ProduceFailed
 from aioparallel.testing.memory import ErrorCode, Fault, Request
 from tests.support.examples import examples
-from tests.unit.virtual_time import VirtualLoop
-
-from .produced_world import NODES, PARTITIONS, Step, World
+from tests.support.memory.producer_world import NODES, PARTITIONS, Step, World
+from tests.support.virtual_time import VirtualLoop
 
 LOST = [Fault(is_response_lost=True), Fault(is_request_lost=True)]
 PASSING = [

@@ -6,18 +6,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import pytest
 import pytest_asyncio
 
 from aioparallel.errors import ProduceFailed
-from aioparallel.records import Outgoing, Produced, TopicPartition
+from aioparallel.records import Outgoing, TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryProducer, Request
 from aioparallel.testing.memory.faults import Faults
+from tests.support.memory.sending import Result, three_nodes
 
-Result = Sequence[Produced] | ProduceFailed
 P0 = TopicPartition("t", 0)
 NO_METADATA = [Fault(is_request_lost=True), Fault(error=ErrorCode.REQUEST_TIMED_OUT)]
 
@@ -25,9 +25,7 @@ NO_METADATA = [Fault(is_request_lost=True), Fault(error=ErrorCode.REQUEST_TIMED_
 @pytest.fixture
 def broker() -> InMemoryBroker:
     """Topic "t" has a partition on each of three nodes: partition 0 on node 1 and so on."""
-    broker = InMemoryBroker(nodes=3)
-    broker.create_topic("t", 3)
-    return broker
+    return three_nodes()
 
 
 @pytest_asyncio.fixture

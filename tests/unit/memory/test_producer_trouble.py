@@ -10,8 +10,7 @@ import pytest
 from aioparallel import Outgoing, ParallelConsumer, Record
 from aioparallel.errors import ProduceFailed
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
-
-from .test_producer import Result, numbered, send
+from tests.support.memory.sending import Result, numbered, send
 
 
 async def test_a_cluster_that_does_not_answer_is_a_problem(broker: InMemoryBroker) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types
 
 from aioparallel.spark.builders import builder_of
-from tests.unit.spark.test_ddl import TYPES
+from tests.support.spark.schemas import TYPES
 
 LEAVES: dict[type[types.DataType], st.SearchStrategy[Any]] = {
     types.BooleanType: st.booleans(),

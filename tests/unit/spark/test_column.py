@@ -12,12 +12,12 @@ from pyspark import cloudpickle
 
 from aioparallel.errors import ConfigurationError, HandlerTimeout
 from aioparallel.spark import async_udf, parallel_map, run_locally
-from tests.unit.spark.tried import plain, yields
+from tests.support.spark.tried import plain, yields
 
 
 def test_names_of_columns_and_of_what_is_sent() -> None:
     """A column is called like its function; a function of a module is sent by its name, as others are."""
-    from tests.unit.spark import columns  # noqa: PLC0415
+    from tests.support.spark import columns  # noqa: PLC0415
 
     assert columns.counted.on_executor().__name__ == "counted"
     assert run_locally(columns.counted, [1, 2]) == [1, 2]

@@ -14,7 +14,7 @@ from pyspark.sql import Row as SparkRow
 from aioparallel.errors import InvalidOutput
 from aioparallel.spark import parallel_map, run_locally
 from aioparallel.spark.values import Row
-from tests.unit.spark.tried import numbers
+from tests.support.spark.tried import numbers
 
 
 class Named(NamedTuple):

@@ -20,7 +20,7 @@ from aioparallel.resources import resource
 from aioparallel.spark import parallel_map, run_locally
 from aioparallel.spark.results import Results
 from aioparallel.spark.values import Row
-from tests.unit.spark.tried import double, numbers, plain, yields
+from tests.support.spark.tried import double, numbers, plain, yields
 
 QUICKLY = RetryPolicy(max_attempts=2, first_delay=0.001)
 

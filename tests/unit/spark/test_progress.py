@@ -20,7 +20,7 @@ from aioparallel.errors import ConfigurationError
 from aioparallel.records import TopicPartition
 from aioparallel.spark.progress import PartitionProgress, ProgressListener, QueryProgress
 from aioparallel.spark.progress_figures import first_line
-from tests.unit.spark import progress_events as events
+from tests.support.spark import progress_events as events
 
 RAW = [TopicPartition("raw", number) for number in range(3)]
 

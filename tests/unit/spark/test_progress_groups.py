@@ -9,7 +9,7 @@ import pytest
 from aioparallel.records import TopicPartition
 from aioparallel.spark import group_offsets
 from aioparallel.spark.progress import ProgressListener
-from tests.unit.spark import progress_events as events
+from tests.support.spark import progress_events as events
 
 RAW = [TopicPartition("raw", number) for number in range(3)]
 

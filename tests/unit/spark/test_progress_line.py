@@ -16,7 +16,7 @@ from rich.console import Console
 
 from aioparallel.spark.progress import ProgressListener, QueryProgress
 from aioparallel.spark.progress_line import ProgressDisplay, line, table
-from tests.unit.spark import progress_events as events
+from tests.support.spark import progress_events as events
 
 
 def figure_of(*sent: dict[str, object], **changes: object) -> QueryProgress:

@@ -1,0 +1,320 @@
+"""The clusters that AiokafkaClient is tested on: librdkafka's mock cluster and Apache Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol, cast
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.protocol.group import LeaveGroupRequest
+
+from aioparallel.clients import AiokafkaClient, AiokafkaProducer
+from aioparallel.clients.aiokafka.admin import Admin
+from aioparallel.records import Record, TopicPartition
+from aioparallel.testing.brokers.broker import Broker
+from aioparallel.testing.brokers.embedded import EmbeddedBroker
+from tests.support.clusters.cluster import (
+    Cluster,
+    ClusterKind,
+    Compression,
+    Feature,
+    Isolation,
+    Produced,
+    Timing,
+    Transaction,
+)
+
+__all__ = ["KINDS", "AiokafkaCluster", "serving"]
+
+
+class Acknowledged(Protocol):
+    offset: int
+
+
+class Producer(Protocol):
+    """The part of AIOKafkaProducer used here."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        timestamp_ms: int | None,
+        headers: list[tuple[str, bytes | None]],
+    ) -> asyncio.Future[Acknowledged]: ...
+    async def begin_transaction(self) -> None: ...
+    async def commit_transaction(self) -> None: ...
+    async def abort_transaction(self) -> None: ...
+
+
+class Reader(Protocol):
+    """The part of AIOKafkaConsumer used here."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    async def end_offsets(self, partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]: ...
+    def assignment(self) -> set[TopicPartition]: ...
+    async def position(self, partition: TopicPartition) -> int: ...
+    async def getmany(self, *, timeout_ms: int) -> Mapping[TopicPartition, Sequence[Record]]: ...
+
+
+class OpenTransaction:
+    """Records in the log that nobody has decided about."""
+
+    def __init__(self, cluster: AiokafkaCluster, producer: Producer, partition: TopicPartition) -> None:
+        self._cluster = cluster
+        self._producer = producer
+        self._partition = partition
+
+    async def end(self, *, commit: bool) -> None:
+        """Commit or abort; the marker takes one offset, so the log's end tells when it is written."""
+        before = await self._cluster.log_end(self._partition)
+        await (self._producer.commit_transaction() if commit else self._producer.abort_transaction())
+        async with asyncio.timeout(self._cluster.timing.deadline):
+            while await self._cluster.log_end(self._partition) <= before:
+                await asyncio.sleep(0.01)
+
+
+class AiokafkaCluster:
+    """A broker with the helpers of one test; see :class:`Cluster`."""
+
+    def __init__(self, name: str, broker: Broker, timing: Timing) -> None:
+        self.name = name
+        self.timing = timing
+        self.broker = broker
+        self._producers: dict[str | None, Producer] = {}
+        self._clients: list[AiokafkaClient] = []
+        self._sending: list[AiokafkaProducer] = []
+        self._reader: Reader | None = None
+        self._closing = contextlib.AsyncExitStack()
+
+    async def close(self) -> None:
+        """Stop what the test has left."""
+        await asyncio.gather(*(producer.stop(0.0) for producer in self._sending))
+        await asyncio.gather(*(client.stop(5.0) for client in self._clients))
+        await self._closing.aclose()
+
+    async def create_topic(self, name: str, partitions: int = 1, *, compacted: bool = False) -> None:
+        configs = {"cleanup.policy": "compact"} if compacted else {}
+        await self.broker.create_topic(name, partitions, configs=configs)
+
+    async def add_partitions(self, topic: str, total: int) -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.broker.bootstrap_servers)
+        await admin.start()
+        try:
+            await admin.create_partitions({topic: NewPartitions(total)})
+        finally:
+            await admin.close()
+
+    async def produce(
+        self,
+        topic: str,
+        records: Sequence[Produced],
+        partition: int = 0,
+        *,
+        compression: Compression | None = None,
+    ) -> list[int]:
+        return await self._send(await self._producer(compression), topic, records, partition)
+
+    async def open_transaction(self, topic: str, records: Sequence[Produced], partition: int = 0) -> Transaction:
+        producer = cast(
+            "Producer",
+            AIOKafkaProducer(
+                bootstrap_servers=self.broker.bootstrap_servers, transactional_id=f"transaction-{uuid.uuid4()}"
+            ),
+        )
+        await producer.start()
+        self._closing.push_async_callback(producer.stop)
+        await producer.begin_transaction()
+        await self._send(producer, topic, records, partition)
+        return OpenTransaction(self, producer, TopicPartition(topic, partition))
+
+    async def delete_records(self, partition: TopicPartition, before: int) -> None:
+        async with Admin(self.broker.bootstrap_servers) as admin:
+            await admin.delete_records({partition: before})
+
+    async def evict(self, group_id: str, member_id: str) -> None:
+        client = AIOKafkaClient(bootstrap_servers=self.broker.bootstrap_servers)
+        await client.bootstrap()
+        try:
+            node = await client.coordinator_lookup(CoordinationType.GROUP, group_id)
+            answer = await client.send(node, LeaveGroupRequest(group_id, member_id))
+            assert answer.error_code == 0, f"evicting {member_id} from {group_id}: error {answer.error_code}"
+        finally:
+            await client.close()
+
+    def client(
+        self,
+        group_id: str,
+        *,
+        isolation_level: Isolation = "read_uncommitted",
+        cooperative: bool = False,
+        session_timeout: float | None = None,
+        heartbeat_interval: float | None = None,
+        rebalance_timeout: float | None = None,
+        bootstrap_servers: str | None = None,
+        client_options: Mapping[str, object] | None = None,
+    ) -> AiokafkaClient:
+        assert not cooperative, "aiokafka has no cooperative rebalance"
+        client = AiokafkaClient(
+            bootstrap_servers or self.broker.bootstrap_servers,
+            group_id,
+            session_timeout=session_timeout or self.timing.session_timeout,
+            heartbeat_interval=heartbeat_interval or self.timing.heartbeat_interval,
+            rebalance_timeout=rebalance_timeout or self.timing.rebalance_timeout,
+            client_options={"metadata_max_age_ms": 500, "isolation_level": isolation_level, **(client_options or {})},
+        )
+        self._clients.append(client)
+        return client
+
+    def unreachable_client(self, group_id: str) -> AiokafkaClient:
+        return AiokafkaClient(unused_address(), group_id)
+
+    def producer(
+        self,
+        *,
+        delivery_timeout: float | None = None,
+        bootstrap_servers: str | None = None,
+        consumer_options: Mapping[str, object] | None = None,
+        producer_options: Mapping[str, object] | None = None,
+    ) -> AiokafkaProducer:
+        producer = AiokafkaProducer(
+            bootstrap_servers or self.broker.bootstrap_servers,
+            delivery_timeout=delivery_timeout or self.timing.deadline,
+            consumer_options={"metadata_max_age_ms": 500, "fetch_max_bytes": 1000, **(consumer_options or {})},
+            producer_options={"max_request_size": 3 * 1024 * 1024, **(producer_options or {})},
+        )
+        self._sending.append(producer)
+        return producer
+
+    def unreachable_producer(self, *, delivery_timeout: float) -> AiokafkaProducer:
+        return self.producer(delivery_timeout=delivery_timeout, bootstrap_servers=unused_address())
+
+    async def records(self, topic: str) -> list[Record]:
+        reader = cast(
+            "Reader",
+            AIOKafkaConsumer(topic, bootstrap_servers=self.broker.bootstrap_servers, auto_offset_reset="earliest"),
+        )
+        await reader.start()
+        try:
+            async with asyncio.timeout(self.timing.deadline):
+                return await self._read_all(reader)
+        finally:
+            await reader.stop()
+
+    async def _read_all(self, reader: Reader) -> list[Record]:
+        # Without a group it has all partitions at once.
+        every = sorted(reader.assignment())
+        ends = await reader.end_offsets(every)
+        found: dict[TopicPartition, list[Record]] = {partition: [] for partition in every}
+        while any([await reader.position(partition) < ends[partition] for partition in every]):
+            for partition, messages in (await reader.getmany(timeout_ms=100)).items():
+                found[partition] += [
+                    Record(m.topic, m.partition, m.offset, m.key, m.value, tuple(m.headers), m.timestamp)
+                    for m in messages
+                ]
+        return [record for partition in every for record in found[partition]]
+
+    async def log_end(self, partition: TopicPartition) -> int:
+        """The end of the log, decided or not."""
+        if self._reader is None:
+            self._reader = cast("Reader", AIOKafkaConsumer(bootstrap_servers=self.broker.bootstrap_servers))
+            await self._reader.start()
+            self._closing.push_async_callback(self._reader.stop)
+        return (await self._reader.end_offsets([partition]))[partition]
+
+    async def _producer(self, compression: Compression | None) -> Producer:
+        if compression not in self._producers:
+            producer = cast(
+                "Producer",
+                AIOKafkaProducer(
+                    bootstrap_servers=self.broker.bootstrap_servers, compression_type=compression, linger_ms=1
+                ),
+            )
+            await producer.start()
+            self._closing.push_async_callback(producer.stop)
+            self._producers[compression] = producer
+        return self._producers[compression]
+
+    async def _send(self, producer: Producer, topic: str, records: Sequence[Produced], partition: int) -> list[int]:
+        sent = [
+            await producer.send(topic, record.value, record.key, partition, record.timestamp, list(record.headers))
+            for record in records
+        ]
+        return [acknowledged.offset for acknowledged in await asyncio.gather(*sent)]
+
+
+def unused_address() -> str:
+    """``host:port`` that nobody listens at."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port: int = unused.getsockname()[1]
+    return f"127.0.0.1:{port}"
+
+
+EMBEDDED_TIMING = Timing(session_timeout=2.0, heartbeat_interval=0.3, rebalance_timeout=5.0, deadline=120.0)
+KAFKA_TIMING = Timing(session_timeout=3.0, heartbeat_interval=0.3, rebalance_timeout=6.0, deadline=120.0)
+
+# Not transactions: its markers have a wrong checksum, and it shows readers what is undecided.
+EMBEDDED_FEATURES: frozenset[Feature] = frozenset({"compression", "eviction", "pattern"})
+KAFKA_FEATURES: frozenset[Feature] = frozenset(
+    {
+        "added partitions",
+        "compacted topics",
+        "compression",
+        "eviction",
+        "message limit",
+        "metadata limit",
+        "pattern",
+        "several members",
+        "timestamps",
+        "transactions",
+        "truncation",
+    }
+)
+
+
+@contextlib.asynccontextmanager
+async def serving(broker: Broker) -> AsyncIterator[AiokafkaCluster]:
+    """One test's cluster of a broker that is running; stops at the end what the test has left."""
+    embedded = isinstance(broker, EmbeddedBroker)
+    cluster = AiokafkaCluster(
+        "embedded" if embedded else "kafka", broker, EMBEDDED_TIMING if embedded else KAFKA_TIMING
+    )
+    try:
+        yield cluster
+    finally:
+        await cluster.close()
+
+
+def opened(broker: object) -> AbstractAsyncContextManager[Cluster]:
+    """The same for the registry."""
+    return serving(cast("Broker", broker))
+
+
+KINDS: Sequence[ClusterKind] = (
+    ClusterKind(
+        name="embedded",
+        features=EMBEDDED_FEATURES,
+        open=opened,
+        broker_fixture="embedded_broker",
+    ),
+    ClusterKind(
+        name="kafka",
+        features=KAFKA_FEATURES,
+        open=opened,
+        broker_fixture="local_kafka",
+        marks=(pytest.mark.real,),
+    ),
+)

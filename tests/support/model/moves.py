@@ -1,0 +1,236 @@
+"""What may happen to scheduler, ledger, retry timers and commits, done to them and to the model alike.
+
+It plays what stands around the sync core: a pool of workers, time, the coordinator, other members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from aioparallel.engine.isolation import ENDED
+from aioparallel.engine.sources import NO_CEILING
+from aioparallel.engine.tally import EndState
+from aioparallel.records import Record
+from tests.support.model.group import Fate
+from tests.support.model.model import BEGUN, UNFINISHED, Entry, State
+from tests.support.model.sessions import PARTITIONS, PICK, Sessions, having
+
+__all__ = ["Moves"]
+
+MAX_PRODUCING = 4
+OUTPUT = object()
+"""What the step of a record returns whose handler has ended with something to produce."""
+
+
+class Moves(Sessions):
+    """Start, succeed, produce, fail, park, wake, put back, hold back, commit."""
+
+    # -- starts -----------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.scheduler.ready)
+    @rule(count=st.integers(1, 5))
+    def start(self, count: int) -> None:
+        """Workers that are free take what is next."""
+        for _ in range(count):
+            if len(self.model.entries(State.IN_FLIGHT)) >= self.workers or not self._take():
+                return
+
+    def _take(self) -> bool:
+        could = [one for holding in self.model.holdings.values() for one in self.model.startable(holding)]
+        parked = len(self.model.entries(State.PARKED))
+        record = self.scheduler.take()
+        if record is None:
+            assert not could, "nothing was started though something is ready"
+            self.model.look((), None)
+            return False
+        entry = self._started(record, could, parked)
+        self.model.look(could, entry)
+        assert all(holding.passed_over <= PARTITIONS for holding in self.model.holdings.values()), "no turns"
+        return True
+
+    def _started(self, record: Record, could: list[Entry], parked: int) -> Entry:
+        entry = next((one for one in could if one.record is record), None)
+        assert entry is not None, f"I3: {record!r} was started: out of turn, held back, or twice"
+        assert entry.tried or parked < self.max_parked, "I4: a new record was started at the bound of parked ones"
+        assert record.attempt == 1 + entry.failed
+        return entry
+
+    @precondition(lambda self: self.scheduler.ready and len(self.model.entries(State.IN_FLIGHT)) < self.workers)
+    @rule(
+        most=st.integers(1, 5),
+        looked_at=st.integers(0, 5),
+        ends=st.integers(0, 5),
+        outputs=st.sets(st.integers(1, 5)),
+        sent_at=st.integers(0, 5),
+    )
+    def run(self, most: int, looked_at: int, ends: int, outputs: Collection[int] = (), sent_at: int = 0) -> None:
+        """A worker runs some whose handlers end in their first step, those of ``outputs`` with something to produce,
+        and perhaps one that goes on. One handler looks at the statistics, and somebody while outputs are sent."""
+        started: list[Entry] = []
+
+        def step(record: Record) -> object:
+            could = [one for holding in self.model.holdings.values() for one in self.model.startable(holding)]
+            entry = self._started(record, could, len(self.model.entries(State.PARKED)))
+            if not started:
+                self.model.look(could, entry)  # one turn, however many start in it
+            entry.state = State.IN_FLIGHT
+            started.append(entry)
+            if len(started) == looked_at:
+                self.scheduler.keep_books()
+                self.check_all()
+            if len(started) > ends:
+                return None
+            if len(started) in outputs:
+                return OUTPUT
+            self._ended(entry, EndState.SUCCEEDED)
+            return ENDED
+
+        def hand_over(record: Record, outcome: object) -> bool:
+            """There is room for some."""
+            if outcome is not OUTPUT or len(self.model.entries(State.PRODUCING)) >= MAX_PRODUCING:
+                return False
+            if len(started) == sent_at:
+                self.scheduler.keep_books()
+                self.check_all()
+            self._producing(started[-1])
+            return True
+
+        taken = self.scheduler.run_ready(step, hand_over, most)
+        assert len(started) <= most
+        assert len({entry.owner.partition for entry in started}) <= 1
+        if started and started[-1].state is State.IN_FLIGHT:
+            assert taken == (started[-1].record, OUTPUT if len(started) <= ends else None)
+        else:
+            assert taken is None
+
+    def check_all(self) -> None:
+        """Look at every invariant."""
+        raise NotImplementedError
+
+    @precondition(lambda self: self.scheduler.ready)
+    @rule()
+    def pause(self) -> None:
+        """While paused nothing starts."""
+        self.scheduler.pause()
+        assert self.scheduler.take() is None
+        self.scheduler.resume()
+
+    @precondition(lambda self: not self.block and self.model.holdings and self.scheduler.unfinished)
+    @rule(pick=PICK, below=st.booleans())
+    def set_ceiling(self, pick: int, below: bool) -> None:
+        """Hold back one record and what is above it, or nothing; in "block" the committer does it."""
+        entry = self.chosen(pick, *UNFINISHED)
+        self.scheduler.set_ceiling(entry.owner.session, entry.offset - 1 if below else NO_CEILING)
+
+    # -- outcomes ---------------------------------------------------------------------------------------
+
+    def chosen(self, pick: int, *states: State) -> Entry:
+        entries = self.model.entries(*states)
+        return entries[pick % len(entries)]
+
+    @precondition(having(State.IN_FLIGHT))
+    @rule(pick=PICK)
+    def succeed(self, pick: int) -> None:
+        entry = self.chosen(pick, State.IN_FLIGHT)
+        with_drain = self._drains_with(entry)
+        self.scheduler.succeed(entry.record)
+        self._ended(entry, EndState.SUCCEEDED)
+        assert self.drained == with_drain
+
+    @precondition(having(*BEGUN))
+    @rule(pick=PICK, outcome=st.sampled_from(EndState))
+    def end(self, pick: int, outcome: EndState) -> None:
+        """Ended in flight (skipped, say), or producing and acknowledged."""
+        entry = self.chosen(pick, *BEGUN)
+        with_drain = self._drains_with(entry)
+        self.scheduler.end(entry.record, outcome)
+        self._ended(entry, outcome)
+        assert self.drained == with_drain
+
+    @precondition(having(State.PRODUCING))
+    @rule(pick=PICK, most=st.integers(1, MAX_PRODUCING))
+    def end_produced(self, pick: int, most: int) -> None:
+        """A batch is acknowledged, its records in whatever order."""
+        producing = self.model.entries(State.PRODUCING)
+        first = pick % len(producing)
+        entries = [*producing[first:], *producing[:first]][:most]
+        self.drained = False
+        drains = {entry.owner for entry in entries if entry.owner.stopped and not entry.owner.dropped}
+        self.scheduler.end_produced([entry.record for entry in entries])
+        for entry in entries:
+            self._ended(entry, EndState.SUCCEEDED)
+        assert self.drained == any(not owner.count(*BEGUN) for owner in drains)
+
+    def _ended(self, entry: Entry, outcome: EndState) -> None:
+        if not entry.owner.dropped:
+            self.group.logs[entry.owner.partition].ended.add(entry.offset)
+        self.model.end(entry, outcome.value)
+
+    @precondition(having(State.IN_FLIGHT))
+    @rule(pick=PICK)
+    def produce(self, pick: int) -> None:
+        if len(self.model.entries(State.PRODUCING)) < MAX_PRODUCING:
+            entry = self.chosen(pick, State.IN_FLIGHT)
+            self.scheduler.produce(entry.record)
+            self._producing(entry)
+
+    def _producing(self, entry: Entry) -> None:
+        entry.state = State.PRODUCING
+        self.most_producing = max(self.most_producing, len(self.model.entries(State.PRODUCING)))
+
+    @precondition(having(*BEGUN))
+    @rule(pick=PICK, delay=st.sampled_from([0.0, 1.0, 2.0, 5.0]))
+    def fail(self, pick: int, delay: float) -> None:
+        """The attempt failed, or its outputs were not taken."""
+        entry = self.chosen(pick, *BEGUN)
+        with_drain = self._drains_with(entry)
+        assert self.scheduler.park(entry.record) == (not entry.owner.stopped)
+        self.model.park(entry)
+        assert self.drained == with_drain
+        if entry.state is State.PARKED:
+            self.retries.add(entry.record, self.now + delay)
+            self.sleeping.append((self.now + delay, entry))
+
+    @precondition(having(*BEGUN))
+    @rule(pick=PICK)
+    def put_back(self, pick: int) -> None:
+        entry = self.chosen(pick, *BEGUN)
+        with_drain = self._drains_with(entry)
+        self.scheduler.put_back(entry.record)
+        self.model.put_back(entry)
+        assert self.drained == with_drain
+
+    def _drains_with(self, entry: Entry) -> bool:
+        """Whether a drain is over once this one has ended; that must be heard."""
+        self.drained = False
+        owner = entry.owner
+        return owner.stopped and not owner.dropped and owner.count(*BEGUN) == 1
+
+    @precondition(lambda self: self.sleeping)
+    @rule(seconds=st.sampled_from([0.0, 1.0, 3.0, 10.0]))
+    def advance(self, seconds: float) -> None:
+        """Time passes; what is due wakes in the order of its times."""
+        self.now += seconds
+        self.sleeping.sort(key=lambda one: one[0])
+        due = [entry for when, entry in self.sleeping if when <= self.now]
+        self.sleeping = self.sleeping[len(due) :]
+        taken = self.retries.due(self.now)
+        assert taken == [entry.record for entry in due]
+        for entry in due:
+            self.scheduler.unpark(entry.record)
+            self.model.wake(entry)
+
+    # -- commits ----------------------------------------------------------------------------------------
+
+    @precondition(lambda self: not self.commits.waiting and any(h.session.dirty for h in self.model.holdings.values()))
+    @rule(fate=st.sampled_from(Fate))
+    def commit(self, fate: Fate) -> None:
+        self.commits.begin(dict(self.model.holdings), fate)
+
+    @precondition(lambda self: self.commits.waiting)
+    @rule()
+    def answer(self) -> None:
+        self.commits.answer()

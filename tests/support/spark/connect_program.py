@@ -1,0 +1,98 @@
+"""Topics over Spark Connect, and in a declared pipeline: a program of its own, since a process has one kind of session.
+
+``python -m tests.support.spark.connect_program SERVERS RAW WORK PIPED DIRECTORY`` prints what it found, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from aioparallel.spark.checkpoints import checkpoint_status
+from aioparallel.spark.checks import check
+from aioparallel.spark.headers import outgoing
+from aioparallel.spark.jars import kafka_jars
+from aioparallel.spark.topics import read_topic, write_topic
+from tests.support.spark.settings import QUICK_START, STREAM_TIMEOUT
+
+SPEC = """\
+name: flights
+storage: {storage}
+libraries:
+  - glob:
+      include: transformations/**
+"""
+
+TRANSFORMATION = """\
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from aioparallel.spark.headers import outgoing
+from aioparallel.spark.topics import read_topic, sink_options
+
+spark = SparkSession.active()
+
+
+@dp.temporary_view
+def raw() -> DataFrame:
+    return read_topic(spark, {raw!r}, bootstrap_servers={servers!r}, per_trigger=1_000)
+
+
+dp.create_sink("work", "kafka", sink_options({piped!r}, bootstrap_servers={servers!r}))
+
+
+@dp.append_flow(target="work")
+def to_work() -> DataFrame:
+    return spark.readStream.table("raw").transform(outgoing(index=F.lit(0)))
+"""
+
+
+def main(servers: str, raw: str, work: str, piped: str, directory: str) -> None:
+    """Copy ``raw`` to ``work`` with a session of Spark Connect, then to ``piped`` with a declared pipeline."""
+    builder: Any = SparkSession.builder
+    spark: SparkSession = (
+        builder.remote("local[2]")
+        .config("spark.jars", ",".join(kafka_jars()))
+        .config("spark.driver.extraJavaOptions", QUICK_START)
+        .config("spark.ui.enabled", "false")
+        .config("spark.log.level", "OFF")
+        .getOrCreate()
+    )
+    checked = check(spark, bootstrap_servers=servers, topics=[raw], outputs=[work], schema="n int", real_time=True)
+    stream = read_topic(spark, raw, bootstrap_servers=servers).transform(outgoing(value=F.upper(F.col("value"))))
+    checkpoint = Path(directory, "checkpoint")
+    query = write_topic(stream, work, bootstrap_servers=servers, checkpoint=checkpoint, trigger={"availableNow": True})
+    query.awaitTermination(STREAM_TIMEOUT)
+    status = checkpoint_status(checkpoint, bootstrap_servers=servers)
+    write_topic(read_topic(spark, raw, bootstrap_servers=servers, streaming=False), work, bootstrap_servers=servers)
+    run_pipeline(Path(directory, "pipeline"), servers, raw, piped)
+    found = {
+        "kind": type(spark).__module__,
+        "sampled": checked.sampled[raw],
+        "slots": checked.slots,
+        "lag": [one.lag for one in status.partitions],
+        "committed": sum(one.committed or 0 for one in status.partitions),
+    }
+    print(json.dumps(found))
+
+
+def run_pipeline(directory: Path, servers: str, raw: str, piped: str) -> None:
+    """As ``spark-pipelines run`` does it, in the session that there is; which it then stops."""
+    from pyspark.pipelines.cli import run  # noqa: PLC0415 - it wants a session of Spark Connect to be there
+
+    (directory / "transformations").mkdir(parents=True)
+    spec = directory / "spark-pipeline.yml"
+    spec.write_text(SPEC.format(storage=(directory / "storage").as_uri()))
+    transformation = TRANSFORMATION.format(servers=servers, raw=raw, piped=piped)
+    (directory / "transformations" / "work.py").write_text(transformation)
+    run(spec, full_refresh=[], full_refresh_all=False, refresh=[], dry=False)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
