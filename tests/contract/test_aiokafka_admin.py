@@ -14,11 +14,10 @@ from aioparallel.errors import BrokerUnreachable, ClientError, ConfigurationErro
 from aioparallel.group.client import Committed
 from aioparallel.records import TopicPartition
 from aioparallel.testing import EmbeddedBroker, LocalKafka
-
-from .aiokafka_cluster import serving
-from .aiokafka_member import Member, unique
-from .cluster import Produced
-from .test_aiokafka_private import missing
+from tests.contract.test_aiokafka_private import missing
+from tests.support.clusters.aiokafka_cluster import serving
+from tests.support.clusters.aiokafka_member import Member, unique
+from tests.support.clusters.cluster import Produced
 
 real = pytest.mark.real
 

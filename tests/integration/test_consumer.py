@@ -6,10 +6,9 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from aiokafka import AIOKafkaProducer
 
 from aioparallel import ParallelConsumer, Record
 from aioparallel.clients.aiokafka.admin import Admin
@@ -17,39 +16,28 @@ from aioparallel.errors import BrokerUnreachable, TopicNotFound
 from aioparallel.offsets import decode_offset_map
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.pytest_plugin import TopicMaker
+from tests.support.kafka.consuming import consume, consumer_of, consuming
+from tests.support.kafka.filling import Message, fill
+from tests.support.kafka.reading import committed
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.real
 
 
-async def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
-    """Wait for a condition, with a deadline."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
+def values(count: int) -> Iterator[Message]:
+    """So many of fifty keys, each value another one."""
+    for i in range(count):
+        yield Message(b"%d" % (i % 50), b"value %d" % i * 5)
 
 
-async def produce(servers: str, topic: str, count: int, **options: object) -> None:
-    async with AIOKafkaProducer(bootstrap_servers=servers, linger_ms=5, **options) as producer:
-        sends = [await producer.send(topic, b"value %d" % i * 5, key=b"%d" % (i % 50)) for i in range(count)]
-        await asyncio.gather(*sends)
-
-
-async def committed(servers: str, group: str) -> dict[int, tuple[int, str]]:
-    async with Admin(servers) as admin:
-        found = await admin.committed(group)
-    return {tp.partition: (one.offset, one.metadata) for tp, one in found.items()}
-
-
-async def collect(servers: str, topic: str, group: str) -> list[Record]:
+async def collect(servers: str, topic: str, group: str | None = None) -> list[Record]:
     """Run to the end offsets."""
     records: list[Record] = []
 
     async def handle(record: Record) -> None:
         records.append(record)
 
-    consumer = ParallelConsumer(topic, bootstrap_servers=servers, group_id=group, until="end")
-    async with asyncio.timeout(120), consumer:
-        await consumer.run(handle)
+    await consume(consumer_of(servers, topic, group_id=group, until="end"), handle)
     return records
 
 
@@ -57,41 +45,29 @@ async def collect(servers: str, topic: str, group: str) -> list[Record]:
 async def test_compressed_topics_are_read(local_kafka: LocalKafka, kafka_topic: TopicMaker, codec: str) -> None:
     """Batches of every codec arrive whole and in order."""
     topic = await kafka_topic(partitions=2)
-    await produce(local_kafka.bootstrap_servers, topic, 500, compression_type=codec)
-    records = await collect(local_kafka.bootstrap_servers, topic, f"{topic}-g")
-    assert sorted(record.value or b"" for record in records) == sorted(b"value %d" % i * 5 for i in range(500))
+    fill(local_kafka.bootstrap_servers, topic, values(500), codec=codec)
+    records = await collect(local_kafka.bootstrap_servers, topic)
+    assert sorted(record.value or b"" for record in records) == sorted(one.value or b"" for one in values(500))
 
 
 async def test_lag_reaches_zero_behind_aborted_transactions(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
     """Under read_committed an aborted transaction at the tail is passed: lag 0, the end offset is committed."""
     servers, topic = local_kafka.bootstrap_servers, await kafka_topic(partitions=1)
-    await produce(servers, topic, 5)
-    async with AIOKafkaProducer(bootstrap_servers=servers, transactional_id=f"{topic}-tx") as producer:
-        await producer.begin_transaction()
-        await asyncio.gather(*[await producer.send(topic, b"aborted") for _ in range(20)])
-        await producer.abort_transaction()
-    values: list[bytes | None] = []
+    fill(servers, topic, values(5))
+    fill(servers, topic, [Message(None, b"aborted")] * 20, aborted=True)
+    seen: list[bytes | None] = []
 
     async def handle(record: Record) -> None:
-        values.append(record.value)
+        seen.append(record.value)
 
-    consumer = ParallelConsumer(
-        topic,
-        bootstrap_servers=servers,
-        group_id=f"{topic}-g",
-        client_options={"isolation_level": "read_committed"},
-        commit_interval=0.1,
-    )
-    async with asyncio.timeout(120), consumer:
-        running = asyncio.create_task(consumer.run(handle))
-        await until(lambda: consumer._engine is not None and len(values) == 5 and consumer.stats().lag == 0)
+    consumer = consumer_of(servers, topic, client_options={"isolation_level": "read_committed"}, commit_interval=0.1)
+    async with consuming(consumer, handle):
+        await until(lambda: len(seen) == 5 and consumer.stats().lag == 0)
         await until(lambda: consumer.stats().partitions[0].committed == 26)
-        consumer.stop()
-        await running
-    assert b"aborted" not in values
+    assert b"aborted" not in seen
 
 
-async def test_smaller_metadata_limit_is_learnt_and_nothing_lost(tmp_path: object) -> None:
+async def test_smaller_metadata_limit_is_learnt_and_nothing_lost() -> None:
     """offset.metadata.max.bytes=200: the refusal is learnt from, maps are cut to fit, a restart loses nothing."""
     rng = random.Random(2)
     stuck = {offset for offset in range(20_000) if rng.random() < 0.1}
@@ -105,20 +81,16 @@ async def test_smaller_metadata_limit_is_learnt_and_nothing_lost(tmp_path: objec
     async with LocalKafka(server_properties={"offset.metadata.max.bytes": "200"}) as broker:
         servers, topic = broker.bootstrap_servers, "small"
         await broker.create_topic(topic, 1)
-        async with AIOKafkaProducer(bootstrap_servers=servers, linger_ms=5) as producer:
-            await asyncio.gather(*[await producer.send(topic, b"v") for _ in range(20_000)])
-        consumer = ParallelConsumer(
-            topic, bootstrap_servers=servers, group_id="small-g", max_concurrency=4_000, max_buffered=30_000,
-            commit_interval=0.2, session_timeout=3, heartbeat_interval=1,
+        fill(servers, topic, [Message(None, b"v")] * 20_000)
+        consumer = consumer_of(
+            servers, topic, group_id="small-g", max_concurrency=4_000, max_buffered=30_000, commit_interval=0.2,
+            session_timeout=3, heartbeat_interval=1,
         )  # fmt: skip
-        async with asyncio.timeout(120), consumer:
-            running = asyncio.create_task(consumer.run(some_stick))
+        async with consuming(consumer, some_stick, drain=False):
             await until(lambda: len(ended) == 20_000 - len(stuck))
             await until(lambda: consumer.stats().partitions[0].map_cut_at is not None)
             await consumer.commit_now()
             assert 0 < consumer.stats().metadata_limit <= 200
-            consumer.stop(drain=False)
-            await running
         offset, metadata = (await committed(servers, "small-g"))[0]
         known = decode_offset_map(offset, metadata)
         assert (offset, 0 < len(metadata) <= 200) == (min(stuck), True)
@@ -152,16 +124,16 @@ async def test_runs_inside_another_application(local_kafka: LocalKafka, kafka_to
     async def handle(record: Record) -> None:
         seen.append(record.offset)
 
-    async def lifespan() -> AsyncIterator[ParallelConsumer]:
+    async def lifespan() -> AsyncIterator[None]:
         consumer = ParallelConsumer(topic, bootstrap_servers=local_kafka.bootstrap_servers, group_id=f"{topic}-g")
         async with consumer:
             running = asyncio.create_task(consumer.run(handle))
-            yield consumer
+            yield
         await running
 
     async with asyncio.timeout(120):
         async for _ in lifespan():
-            await produce(local_kafka.bootstrap_servers, topic, 200)
+            fill(local_kafka.bootstrap_servers, topic, values(200))
             await until(lambda: len(seen) == 200)
     found = await committed(local_kafka.bootstrap_servers, f"{topic}-g")
     assert sum(offset for offset, _ in found.values()) == 200

@@ -6,54 +6,43 @@ import asyncio
 import random
 import subprocess
 import sys
-from collections import defaultdict
-from contextlib import aclosing
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from aioparallel import ConfigurationError, Deduplicate, ParallelConsumer, TopicPartition
-from aioparallel.clients import AiokafkaClient
-from aioparallel.deduplication.chunks import ChunkKey, decode_chunk, decode_key
+from aioparallel import ConfigurationError, Deduplicate, Record
+from aioparallel.deduplication.chunks import decode_chunk, decode_key
 from aioparallel.deduplication.identities import Mark, RecordIdentity
-from aioparallel.group.client import Span
 from aioparallel.testing import LocalKafka
+from aioparallel.testing.event_log import EventKind, EventTail
 from aioparallel.testing.pytest_plugin import TopicMaker
+from tests.support.children.job import Job
+from tests.support.kafka.consuming import consumer_of
+from tests.support.kafka.filling import Message, fill, number_of
+from tests.support.kafka.reading import check_numbers, read_all
 
 SOURCES, BATCH, KEYS, PARTITIONS, KILLS = 12_000, 2_000, 200, 4, 3
 
 
-async def write(servers: str, topic: str) -> int:
-    """Batches in two attempts: of the first a prefix of each key's records arrives. Returns how many were written."""
-    rng, count = random.Random(7), 0
-    async with AIOKafkaProducer(bootstrap_servers=servers, linger_ms=5) as producer:
-        for start in range(0, SOURCES, BATCH):
-            batch = range(start, start + BATCH)
-            part = {key: rng.random() for key in range(KEYS)}
-            first = [source for source in batch if source - start < BATCH * part[source % KEYS]]
-            for source in [*first, *batch]:
-                headers = [("src-topic", b"raw"), ("src-partition", b"0"), ("src-offset", b"%d" % source)]
-                key = b"%d" % (source % KEYS)
-                await producer.send(topic, b"%d" % source, key=key, partition=source % PARTITIONS, headers=headers)
-                count += 1
-    return count
+def copies() -> Iterator[Message]:
+    """Batches in two attempts: of the first a prefix of each key's records arrives. The value says the source."""
+    rng = random.Random(7)
+    for start in range(0, SOURCES, BATCH):
+        batch = range(start, start + BATCH)
+        part = {key: rng.random() for key in range(KEYS)}
+        first = [source for source in batch if source - start < BATCH * part[source % KEYS]]
+        for source in [*first, *batch]:
+            headers = [("src-topic", b"raw"), ("src-partition", b"0"), ("src-offset", b"%d" % source)]
+            yield Message(b"%d" % (source % KEYS), b"%d" % source, headers, partition=source % PARTITIONS)
 
 
 async def saved(servers: str, seen: str) -> set[int]:
     """What the compacted topic says was seen, by record or by key."""
-    client = AiokafkaClient(servers, "reading")
-    await client.start(10)
+    records = await read_all(servers, seen)
+    chunks = {key: record.value for record in records if (key := decode_key(record.key)) is not None}
     found: set[int] = set()
-    try:
-        places = [TopicPartition(seen, number) for number in range(PARTITIONS)]
-        spans = {place: Span(0, end) for place, end in (await client.end_offsets(places, 10)).items()}
-        chunks: dict[ChunkKey, bytes | None] = {}
-        async with aclosing(client.read(spans)) as reads:
-            async for _, records, _ in reads:
-                chunks |= {key: record.value for record in records if (key := decode_key(record.key)) is not None}
-    finally:
-        await client.stop(5)
     for value in chunks.values():
         for one, (upto, _) in decode_chunk(value).items() if value is not None else ():
             if isinstance(one, RecordIdentity):
@@ -63,48 +52,43 @@ async def saved(servers: str, seen: str) -> set[int]:
     return found
 
 
-def lines(path: Path, event: bytes) -> list[int]:
-    """The sources of one kind of event, in their order."""
-    written = path.read_bytes()
-    whole = written[: written.rfind(b"\n") + 1].splitlines()
-    return [int(line[2:]) for line in whole if line.startswith(event)]
-
-
 @pytest.mark.real
 @pytest.mark.parametrize("by", ["record", "key"])
 async def test_copies_and_kills(local_kafka: LocalKafka, kafka_topic: TopicMaker, tmp_path: Path, by: str) -> None:
     """Three times SIGKILL: each record is handled, each key keeps its order, and what was saved when the process died
     is never handled again; what is repeated was in flight, or ended in the last moments."""
-    servers = local_kafka.bootstrap_servers
-    topic = await kafka_topic(partitions=PARTITIONS)
+    servers, topic = local_kafka.bootstrap_servers, await kafka_topic(partitions=PARTITIONS)
     seen = f"{topic}-seen"
     await local_kafka.create_topic(seen, PARTITIONS, {"cleanup.policy": "compact"})
-    count = await write(servers, topic)
-    path = tmp_path / "handled.log"
-    path.touch()
-    command = [sys.executable, "-m", "tests.support.children.deduplicating"]
-    command += [servers, topic, seen, f"{topic}-group", by, str(path)]
-    for kill in [SOURCES * (number + 1) // (KILLS + 1) for number in range(KILLS)] + [None]:
-        before, started = await saved(servers, seen), len(lines(path, b"S"))
-        child = subprocess.Popen(command)
-        try:
-            async with asyncio.timeout(120):
-                while child.poll() is None and (kill is None or len(lines(path, b"E")) < kill):
-                    await asyncio.sleep(0.02)
-        finally:
-            child.kill()
-            code = child.wait()
-        assert kill is not None or code == 0
-        assert not before.intersection(lines(path, b"S")[started:])
-    ended = lines(path, b"E")
-    assert set(ended) == set(range(SOURCES))
-    by_key: defaultdict[int, list[int]] = defaultdict(list)
-    for source in dict.fromkeys(ended):
-        by_key[source % KEYS].append(source)
-    assert all(ours == sorted(ours) for ours in by_key.values())
-    print(f"\n{count - SOURCES} copies, {len(ended) - SOURCES} handled twice after {KILLS} kills")
+    count = fill(servers, topic, copies())
+    written = {(record.partition, record.offset): record for record in await read_all(servers, topic)}
+    options = {"max_concurrency": 50, "commit_interval": 0.2, "session_timeout": 1.5, "heartbeat_interval": 0.4}
+    job = Job(
+        bootstrap_servers=servers, topic=topic, group_id=f"{topic}-group", options={**options, "until": "end"},
+        seconds=(0.001, 0.01), deduplicate=(seen, by),
+    )  # fmt: skip
+    handled: list[Record] = []
+    for number in range(1, KILLS + 2):
+        before, events = await saved(servers, seen), EventTail(tmp_path / f"{number}.events")
+        began: set[int] = set()
+
+        def enough(
+            enough: int = SOURCES * number // (KILLS + 1), events: EventTail = events, began: set[int] = began
+        ) -> bool:
+            for kind, partition, offset, _ in events.new():
+                record = written[partition, offset]
+                if kind is EventKind.BEGAN:
+                    began.add(number_of(record))
+                elif kind is EventKind.ENDED:
+                    handled.append(record)
+            return len(handled) >= enough
+
+        await job.run(tmp_path, f"{number}", enough if number <= KILLS else None)
+        enough()
+        assert not before.intersection(began)
     # A commit's interval and time at 10,000/s at most, and what was in flight: generous.
-    assert len(ended) - SOURCES < KILLS * 4_000
+    twice = check_numbers(handled, range(SOURCES), max_duplicates=KILLS * 4_000)
+    print(f"\n{count - SOURCES} copies, {twice} handled twice after {KILLS} kills")
     assert await saved(servers, seen) == set(range(SOURCES))
 
 
@@ -112,9 +96,7 @@ async def test_copies_and_kills(local_kafka: LocalKafka, kafka_topic: TopicMaker
 async def test_a_topic_that_is_not_compacted_is_refused(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
     """With what is found, and the command that changes it."""
     topic, seen = await kafka_topic(), await kafka_topic()
-    consumer = ParallelConsumer(
-        topic, bootstrap_servers=local_kafka.bootstrap_servers, group_id=f"{topic}-g", deduplicate=Deduplicate(seen)
-    )
+    consumer = consumer_of(local_kafka.bootstrap_servers, topic, deduplicate=Deduplicate(seen))
     with pytest.raises(ConfigurationError, match=r"cleanup\.policy is delete.*kafka-configs"):
         async with consumer:
             raise AssertionError("it has opened")

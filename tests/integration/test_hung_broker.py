@@ -18,7 +18,8 @@ from aioparallel.errors import ProduceFailed
 from aioparallel.group.client import Committed, Generation
 from aioparallel.records import Outgoing, Produced, TopicPartition
 from aioparallel.testing import LocalKafka
-from tests.support.kafka.brokers import coordinator
+from tests.support.kafka.brokers import coordinator, restore
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.real
 
@@ -35,8 +36,7 @@ class Rejoining(Protocol):
 async def cluster(kafka_cluster: LocalKafka) -> AsyncIterator[LocalKafka]:
     """Three brokers that all run again at the end."""
     yield kafka_cluster
-    for number in kafka_cluster.numbers:
-        await asyncio.to_thread(kafka_cluster.resume, number)
+    await asyncio.to_thread(restore, kafka_cluster)
     await kafka_cluster.create_topic(unique(), 3)  # all of them are in sync again
 
 
@@ -65,9 +65,13 @@ async def single_copies(cluster: LocalKafka, partitions: int) -> tuple[str, dict
     """A topic whose partitions stand on one broker each, so that no leader waits for the one that hangs."""
     topic = unique()
     await create_topic(cluster.bootstrap_servers, topic, partitions, {"min.insync.replicas": "1"}, 120)
-    async with asyncio.timeout(120):
-        while len(leaders := await cluster.leaders(topic)) < partitions or min(leaders.values()) < 0:
-            await asyncio.sleep(0.05)
+    leaders: dict[int, int] = {}
+
+    async def led() -> bool:
+        leaders.update(await cluster.leaders(topic))
+        return len(leaders) == partitions and min(leaders.values()) >= 0
+
+    await until(led, what=lambda: f"leaders of {topic}: {leaders}")
     return topic, leaders
 
 
@@ -80,11 +84,11 @@ async def test_outputs_to_the_others_are_not_held_up(cluster: LocalKafka) -> Non
         for partition in leaders:
             assert not isinstance(await send(producer, topic, partition), ProduceFailed)
         await asyncio.to_thread(cluster.pause, hung)
-        longest, doomed = 0.0, []
-        until = time.monotonic() + 8.0
-        while time.monotonic() < until:
-            doomed += [send(producer, topic, partition) for partition, leader in leaders.items() if leader == hung]
-            for partition in (partition for partition, leader in leaders.items() if leader != hung):
+        longest = 0.0
+        doomed = [send(producer, topic, partition) for partition in leaders if leaders[partition] == hung]
+        while sum(one.done() for one in doomed) < 60:
+            doomed += [send(producer, topic, partition) for partition in leaders if leaders[partition] == hung]
+            for partition in (partition for partition in leaders if leaders[partition] != hung):
                 began = time.monotonic()
                 assert not isinstance(await send(producer, topic, partition), ProduceFailed)
                 longest = max(longest, time.monotonic() - began)
@@ -147,9 +151,8 @@ async def test_a_member_finds_the_new_coordinator(cluster: LocalKafka) -> None:
     await client.start(20.0)
     try:
         client.subscribe([topic], listener)
-        async with asyncio.timeout(120):
-            while listener.generation is None:
-                await asyncio.sleep(0.05)
+        await until(lambda: listener.generation, what="an assignment")
+        assert listener.generation is not None
         running = client._running
         assert running is not None
         coordinator = running.coordinator.coordinator_id
@@ -186,9 +189,7 @@ async def test_joining_at_a_hung_coordinator(cluster: LocalKafka) -> None:
         await asyncio.to_thread(cluster.pause, hung)
         began = time.monotonic()
         client.subscribe([topic], listener)
-        async with asyncio.timeout(60):
-            while listener.generation is None:
-                await asyncio.sleep(0.05)
+        await until(lambda: listener.generation, what="an assignment")
         took = time.monotonic() - began
         assert took < 20.0, f"{took:.1f} s"
     finally:
@@ -204,16 +205,12 @@ async def test_joining_again_at_a_hung_coordinator(cluster: LocalKafka) -> None:
     await client.start(20.0)
     try:
         client.subscribe([topic], listener)
-        async with asyncio.timeout(20):
-            while "assigned" not in listener.heard:
-                await asyncio.sleep(0.05)
+        await until(lambda: "assigned" in listener.heard)
         assert client._running is not None
         await asyncio.to_thread(cluster.pause, await coordinator(cluster, group))
         began = time.monotonic()
         cast("Rejoining", client._running.coordinator).request_rejoin()
-        async with asyncio.timeout(60):
-            while listener.heard.count("assigned") < 2:
-                await asyncio.sleep(0.05)
+        await until(lambda: listener.heard.count("assigned") == 2)
         took = time.monotonic() - began
         assert took < 20.0, f"{took:.1f} s"
         assert listener.heard == ["assigned", "revoked", "assigned"]

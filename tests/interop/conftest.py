@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NoReturn
 
 import pytest
-import pytest_asyncio
 
-from aioparallel.testing.brokers.local import LocalKafka
-from tests.support.interop.group import Group, open_group
+from aioparallel.testing import LocalKafka
+from aioparallel.testing.pytest_plugin import TopicMaker
+from tests.support.interop.group import Group
 from tests.support.interop.java_programs import JavaPrograms, JavaProgramsMissing, build
 
 GroupMaker = Callable[[int], Awaitable[Group]]
-_numbers = itertools.count(1)
 
 
 def give_up(reason: str, environment: Mapping[str, str]) -> NoReturn:
@@ -43,14 +40,12 @@ def java_programs() -> JavaPrograms:
     give_up(reason, os.environ)
 
 
-@pytest_asyncio.fixture
-async def new_group(local_kafka: LocalKafka) -> AsyncIterator[GroupMaker]:
+@pytest.fixture
+def new_group(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> GroupMaker:
     """A function: ``await new_group(partitions)`` makes a topic and the name of a group that reads it."""
-    async with AsyncExitStack() as stack:
 
-        async def make(partitions: int) -> Group:
-            name = f"interop-{os.getpid()}-{next(_numbers)}"
-            await local_kafka.create_topic(name, partitions)
-            return await stack.enter_async_context(open_group(local_kafka.bootstrap_servers, name, f"group-of-{name}"))
+    async def make(partitions: int) -> Group:
+        name = await kafka_topic(partitions)
+        return Group(local_kafka.bootstrap_servers, name, f"group-of-{name}")
 
-        yield make
+    return make

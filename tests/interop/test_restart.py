@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from aioparallel.testing.processes import Child
 from tests.interop.conftest import GroupMaker
+from tests.support.children.job import Job
 from tests.support.interop.group import Place
 from tests.support.interop.our_consumer import How, OurConsumer, run_to_the_end
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600, func_only=True)]
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("how", ["raises", "waits"])
@@ -48,26 +46,25 @@ async def test_only_the_stuck_records_of_three_partitions_run_again(new_group: G
 
 
 @pytest.mark.parametrize("counts", [[10_001], [10_001, 2_000, 1]], ids=["1-partition", "3-partitions"])
-async def test_only_the_stuck_records_run_again_after_sigkill(new_group: GroupMaker, counts: list[int]) -> None:
+async def test_only_the_stuck_records_run_again_after_sigkill(
+    new_group: GroupMaker, counts: list[int], tmp_path: Path
+) -> None:
     """A process killed after its commit was acknowledged: exactly the stuck records run again in the next one."""
     group = await new_group(len(counts))
     await group.fill(counts)
     stuck = {Place(partition, 0) for partition in range(len(counts))}
-
-    arguments = (group.bootstrap_servers, group.topic, group.name, str(sum(counts) - len(counts)))
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", f"{__package__}.our_process", *arguments),
-        cwd=ROOT,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
+    options = {"commit_interval": 0.1, "session_timeout": 2.0, "heartbeat_interval": 0.5}
+    job = Job(
+        bootstrap_servers=group.bootstrap_servers, topic=group.topic, group_id=group.name, options=options, stuck=0
     )
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(120):
-            assert await process.stdout.readline() == b"committed\n"
-    finally:
-        process.kill()
-        await process.communicate()
+    async with job.child(tmp_path) as child:
+        await group.committed_all_but(stuck, lambda: check(child))
+        await child.kill()
 
     await group.committed_all_but(stuck)
     assert await run_to_the_end(group) == Counter(stuck)
+
+
+def check(child: Child) -> None:
+    """Fail the test when it has ended though nobody told it to."""
+    assert child.running, child.last_words()

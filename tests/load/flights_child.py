@@ -10,18 +10,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from aioparallel import Deduplicate, ParallelConsumer, Record
 from aioparallel.coordinates import coordinates_of
+from aioparallel.event_loop import loop_factory, quick_collections
 from examples.flights.lines import appending
 from examples.flights_pipeline.enriching import enricher, weather_handler
 from examples.flights_pipeline.settings import ENRICHED
-from tests.support.kafka.topics import on_uvloop
 
 from .flights_programs import READ, REMEMBERED, SESSION
+
+
+def on_uvloop(work: Coroutine[Any, Any, None]) -> None:
+    """Run as ``run_sync`` would."""
+    quick_collections()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(work)
 
 
 async def run(consumer: ParallelConsumer[Any, Any], handler: Callable[[Record], Awaitable[Any]]) -> None:

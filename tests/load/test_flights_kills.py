@@ -22,7 +22,7 @@ from examples.flights_pipeline.enriching import enrich_all
 from examples.flights_pipeline.filling import fill
 from examples.flights_pipeline.settings import ENRICHED, PARTITIONS, RAW, WORK, Settings
 from examples.flights_pipeline.stages import clear, create_topics
-from tests.support.kafka.topics import read_all
+from tests.support.kafka.reading import read_all
 
 from .flights_programs import READ, Consumer, Ends, SparkJob, silent, until_growing
 

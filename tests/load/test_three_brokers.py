@@ -1,4 +1,4 @@
-"""Process and produce on three brokers that die and hang, alone and in a group. ``make load-brokers``."""
+"""Process and produce on three brokers that die and hang, alone and in a group. All of it: ``make load-brokers``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from aioparallel.testing import LocalKafka
-from tests.support.copying.trial import Figures, Trial, trial
+from tests.support.copying.figures import Figures
+from tests.support.copying.trial import Trial, trial
 
-pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(420)]
 
 RECORDS = int(os.environ.get("LOAD_RECORDS", "200000"))
 LONG, SHORT = 120.0, 2.0
@@ -45,6 +46,33 @@ async def begun(run: Trial, which: str) -> int:
     return coordinator if which == "the coordinator" else await other_than(coordinator, run)
 
 
+async def test_a_killed_and_a_hung_broker_lose_and_repeat_nothing(
+    kafka_cluster: LocalKafka, tmp_path: Path, tell: Tell
+) -> None:
+    """20,000 records, SIGKILL of the group's coordinator, its restart, then 4 s of SIGSTOP of another broker: each is
+    in the target once, where its acknowledgement said, in the order of its key."""
+    rng = random.Random(20_000)
+    async with trial(kafka_cluster, tmp_path, records=20_000, seconds=20, delivery_timeout=120) as run:
+        await run.begin()
+        killed = await run.coordinator()
+        async with run.fault(f"SIGKILL of {killed}", killed):
+            await asyncio.to_thread(kafka_cluster.kill, killed)
+            await run.hold(rng.uniform(1, 3))
+            await asyncio.to_thread(kafka_cluster.restart, killed)
+            await run.whole()
+        coordinator = await run.coordinator()
+        hung = rng.choice([number for number in kafka_cluster.numbers if number != coordinator])
+        async with run.fault(f"SIGSTOP of {hung}", hung):
+            await asyncio.to_thread(kafka_cluster.pause, hung)
+            await run.hold(4)
+            await asyncio.to_thread(kafka_cluster.resume, hung)
+        figures = await run.end(90)
+    tell(str(figures))
+    figures.check()
+    assert (figures.duplicates, figures.gave_up) == (0, 0)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["the coordinator", "another"])
 async def test_one_is_killed_and_comes_back(kafka_cluster: LocalKafka, tmp_path: Path, tell: Tell, which: str) -> None:
     """SIGKILL of one broker, the group's coordinator or another, and its restart: nothing lost, reordered or twice."""
@@ -60,6 +88,7 @@ async def test_one_is_killed_and_comes_back(kafka_cluster: LocalKafka, tmp_path:
     check_no_duplicates(figures)
 
 
+@pytest.mark.slow
 async def test_two_are_killed_and_come_back(kafka_cluster: LocalKafka, tmp_path: Path, tell: Tell) -> None:
     """SIGKILL of two brokers at once, the coordinator among them: nothing is acknowledged until one is back, and
     nothing lost, reordered or twice."""
@@ -78,6 +107,7 @@ async def test_two_are_killed_and_come_back(kafka_cluster: LocalKafka, tmp_path:
     check_no_duplicates(figures)
 
 
+@pytest.mark.slow
 async def test_a_rolling_restart(kafka_cluster: LocalKafka, tmp_path: Path, tell: Tell) -> None:
     """Each broker restarted cleanly, one after the other: nothing lost, reordered or twice."""
     async with trial(kafka_cluster, tmp_path, records=RECORDS, seconds=90, delivery_timeout=LONG) as run:
@@ -93,6 +123,7 @@ async def test_a_rolling_restart(kafka_cluster: LocalKafka, tmp_path: Path, tell
     check_no_duplicates(figures)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delivery_timeout", [SHORT, LONG])
 @pytest.mark.parametrize("which", ["the coordinator", "another"])
 async def test_one_hangs_and_goes_on(
@@ -112,6 +143,7 @@ async def test_one_hangs_and_goes_on(
     check_no_duplicates(figures)
 
 
+@pytest.mark.slow
 async def test_two_hang_and_go_on(kafka_cluster: LocalKafka, tmp_path: Path, tell: Tell) -> None:
     """SIGSTOP of two brokers for 14 s, with little patience: the third one writes what it cannot acknowledge, and the
     deliveries give up. Nothing is lost or reordered; twice is only what was given up."""
@@ -131,6 +163,7 @@ async def test_two_hang_and_go_on(kafka_cluster: LocalKafka, tmp_path: Path, tel
     assert figures.gave_up
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["the coordinator", "another"])
 async def test_one_hangs_for_good(kafka_cluster: LocalKafka, tmp_path: Path, tell: Tell, which: str) -> None:
     """SIGSTOP of one broker up to the end, the target read back while it still hangs: nothing lost, reordered or twice,
@@ -146,6 +179,7 @@ async def test_one_hangs_for_good(kafka_cluster: LocalKafka, tmp_path: Path, tel
     assert max(silence for _, silence in figures.silences) < 3.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_members_and_brokers_are_killed(kafka_cluster: LocalKafka, tmp_path: Path, tell: Tell, seed: int) -> None:
     """Three members, six times SIGKILL of a member or a broker or both, all replaced: nothing lost or reordered."""
@@ -159,12 +193,12 @@ async def test_members_and_brokers_are_killed(kafka_cluster: LocalKafka, tmp_pat
             victim = rng.choice(kafka_cluster.numbers) if what != "member" else 0
             async with run.fault(f"SIGKILL of {what} {victim}", victim):
                 if what != "broker":
-                    await asyncio.to_thread(rng.choice(run.members.living).kill)
+                    await rng.choice(run.members.living).kill()
                 if victim:
                     await asyncio.to_thread(kafka_cluster.kill, victim)
                 await run.hold(rng.uniform(1, 6))
                 if what != "broker":
-                    run.members.start()
+                    await run.members.start()
                 if victim:
                     await asyncio.to_thread(kafka_cluster.restart, victim)
                     await run.whole()

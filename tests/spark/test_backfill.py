@@ -18,8 +18,9 @@ from aioparallel.errors import CheckFailed, ConfigurationError
 from aioparallel.spark import parallel_map, repartition_by_key
 from aioparallel.spark.backfill import FromParquet, FromTopic, ToParquet, ToTopic, backfill
 from aioparallel.testing import LocalKafka
-from tests.support.kafka.topics import read_all
-from tests.support.spark.topics import Message, NewTopic, fill, numbered
+from tests.support.kafka.filling import Message, fill
+from tests.support.kafka.reading import read_all
+from tests.support.spark.topics import NewTopic, counted
 
 pytestmark = pytest.mark.spark
 EXAMPLE = Path(__file__).parents[2] / "examples" / "backfill.py"
@@ -48,7 +49,7 @@ def test_a_range_of_offsets_to_parquet(
 ) -> None:
     """Those between the offsets and no others; what exists is not written over."""
     servers, raw = local_kafka.bootstrap_servers, new_topic(1)
-    fill(servers, raw, numbered(50))
+    fill(servers, raw, counted(50))
     part = FromTopic(raw, servers, {raw: {0: 10}}, {raw: {0: 30}})
     backfill(spark, part, parse, doubled, to=ToParquet(tmp_path / "out"))
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
@@ -66,7 +67,7 @@ def test_a_range_that_is_not_there(
 ) -> None:
     """Offsets behind the end are told at once (Spark waits two minutes for each task), and times that are exchanged."""
     servers, raw = local_kafka.bootstrap_servers, new_topic(1)
-    fill(servers, raw, numbered(50))
+    fill(servers, raw, counted(50))
     for start, end, what in ((40, 51, "ending"), (51, 50, "starting")):
         beyond = FromTopic(raw, servers, {raw: {0: start}}, {raw: {0: end}})
         with pytest.raises(CheckFailed, match=f"{what} of {raw}-0 is offset 51, and the log ends at 50"):
@@ -85,7 +86,7 @@ def test_topic_to_topic(spark: SparkSession, local_kafka: LocalKafka, new_topic:
     """In the order of each key, in the partition of its number, with its place as headers. Times without any record
     are an empty range."""
     servers, raw, work = local_kafka.bootstrap_servers, new_topic(2), new_topic(2)
-    fill(servers, raw, numbered(100))
+    fill(servers, raw, counted(100))
     backfill(spark, FromTopic(raw, servers), parse, doubled, to=ToTopic(work, servers))
     last: dict[bytes | None, int] = {}
     for record in asyncio.run(read_all(servers, work)):
@@ -124,7 +125,7 @@ def test_parquet_to_topic(spark: SparkSession, local_kafka: LocalKafka, new_topi
 def test_what_is_missing_is_said_before(spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTopic) -> None:
     """A topic that is not there is not created, and one with other partitions needs a word."""
     servers, raw, narrow = local_kafka.bootstrap_servers, new_topic(2), new_topic(1)
-    fill(servers, raw, numbered(10))
+    fill(servers, raw, counted(10))
     with pytest.raises(CheckFailed, match="topic no-such-topic does not exist"):
         backfill(spark, FromTopic(raw, servers), to=ToTopic("no-such-topic", servers))
     with pytest.raises(CheckFailed, match=r"has 1 partitions and .* has 2"):

@@ -14,8 +14,9 @@ from aioparallel.spark.checkpoints import checkpoint_status
 from aioparallel.spark.checks import check
 from aioparallel.spark.topics import read_topic, write_topic
 from aioparallel.testing import LocalKafka
+from tests.support.kafka.filling import Message, fill
 from tests.support.spark.settings import STREAM_TIMEOUT
-from tests.support.spark.topics import Message, NewTopic, fill, numbered
+from tests.support.spark.topics import NewTopic, counted
 
 pytestmark = [pytest.mark.spark, pytest.mark.real]
 
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.real]
 def test_what_is_as_it_must_be(spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTopic) -> None:
     """Topics with as many partitions each, a schema that reads the values, a slot for each partition."""
     servers, raw, work = local_kafka.bootstrap_servers, new_topic(2), new_topic(2)
-    fill(servers, raw, [*numbered(60), Message(b"tombstone", None)])
+    fill(servers, raw, [*counted(60), Message(b"tombstone", None)])
     found = check(spark, bootstrap_servers=servers, topics=[raw], outputs=[work], schema="n int", real_time=True)
     assert found.partitions == {raw: 2, work: 2}
     assert found.sampled == {raw: 61}
@@ -80,7 +81,7 @@ def test_a_cluster_that_does_not_answer(spark: SparkSession) -> None:
 def test_options_that_only_spark_gets_wrong(spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTopic) -> None:
     """The cluster is asked by another client than Spark's: what Spark itself says comes too, in its first line."""
     servers, raw = local_kafka.bootstrap_servers, new_topic(1)
-    fill(servers, raw, numbered(1))
+    fill(servers, raw, counted(1))
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"schema": "n integre"}, "integre"),
         (
@@ -102,7 +103,7 @@ def test_the_status_of_a_stream(
 ) -> None:
     """What Spark has just written is read: batches, offsets, lag; and a batch that failed is open."""
     servers, raw, work = local_kafka.bootstrap_servers, new_topic(2), new_topic(2)
-    fill(servers, raw, numbered(40))
+    fill(servers, raw, counted(40))
 
     def run(*, failing: bool = False) -> bool:
         stream = read_topic(spark, raw, bootstrap_servers=servers)
@@ -114,7 +115,7 @@ def test_the_status_of_a_stream(
         return query.awaitTermination(STREAM_TIMEOUT) is True
 
     assert run()
-    fill(servers, raw, numbered(10))
+    fill(servers, raw, counted(10))
     status = checkpoint_status(tmp_path, bootstrap_servers=servers)
     assert (status.batch, status.open_batch) == (0, None)
     assert [one.partition for one in status.partitions] == [0, 1]

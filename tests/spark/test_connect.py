@@ -13,8 +13,9 @@ import pytest
 
 from aioparallel.jvm.java_runtime import SPARK_MODULES, find_java
 from aioparallel.testing import LocalKafka
-from tests.support.kafka.topics import read_all
-from tests.support.spark.topics import NewTopic, fill, numbered
+from tests.support.kafka.filling import fill
+from tests.support.kafka.reading import read_all
+from tests.support.spark.topics import NewTopic, counted
 
 PROGRAM_TIMEOUT = 300.0
 
@@ -25,7 +26,7 @@ def test_over_connect_and_in_a_declared_pipeline(local_kafka: LocalKafka, new_to
     """check, read_topic, write_topic and checkpoint_status over Connect, batch and stream; read_topic, outgoing and
     sink_options in query functions, where Spark refuses to analyse a plan. Every record arrives, once each time."""
     servers, raw, work, piped = local_kafka.bootstrap_servers, new_topic(2), new_topic(2), new_topic(2)
-    fill(servers, raw, numbered(40))
+    fill(servers, raw, counted(40))
     environment = {
         **os.environ,
         "JAVA_HOME": str(find_java(SPARK_MODULES).home),

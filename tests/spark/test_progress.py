@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,33 +16,25 @@ import pytest
 from confluent_kafka import Consumer
 from pyspark.sql import DataFrame, SparkSession
 
-from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.records import TopicPartition
 from aioparallel.spark.jars import kafka_jars
 from aioparallel.spark.progress import ProgressListener, QueryProgress
 from aioparallel.testing import LocalKafka
-from tests.support.spark.topics import NewTopic, fill, numbered
+from tests.support.kafka.filling import fill
+from tests.support.kafka.reading import committed
+from tests.support.spark.topics import NewTopic, counted
+from tests.support.waiting import DEADLINE, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.real]
 
-DEADLINE = 120.0
 
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE:g} s: {what}"
-        time.sleep(0.02)
-
-
-def committed(servers: str, group: str) -> dict[TopicPartition, int]:
+def offsets(servers: str, group: str) -> dict[int, int]:
     """What lag tools see."""
+    return {partition: one.offset for partition, one in asyncio.run(committed(servers, group)).items()}
 
-    async def ask() -> dict[TopicPartition, int]:
-        async with Admin(servers) as admin:
-            return {partition: one.offset for partition, one in (await admin.committed(group)).items()}
 
-    return asyncio.run(ask())
+def wait(condition: Callable[[], object], what: str) -> None:
+    asyncio.run(until(condition, DEADLINE, what))
 
 
 def read(spark: SparkSession, servers: str, topic: str, **options: object) -> DataFrame:
@@ -90,15 +81,15 @@ def test_figures_and_a_group_of_a_query(
     """Each batch's rows and lag; when the block ends the group has what the query has read: the next offsets, as a
     consumer would have committed them."""
     servers, topic, group = local_kafka.bootstrap_servers, new_topic(3), f"lag-{uuid.uuid4().hex}"
-    fill(servers, topic, numbered(1_000))
+    fill(servers, topic, counted(1_000))
     with listening(show="lines", every=0, commit_group=group, bootstrap_servers=servers) as listener:
         stream = read(spark, servers, topic, maxOffsetsPerTrigger=400).writeStream.format("noop").queryName("flights")
         query = stream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
         assert query.awaitTermination(int(DEADLINE))
     (figure,) = listener.snapshot()
-    ends = committed(servers, group)
+    ends = offsets(servers, group)
     assert sum(ends.values()) == 1_000
-    check_last(figure, topic, ends)
+    check_last(figure, topic, {TopicPartition(topic, partition): end for partition, end in ends.items()})
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("flights: ")]
     assert len(lines) == 5
     assert lines[0] == "flights: running, no batch yet"
@@ -117,7 +108,7 @@ def test_a_group_with_a_live_member_is_left_alone(
     """Its offsets stay where its consumer has committed them, also after that has left; the query is none the worse.
     Of both protocols: the classic one, and the newer one of KIP-848."""
     servers, topic = local_kafka.bootstrap_servers, new_topic(1)
-    fill(servers, topic, numbered(50))
+    fill(servers, topic, counted(50))
     for protocol in ("classic", "consumer"):
         group = f"{protocol}-{uuid.uuid4().hex}"
         member = joined(servers, group, topic, protocol)
@@ -128,7 +119,7 @@ def test_a_group_with_a_live_member_is_left_alone(
                     started = query.option("checkpointLocation", str(tmp_path / group / str(is_there))).start()
                     assert started.awaitTermination(int(DEADLINE))
                 assert listener.snapshot()[0].total_rows == 50
-                assert committed(servers, group) == {TopicPartition(topic, 0): 7}
+                assert offsets(servers, group) == {0: 7}
                 if is_there:
                     member.close()
         finally:
@@ -145,7 +136,7 @@ def joined(servers: str, group: str, topic: str, protocol: str) -> Consumer:
     settings = {"bootstrap.servers": servers, "group.id": group, "group.protocol": protocol, "client.id": "tests"}
     member = Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.commit": False})
     member.subscribe([topic])
-    until(lambda: member.poll(0.05) is not None, f"a member of group {group} with a record")
+    wait(lambda: member.poll(0.05) is not None, f"a member of group {group} with a record")
     (partition,) = member.assignment()
     partition.offset = 7
     member.commit(offsets=[partition], asynchronous=False)
@@ -161,7 +152,7 @@ def test_a_query_that_waits_and_one_that_fails(
 ) -> None:
     """Idle until there is something new, then running; a handler's own error is the line that is shown."""
     servers, topic = local_kafka.bootstrap_servers, new_topic(1)
-    fill(servers, topic, numbered(10))
+    fill(servers, topic, counted(10))
     spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100")
     listener = listening()
 
@@ -176,10 +167,10 @@ def test_a_query_that_waits_and_one_that_fails(
     stream = read(spark, servers, topic).writeStream.foreachBatch(refuse).trigger(processingTime="50 milliseconds")
     query = stream.queryName("waiting").option("checkpointLocation", str(tmp_path)).start()
     try:
-        until(lambda: listener.snapshot() and latest().state == "idle", "idle")
+        wait(lambda: listener.snapshot() and latest().state == "idle", "idle")
         assert (latest().total_rows, latest().sink_rows) == (10, None)
-        fill(servers, topic, numbered(1))
-        until(lambda: latest().state == "terminated", "the end")
+        fill(servers, topic, counted(1))
+        wait(lambda: latest().state == "terminated", "the end")
     finally:
         query.stop()
         spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
@@ -209,7 +200,7 @@ def test_spark_connect(new_topic: NewTopic, local_kafka: LocalKafka, tmp_path: P
     """The same over Spark Connect, in a process of its own, which also ends: there the block removes the listener,
     whose thread would keep a process that does not stop its session."""
     servers, topic, group = local_kafka.bootstrap_servers, new_topic(3), f"lag-{uuid.uuid4().hex}"
-    fill(servers, topic, numbered(1_000))
+    fill(servers, topic, counted(1_000))
     settings = {
         "spark.jars": ",".join(kafka_jars()),
         "spark.ui.enabled": "false",
@@ -232,4 +223,4 @@ def test_spark_connect(new_topic: NewTopic, local_kafka: LocalKafka, tmp_path: P
     assert run.returncode == 7, run.stderr[-4_000:]
     assert json.loads(run.stdout.splitlines()[-1]) == ["terminated", 3, 1_000, 0, True]
     assert "flights: ended, 1,000 rows in 3 batches" in run.stderr
-    assert sum(committed(servers, group).values()) == 1_000
+    assert sum(offsets(servers, group).values()) == 1_000

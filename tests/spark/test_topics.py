@@ -16,9 +16,10 @@ from aioparallel.records import Record
 from aioparallel.spark.headers import outgoing
 from aioparallel.spark.topics import read_topic, write_topic
 from aioparallel.testing import LocalKafka
-from tests.support.kafka.topics import read_all
+from tests.support.kafka.filling import Message, fill
+from tests.support.kafka.reading import read_all
 from tests.support.spark.settings import STREAM_TIMEOUT
-from tests.support.spark.topics import Message, NewTopic, fill, numbered
+from tests.support.spark.topics import NewTopic, counted
 
 pytestmark = [pytest.mark.spark, pytest.mark.real]
 
@@ -44,9 +45,9 @@ def test_a_batch_from_topic_to_topic(spark: SparkSession, local_kafka: LocalKafk
     """Records of an aborted transaction are not read; each of the others arrives once, in the partition of its number,
     in the order of its key, with its own headers and where it stood."""
     servers, raw, work = local_kafka.bootstrap_servers, new_topic(4), new_topic(4)
-    fill(servers, raw, numbered(100)[:50])
+    fill(servers, raw, counted(100)[:50])
     fill(servers, raw, [Message(b"key-1", b'{"n": 1000}')], aborted=True)
-    fill(servers, raw, numbered(100)[50:])
+    fill(servers, raw, counted(100)[50:])
 
     write_topic(read_topic(spark, raw, bootstrap_servers=servers, streaming=False), work, bootstrap_servers=servers)
 
@@ -71,7 +72,7 @@ def test_a_stream_goes_on_where_it_was(
     """So many offsets a micro-batch; the same checkpoint the second time brings only what is new. The frame's own
     columns topic and partition do not lead the records anywhere else."""
     servers, raw, work = local_kafka.bootstrap_servers, new_topic(2), new_topic(2)
-    fill(servers, raw, numbered(50))
+    fill(servers, raw, counted(50))
 
     def run() -> int:
         stream = read_topic(spark, raw, bootstrap_servers=servers, per_trigger=20)

@@ -23,15 +23,19 @@ async def until(
 
     Raises AssertionError after ``deadline`` seconds, saying ``what`` was waited for.
     """
-    began = asyncio.get_running_loop().time()
+    time = asyncio.get_running_loop().time
+    began = time()
     try:
         async with asyncio.timeout(deadline):
-            while not await _holds(condition):
-                await asyncio.sleep(_LOOK)
+            while True:
+                asked = time()
+                if await _holds(condition):
+                    return asked - began
+                # Whoever waits takes a third of the time at most.
+                await asyncio.sleep(max(_LOOK, 2 * (time() - asked)))
     except TimeoutError:
         waited_for = what if isinstance(what, str) else what()
         raise AssertionError(f"not within {deadline:g} s: {waited_for}") from None
-    return asyncio.get_running_loop().time() - began
 
 
 async def _holds(condition: Callable[[], object]) -> bool:

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as Place
 
 from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.errors import BrokerStartError, ConfigurationError
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.brokers import local
-from tests.support.kafka.brokers import DEADLINE, restore, until, until_whole
+from tests.support.kafka.brokers import restore, until_whole
+from tests.support.kafka.filling import Message, fill
+from tests.support.kafka.reading import read_all
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.real
 
@@ -52,33 +53,17 @@ async def until_led_without(number: int, kafka: LocalKafka, topic: str) -> float
         leaders = await kafka.leaders(topic)
         return len(leaders) == count and number not in leaders.values()
 
-    return await until(moved, kafka)
+    return await until(moved, what=lambda: kafka.log_tail(10))
 
 
-def produce(kafka: LocalKafka, topic: str, partitions: int, value: bytes) -> None:
-    """One record to each partition, acknowledged by all replicas in sync; once, whatever is sent anew meanwhile."""
-    failed: list[object] = []
-
-    def told(error: object, _: object) -> None:
-        if error is not None:
-            failed.append(error)
-
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True, "log_level": 0})
-    for partition in range(partitions):
-        producer.produce(topic, value, partition=partition, on_delivery=told)
-    assert (producer.flush(DEADLINE), failed) == (0, []), kafka.log_tail(10)
+def produce(kafka: LocalKafka, topic: str, value: bytes) -> None:
+    """One record to each of six partitions, acknowledged by all replicas in sync; once, whatever is sent anew."""
+    fill(kafka.bootstrap_servers, topic, [Message(None, value, partition=partition) for partition in range(6)])
 
 
-def read(kafka: LocalKafka, topic: str, partitions: int, count: int) -> list[bytes]:
-    """So many values of the topic, in any order."""
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g", "log_level": 0})
-    try:
-        consumer.assign([Place(topic, partition, 0) for partition in range(partitions)])
-        found = consumer.consume(count, DEADLINE)
-        assert not [message.error() for message in found if message.error()]
-        return [message.value() or b"" for message in found]
-    finally:
-        consumer.close()
+async def values(kafka: LocalKafka, topic: str) -> list[bytes]:
+    """Of all records of the topic, sorted."""
+    return sorted([record.value or b"" for record in await read_all(kafka.bootstrap_servers, topic)])
 
 
 async def test_a_topic_is_on_all_brokers(cluster: LocalKafka) -> None:
@@ -107,28 +92,28 @@ async def min_in_sync(kafka: LocalKafka, topic: str) -> str:
 async def test_a_killed_broker_is_replaced_and_comes_back(cluster: LocalKafka) -> None:
     """After SIGKILL of one the others lead its partitions and take records; restarted, it is in sync again."""
     await cluster.create_topic("killed", partitions=6)
-    produce(cluster, "killed", 6, b"before")
+    produce(cluster, "killed", b"before")
     address, pid = cluster.address(2), cluster.pids[2]
     await asyncio.to_thread(cluster.kill, 2)
     await until_led_without(2, cluster, "killed")
-    produce(cluster, "killed", 6, b"between")
+    produce(cluster, "killed", b"between")
     await asyncio.to_thread(cluster.restart, 2)
     await until_whole(cluster, "killed")
     assert (cluster.address(2), cluster.pids[2] != pid) == (address, True)
-    assert sorted(read(cluster, "killed", 6, 12)) == [b"before"] * 6 + [b"between"] * 6
+    assert await values(cluster, "killed") == [b"before"] * 6 + [b"between"] * 6
 
 
 async def test_two_killed_brokers_come_back(cluster: LocalKafka) -> None:
     """After SIGKILL of two of three the last one still knows all, and with them back nothing acknowledged is lost."""
     await cluster.create_topic("majority", partitions=6)
-    produce(cluster, "majority", 6, b"before")
+    produce(cluster, "majority", b"before")
     for number in (1, 3):
         await asyncio.to_thread(cluster.kill, number)
     await until_led_without(1, cluster, "majority")
     await asyncio.gather(*(asyncio.to_thread(cluster.restart, number) for number in (1, 3)))
     await until_whole(cluster, "majority")
-    produce(cluster, "majority", 6, b"after")
-    assert sorted(read(cluster, "majority", 6, 12)) == [b"after"] * 6 + [b"before"] * 6
+    produce(cluster, "majority", b"after")
+    assert await values(cluster, "majority") == [b"after"] * 6 + [b"before"] * 6
 
 
 async def test_a_hung_broker_is_replaced_and_goes_on(cluster: LocalKafka) -> None:
@@ -139,10 +124,10 @@ async def test_a_hung_broker_is_replaced_and_goes_on(cluster: LocalKafka) -> Non
     await cluster.leaders("hung")
     assert time.monotonic() - began < 2.0
     await until_led_without(3, cluster, "hung")
-    produce(cluster, "hung", 6, b"between")
+    produce(cluster, "hung", b"between")
     cluster.resume(3)
     await until_whole(cluster, "hung")
-    assert read(cluster, "hung", 6, 6) == [b"between"] * 6
+    assert await values(cluster, "hung") == [b"between"] * 6
 
 
 async def test_a_rolling_restart_keeps_all(cluster: LocalKafka) -> None:
@@ -153,8 +138,8 @@ async def test_a_rolling_restart_keeps_all(cluster: LocalKafka) -> None:
             cluster.pause(number)
         await asyncio.to_thread(cluster.restart, number)
         await until_whole(cluster, "rolling")
-        produce(cluster, "rolling", 6, b"%d" % number)
-    assert sorted(read(cluster, "rolling", 6, 18)) == [b"1"] * 6 + [b"2"] * 6 + [b"3"] * 6
+        produce(cluster, "rolling", b"%d" % number)
+    assert await values(cluster, "rolling") == [b"1"] * 6 + [b"2"] * 6 + [b"3"] * 6
 
 
 async def test_a_broker_killed_just_now_is_not_in_sync(cluster: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
-"""The consumer process: ``python -m tests.support.children.consumer JOB`` runs a job until its standard input ends.
+"""A consumer process: ``python -m tests.support.children.consumer JOB EVENTS``. SIGTERM ends it well.
 
-Prints a JSON object a line: ``{"sample": {...}}`` while it runs, ``{"report": {...}}`` at the end.
+Writes what its handlers do to an event log, and to standard output a JSON object for each sample of ``stats()``.
 """
 
 from __future__ import annotations
@@ -8,96 +8,77 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
+import os
+import random
 import sys
-import time
-from typing import Any, Self, cast
-from unittest import mock
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Literal, cast
 
-from aioparallel import ParallelConsumer
-from aioparallel.cli.bench.loop_holds import LoopHolds
+from aioparallel import Deduplicate, ParallelConsumer, Record
 from aioparallel.errors import ConsumerStateError
 from aioparallel.options import OptionFields
+from aioparallel.testing.event_log import EventLog
+from aioparallel.testing.processes import tell
+from tests.support.children.account import NOWHERE
 from tests.support.children.job import Job
-from tests.support.children.probes import probe_of
 
-_TOLD = (
-    "admitted",
-    "buffered",
-    "buffered_bytes",
-    "parked",
-    "in_flight",
-    "succeeded",
-    "ready_lanes",
-    "lanes",
-    "intake",
-    "commits",
-    "failed_commits",
-    "cut_maps",
-)
+_TOLD = ("buffered", "buffered_bytes", "in_flight")
 
 
-def main() -> None:
-    """Run the job of the command line."""
-    job = Job.of(sys.argv[1])
-    consumer = _Watched(job)
-    probe = probe_of(job, lambda: consumer.stop(drain=False))
-    holds = LoopHolds()
-    with contextlib.ExitStack() as stack:
-        if job.watch_loop:
-            stack.enter_context(mock.patch("aioparallel.consumer.loop_factory", return_value=asyncio.new_event_loop))
-            stack.enter_context(holds.watching())
-        consumer.run_sync(probe.handle)
-    _tell("report", {**probe.report(), "stats": _shown(consumer), "holds": holds.report(), "cpu": time.process_time()})
+def main(text: str, events: str) -> None:
+    """Do the job."""
+    job, rng = Job.of(text), random.Random(os.getpid())
+    # What JSON made of the options is checked there.
+    options = cast("OptionFields", dict(job.options))
+    if job.deduplicate is not None:
+        topic, by = job.deduplicate
+        options["deduplicate"] = Deduplicate(topic, by=cast("Literal['record', 'key']", by))
 
+    @contextlib.asynccontextmanager
+    async def samples() -> AsyncIterator[None]:
+        telling = asyncio.create_task(_tell_samples(consumer, job.sample_interval))
+        yield
+        telling.cancel()
 
-class _Watched(ParallelConsumer[Any, Any]):
-    """Tells its statistics now and then, and stops when standard input ends."""
+    if job.sample_interval:
+        options["resources"] = {"samples": samples}
+    with EventLog(Path(events)) as log:
+        logging.getLogger("aioparallel").addHandler(_Losses(log))
 
-    def __init__(self, job: Job) -> None:
-        super().__init__(
-            job.topic,
-            bootstrap_servers=job.bootstrap_servers,
-            group_id=job.group_id,
-            # What JSON made of the options is checked there.
-            **cast("OptionFields", dict(job.options)),
+        async def handle(record: Record) -> None:
+            with log.handling(record):
+                if record.offset == job.stuck:
+                    await asyncio.Event().wait()
+                await asyncio.sleep(rng.uniform(*job.seconds))
+
+        consumer = ParallelConsumer[Any, Any](
+            job.topic, bootstrap_servers=job.bootstrap_servers, group_id=job.group_id, **options
         )
-        self._interval = job.stats_interval
-        self._beside: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        await super().__aenter__()
-        loop, end = asyncio.get_running_loop(), sys.stdin.fileno()
-
-        def stop() -> None:
-            loop.remove_reader(end)
-            self.stop(drain=False)
-
-        loop.add_reader(end, stop)  # nothing is ever written: readable means closed
-        self._beside = loop.create_task(self._tell_samples())
-        return self
-
-    async def _tell_samples(self) -> None:
-        while self._interval:
-            await asyncio.sleep(self._interval)
-            with contextlib.suppress(ConsumerStateError):  # not running yet
-                _tell("sample", _shown(self))
+        consumer.run_sync(handle)
 
 
-def _shown(consumer: ParallelConsumer) -> dict[str, object]:
-    stats = consumer.stats()
-    longest = stats.longest_lane
-    return {
-        "at": time.monotonic(),
-        "cpu": time.process_time(),
-        "longest_lane": longest and [str(longest.partition), repr(longest.key), longest.length],
-        "partitions_open": sum(one.state == "open" for one in stats.partitions),
-        **{name: getattr(stats, name) for name in _TOLD},
-    }
+class _Losses(logging.Handler):
+    """Notes each time that partitions were lost, or given away without a commit: what was not committed runs again
+    here. A busy machine does that to a short session."""
+
+    def __init__(self, log: EventLog) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "action", None) in {"partitions_lost", "settle_uncommitted"}:
+            self._log.failed(NOWHERE, 0)
 
 
-def _tell(kind: str, content: dict[str, object]) -> None:
-    print(json.dumps({kind: content}), flush=True)
+async def _tell_samples(consumer: ParallelConsumer[Any, Any], interval: float) -> None:
+    while True:
+        await asyncio.sleep(interval)
+        with contextlib.suppress(ConsumerStateError):  # not running yet
+            stats = consumer.stats()
+            tell(json.dumps({name: getattr(stats, name) for name in _TOLD} | {"partitions": len(stats.partitions)}))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

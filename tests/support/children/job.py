@@ -1,43 +1,52 @@
-"""What a consumer process is to do, and what it tells: the lines between the test and the process."""
+"""What a consumer in a process of its own is to do, and the child that does it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from pathlib import Path
 
-__all__ = ["Job", "Probe"]
+from aioparallel.testing.processes import Child
+from tests.support.waiting import DEADLINE, until
 
-Probe = Literal["order", "others", "latency"]
+__all__ = ["Job"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A consumer to be run in a process of its own.
+    """A consumer to be run.
 
-    ``options``: those of ``ParallelConsumer``, as JSON knows them. ``handler_seconds``: how long each handler sleeps.
-    ``probe``: what the handler measures, see ``probes.py``; ``hot_key`` and ``expected`` are for it.
-    ``stats_interval``: seconds between samples of ``stats()``; 0 for none. ``watch_loop``: let ``run_sync`` take
-    plain asyncio and time every callback, which uvloop's loop does not allow; otherwise it takes uvloop.
+    ``options``: those of ``ParallelConsumer``, as JSON knows them. ``seconds``: how long a handler sleeps, at random
+    between these. ``stuck``: the record at this offset of each partition never ends. ``deduplicate``: the compacted
+    topic, and by what. ``sample_interval``: seconds between lines with ``stats()`` on standard output; 0 for none.
     """
 
     bootstrap_servers: str
     topic: str
     group_id: str
     options: Mapping[str, object] = field(default_factory=dict)
-    handler_seconds: float = 0.0
-    probe: Probe = "order"
-    hot_key: str = ""
-    expected: int = 0
-    stats_interval: float = 0.5
-    watch_loop: bool = False
+    seconds: tuple[float, float] = (0.0, 0.0)
+    stuck: int | None = None
+    deduplicate: tuple[str, str] | None = None
+    sample_interval: float = 0.0
 
-    def text(self) -> str:
-        """The job as one argument of a command line."""
-        return json.dumps(asdict(self))
+    def child(self, directory: Path, name: str = "consumer") -> Child:
+        """A process that does it until SIGTERM; its events stand in ``name.events`` in this directory, what it has to
+        say in ``name.log``."""
+        arguments = [json.dumps(asdict(self)), str(directory / f"{name}.events")]
+        return Child.of_module(name, "tests.support.children.consumer", *arguments, log=directory / f"{name}.log")
+
+    async def run(self, directory: Path, name: str, enough: Callable[[], object] | None = None) -> None:
+        """Let a child do it: up to its own end, or until ``enough()``, then it is killed."""
+        async with self.child(directory, name) as child:
+            if enough is None:
+                await child.ended(DEADLINE)
+            else:
+                await until(lambda: enough() or not child.running, what=f"enough of {name}")
+                await child.kill()
 
     @classmethod
     def of(cls, text: str) -> Job:
-        """The job back from :meth:`text`."""
+        """The job back from the child's command line."""
         return cls(**json.loads(text))

@@ -1,8 +1,7 @@
-"""One member of a group that copies: ``python -m tests.support.copying.member JOB FILE AGAIN``, until its standard
-input ends.
+"""One member of a group that copies: ``python -m tests.support.copying.member JOB EVENTS``, until SIGTERM.
 
-Says ten times a second what it is at, as JSON, and writes to FILE what was acknowledged, to AGAIN what was tried again;
-see :mod:`tests.support.copying.members`.
+SIGUSR1 tells it to hurry. Says ten times a second what is left, as JSON, and notes in EVENTS what was acknowledged and
+what it tried again.
 """
 
 from __future__ import annotations
@@ -11,48 +10,38 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
+import signal
 import sys
-import time
-from array import array
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 from aioparallel import Outgoing, ParallelConsumer, Producing, Record
 from aioparallel.errors import ConsumerStateError
 from aioparallel.records import Produced
-from tests.support.copying.members import CopyJob, Sample
-from tests.support.kafka.topics import number_of, on_uvloop
+from aioparallel.testing.event_log import EventLog
+from aioparallel.testing.processes import tell
+from tests.support.copying.job import UNKNOWN, CopyJob
+from tests.support.kafka.filling import number_of
 
 _INTERVAL = 0.1
 
 
-def main(job_text: str, acknowledged: str, again: str) -> None:
+def main(job_text: str, events: str) -> None:
     """Copy."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    on_uvloop(_Copier(CopyJob.of(job_text), acknowledged, again).run())
-
-
-class _Numbers:
-    """64-bit numbers on their way to a file."""
-
-    def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
-        self._left = array("q")
-        self.extend = self._left.extend
-
-    def write(self) -> None:
-        """Append what has come since."""
-        os.write(self._file, self._left.tobytes())
-        del self._left[:]
+    with EventLog(Path(events), times=True) as log:
+        copier = _Copier(CopyJob.of(job_text), log)
+        copier.consumer.run_sync(copier.copy)
 
 
 class _Copier:
     """Copies, and tells what it did."""
 
-    def __init__(self, job: CopyJob, acknowledged: str, again: str) -> None:
+    def __init__(self, job: CopyJob, log: EventLog) -> None:
         self._job = job
         self._pace = job.handler_seconds
-        self._acknowledged, self._again = _Numbers(acknowledged), _Numbers(again)
-        self._consumer = ParallelConsumer(
+        self._log = log
+        self.consumer = ParallelConsumer(
             job.source,
             bootstrap_servers=job.bootstrap_servers,
             group_id=job.group_id,
@@ -60,54 +49,39 @@ class _Copier:
             session_timeout=job.session_timeout,
             heartbeat_interval=job.heartbeat_interval,
             producing=Producing(delivery_timeout=job.delivery_timeout, on_produced=self._on_produced),
+            resources={"telling": self._beside},
         )
 
-    async def run(self) -> None:
-        loop, end = asyncio.get_running_loop(), sys.stdin.fileno()
+    @contextlib.asynccontextmanager
+    async def _beside(self) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, self._hurry)
+        telling = loop.create_task(self._tell())
+        yield
+        telling.cancel()
 
-        def listen() -> None:
-            if os.read(end, 1024):
-                self._pace = 0.0
-            else:
-                loop.remove_reader(end)
-                self._consumer.stop()
+    def _hurry(self) -> None:
+        self._pace = 0.0
 
-        loop.add_reader(end, listen)
-        async with self._consumer:
-            telling = loop.create_task(self._tell())
-            try:
-                await self._consumer.run(self._copy)
-            finally:
-                telling.cancel()
-        self._write()
-
-    async def _copy(self, record: Record) -> Outgoing:
+    async def copy(self, record: Record) -> Outgoing:
+        """The handler."""
         if record.attempt > 1:
-            self._again.extend((number_of(record),))
+            self._log.failed(0, number_of(record))
         if self._pace:
             await asyncio.sleep(self._pace)
         return Outgoing(self._job.target, record.value, record.key)
 
     def _on_produced(self, record: Record, _: Outgoing, place: Produced) -> None:
-        self._acknowledged.extend((time.monotonic_ns() // 1_000_000, place.partition, place.offset, number_of(record)))
-
-    def _write(self) -> None:
-        self._acknowledged.write()
-        self._again.write()
+        self._log.began(0, number_of(record))
+        self._log.ended(place.partition, UNKNOWN if place.offset < 0 else place.offset)
 
     async def _tell(self) -> None:
         while True:
             await asyncio.sleep(_INTERVAL)
-            self._write()
             with contextlib.suppress(ConsumerStateError):  # not running yet
-                stats = self._consumer.stats()
-                sample = Sample(
-                    succeeded=stats.succeeded,
-                    producing=stats.producing,
-                    buffered=stats.buffered,
-                    lag={str(one.partition): one.lag for one in stats.partitions},
-                )
-                print(json.dumps(sample), flush=True)
+                stats = self.consumer.stats()
+                lag = {one.partition: one.lag for one in stats.partitions}
+                tell(json.dumps({"succeeded": stats.succeeded, "lag": lag}))
 
 
 if __name__ == "__main__":

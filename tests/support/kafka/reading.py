@@ -1,0 +1,101 @@
+"""Reading back what stands in topics and in groups: the one way of all tests, with other clients than ours."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+from aioparallel.clients.aiokafka.admin import Admin
+from aioparallel.group.client import Committed
+from aioparallel.records import Record
+from aioparallel.testing import DeliveryChecker, OrderChecker
+from tests.support.kafka.filling import number_of
+from tests.support.waiting import DEADLINE
+
+__all__ = ["check_numbers", "committed", "judge", "read_all"]
+
+_ASK: Final = 3.0
+"""Seconds for one broker; another one is asked then."""
+_SETTINGS: Final = {
+    "group.id": "read",
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "isolation.level": "read_uncommitted",
+    "socket.timeout.ms": int(_ASK * 1000),
+    "topic.metadata.refresh.interval.ms": 2_000,
+    "log_level": 0,
+}
+
+
+async def read_all(servers: str, topic: str) -> list[Record]:
+    """Every record of the topic, each partition in its order. Raises AssertionError when that takes too long."""
+    return await asyncio.to_thread(_read_all, servers, topic)
+
+
+def _read_all(servers: str, topic: str) -> list[Record]:
+    consumer = Consumer({"bootstrap.servers": servers, **_SETTINGS})
+    deadline = time.monotonic() + DEADLINE
+    found: list[Record] = []
+    try:
+        left = _partitions(consumer, topic, deadline)
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in left])
+        while left:
+            assert time.monotonic() < deadline, f"{topic}: the ends of {left} were not reached within {DEADLINE:g} s"
+            for one in consumer.consume(10_000, 0.2):
+                partition, offset, error = one.partition(), one.offset(), one.error()
+                assert partition is not None
+                if error is None:
+                    headers = tuple((name, bytes(value)) for name, value in one.headers() or ())
+                    found.append(
+                        Record(topic, partition, offset or 0, one.key(), one.value(), headers, one.timestamp()[1])
+                    )
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    left.discard(partition)
+    finally:
+        consumer.close()
+    return found
+
+
+def _partitions(consumer: Consumer, topic: str, deadline: float) -> set[int]:
+    while True:
+        try:
+            if found := consumer.list_topics(topic, _ASK).topics[topic].partitions:
+                return set(found)
+        except KafkaException:
+            pass  # that broker hangs
+        assert time.monotonic() < deadline, f"nobody says which partitions {topic} has"
+
+
+async def committed(servers: str, group: str) -> dict[int, Committed]:
+    """What the group has committed, by partition; the group reads one topic."""
+    async with Admin(servers) as admin:
+        return {partition.partition: one for partition, one in (await admin.committed(group)).items()}
+
+
+def judge(outputs: Iterable[Record], numbers: Iterable[int]) -> tuple[OrderChecker, DeliveryChecker[int]]:
+    """What the checkers say of a topic that is to hold each of these :func:`number_of` once, those of a key in their
+    order. Of a number that is there twice the first one has its place in the order."""
+    order, delivery = OrderChecker(), DeliveryChecker[int]()
+    for number in numbers:
+        delivery.produced(number)
+    seen: set[int] = set()
+    for output in outputs:
+        number = number_of(output)
+        delivery.handled(number)
+        if number not in seen:
+            seen.add(number)
+            order.started(output.key, output.partition, number)
+            order.ended(output.key, output.partition, number)
+    return order, delivery
+
+
+def check_numbers(outputs: Iterable[Record], numbers: Iterable[int], max_duplicates: int | None = 0) -> int:
+    """Raises AssertionError where :func:`judge` finds something; how many are there twice."""
+    order, delivery = judge(outputs, numbers)
+    order.check()
+    delivery.check(max_duplicates)
+    return delivery.statistics().duplicates
