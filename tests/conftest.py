@@ -4,9 +4,12 @@ signals as everybody expects them."""
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from aioparallel.testing import LocalKafka
 
 # No verdict depends on how busy the machine is. And no database: what is found becomes an example that everybody has.
 settings.register_profile(
@@ -19,6 +22,15 @@ settings.register_profile(
 )
 settings.register_profile("explore", settings.get_profile("fixed"), derandomize=False, max_examples=1_500)
 settings.load_profile("fixed")  # --hypothesis-profile=explore comes later, and before any module of tests is imported
+
+
+@pytest.fixture(scope="session")
+def mortal_kafka(local_kafka: LocalKafka) -> Iterator[LocalKafka]:
+    """Apache Kafka with few partitions, for tests that kill it and restart it: ``local_kafka``, which has those of all
+    tests, takes up to a minute to come back on a busy machine."""
+    assert local_kafka.pid is not None  # so Apache Kafka can be started here
+    with LocalKafka() as kafka:
+        yield kafka
 
 
 def pytest_configure() -> None:

@@ -48,13 +48,18 @@ def queue_of(producer: AiokafkaProducer, topic: str, partition: int) -> Partitio
 
 
 @pytest.mark.real
-async def test_a_killed_broker_costs_nothing(cluster: AiokafkaCluster, local_kafka: LocalKafka) -> None:
+async def test_a_killed_broker_costs_nothing(mortal_kafka: LocalKafka) -> None:
     """The broker is killed and started again amid a stream of outputs: each stands in its log once, in order."""
+    async with serving(mortal_kafka) as cluster:
+        await kill_amid_a_stream(cluster, mortal_kafka)
+
+
+async def kill_amid_a_stream(cluster: AiokafkaCluster, kafka: LocalKafka) -> None:
     topic = unique("topic")
     await cluster.create_topic(topic, 3)
     sender = Sender(cluster.producer(delivery_timeout=60.0))
     waiting: list[asyncio.Future[object]] = []
-    killing = asyncio.create_task(kill_and_restart(local_kafka, lambda: len(waiting) > 2000))
+    killing = asyncio.create_task(kill_and_restart(kafka, lambda: len(waiting) > 2000))
     while not killing.done() or len(waiting) < 4000:
         number = len(waiting)
         output = Outgoing(topic, b"%d" % number, partition=number % 3)

@@ -109,7 +109,7 @@ async def test_a_fenced_member_learns_of_it_at_once_and_joins_again(
     lost, long before its next heartbeat is due, and the member joins anew."""
     await cluster.create_topic(topic)
     partition, deadline = TopicPartition(topic, 0), cluster.timing.deadline
-    client = cluster.client(group_id, session_timeout=12, heartbeat_interval=4)
+    client = cluster.client(group_id, session_timeout=6, heartbeat_interval=4)
     member = Member(client, deadline)
     await member.join([topic])
     before = member.generation

@@ -91,7 +91,7 @@ async def test_a_missing_topic_fails_alone(cluster: Cluster, topic: str) -> None
     """Outputs for a topic that does not exist fail within the delivery timeout, with advice; others are not held up,
     and nothing is created."""
     await cluster.create_topic(topic)
-    sender = Sender(cluster.producer(delivery_timeout=4.0))
+    sender = Sender(cluster.producer(delivery_timeout=1.0 + cluster.timing.session_timeout))
     missing = sender.send(Outgoing(f"{topic}-missing", b"value"))
     await sender.written(Outgoing(topic, b"value"))
     assert not missing.done()
@@ -106,7 +106,7 @@ async def test_a_missing_topic_fails_alone(cluster: Cluster, topic: str) -> None
 async def test_a_missing_partition_fails_alone(cluster: Cluster, topic: str) -> None:
     """Outputs for a partition that does not exist fail likewise, told how many there are."""
     await cluster.create_topic(topic, 2)
-    sender = Sender(cluster.producer(delivery_timeout=4.0))
+    sender = Sender(cluster.producer(delivery_timeout=1.0 + cluster.timing.session_timeout))
     missing = sender.send(Outgoing(topic, b"value", partition=7), Outgoing(topic, b"value", partition=0))
     await sender.written(Outgoing(topic, b"value", partition=1))
     async with asyncio.timeout(cluster.timing.deadline):

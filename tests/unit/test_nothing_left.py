@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import psutil
@@ -20,6 +20,15 @@ from aioparallel.errors import BrokerUnreachable
 from tests.simulation.loop import RecordingLoop
 from tests.support.memory.stages import GROUP, KINDS, SOON, Isolation, Stage, live
 from tests.support.memory.ways_to_end import ENDS, OPENINGS, end
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _what_there_was_before() -> Iterator[None]:
+    """Is no part of the collections here: they would take a hundred times as long."""
+    gc.collect()  # of tests that have failed
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def nothing_is_left(kind: str, scenario: Callable[[], Stage], play: Callable[[Stage], object]) -> None:
