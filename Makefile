@@ -96,14 +96,14 @@ load-map: $(VENV)/.dev  ## 10,000,000 items through parallel_map: memory is flat
 
 load-spark: $(VENV)/.dev  ## 2,000,000 rows through the operator in Spark: memory of its workers is flat (3 minutes)
 	$(BIN)/python -m aioparallel.jvm
-	$(BIN)/python -m pytest -s tests/load/test_spark_memory.py $(ARGS)
+	$(BIN)/python -m pytest -s tests/spark/test_memory.py $(ARGS)
 
 load-pipeline: $(VENV)/.dev  ## the flights pipeline, Spark and the consumer killed five times each: each flight once, in order (6 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m aioparallel.jvm
 	$(BIN)/python -m pytest -s tests/load/test_flights_kills.py $(ARGS)
 
-load-hot: $(VENV)/.dev  ## a hot key and a hot partition (2 minutes, wants a quiet machine)
+load-hot: $(VENV)/.dev  ## a hot key and a hot partition: nobody starves (2 minutes)
 	$(BIN)/python -m pytest tests/load/test_hot_key.py tests/load/test_hot_partition.py $(ARGS)
 
 load-partitions: $(VENV)/.dev  ## 500 partitions, also with full maps: no long holds of the loop (1 minute)

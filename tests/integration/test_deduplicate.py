@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaProducer
 
 from aioparallel import ConfigurationError, Deduplicate, Record
 from aioparallel.deduplication.chunks import decode_chunk, decode_key

@@ -17,8 +17,8 @@ from examples.flights_pipeline.programs import QUICK_START, run_program
 from tests.docs.blocks import ROOT, Block, blocks
 from tests.docs.given import NOTHING, Given
 from tests.docs.of_spark import GIVEN
-from tests.support.kafka.reading import read_all
 from tests.support.kafka.filling import Message, fill
+from tests.support.kafka.reading import read_all
 
 pytestmark = pytest.mark.spark
 

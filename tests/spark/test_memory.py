@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
 
 from aioparallel.spark import parallel_map
-from tests.spark.conftest import spark  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 ROWS = 2_000_000
@@ -17,7 +16,7 @@ MEBIBYTE = 1 << 20
 
 
 @pytest.mark.parametrize("on_error", ["raise", "emit"])
-def test_two_million_rows(spark: SparkSession, on_error: Any) -> None:  # noqa: F811
+def test_two_million_rows(spark: SparkSession, on_error: Any) -> None:
     """After a fifth of them a worker has the memory that it has at the end."""
 
     async def measure(row: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from aioparallel.group.client import Committed
 from aioparallel.offsets import OffsetMap, decode_offset_map
@@ -55,12 +55,14 @@ class Group:
 
     async def commit(self, partition: int, offset: int, metadata: str) -> None:
         """Commit by hand; the group must have no member."""
-        settings = {"bootstrap.servers": self.bootstrap_servers, "group.id": self.name, "enable.auto.commit": False}
-        consumer, place = Consumer(settings), TopicPartition(self.topic, partition, offset, metadata)
-        try:
-            await asyncio.to_thread(consumer.commit, offsets=[place], asynchronous=False)
-        finally:
-            consumer.close()
+        # Not librdkafka, which does not send every character of a Dense map. Without auto commit: at its end that would
+        # commit the position, which it looks up in the background.
+        place = TopicPartition(self.topic, partition)
+        async with AIOKafkaConsumer(
+            bootstrap_servers=self.bootstrap_servers, group_id=self.name, enable_auto_commit=False
+        ) as consumer:
+            consumer.assign([place])
+            await consumer.commit({place: (offset, metadata)})
 
     async def committed(self) -> dict[int, Committed]:
         """By partition, for those that have a commit."""

@@ -1,0 +1,9 @@
+"""Topics and groups on a real broker.
+
+::
+
+    filling.py     fill() a topic; numbered records
+    reading.py     read_all() of a topic, committed() offsets of a group, what the checkers say of numbered records
+    consuming.py   a ParallelConsumer with a group of its own, run to its end or for the length of a block
+    brokers.py     three brokers: made whole again, who coordinates a group
+"""

@@ -1,0 +1,9 @@
+"""What the sync core should do, in plain lists and sets, and what may happen to it.
+
+::
+
+    model.py      records, lanes and maps, recounted each time
+    group.py      logs with gaps, and a coordinator that refuses or forgets commits
+    sessions.py   partitions that come and go
+    moves.py      all that may happen to both
+"""
