@@ -24,7 +24,7 @@ $(VENV)/.pipeline: $(VENV)/bin/python pyproject.toml
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/bin/python pyproject.toml
-	$(PIP) --editable '.[bench]'
+	$(PIP) --editable '.[benchmarks]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
@@ -39,8 +39,8 @@ pipeline: $(VENV)/.pipeline  ## 336,776 flights: Kafka, Spark, aioparallel, Spar
 	@$(BIN)/python -m aioparallel.jvm --directory
 	$(BIN)/python -m examples.flights_pipeline $(ARGS)
 
-bench: $(VENV)/.bench  ## measure aioparallel and its peers (an hour; ARGS=--quick: 2 minutes)
-	$(BIN)/aioparallel bench $(ARGS)
+bench: $(VENV)/.bench  ## measure aioparallel and its peers (an hour; ARGS=--quick: a few minutes)
+	$(BIN)/python -m benchmarks $(ARGS)
 
 test: $(VENV)/.dev  ## all tests, on Apache Kafka 4.3.1 and Spark 4.2.0 too (jars come by Maven, the first time)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare

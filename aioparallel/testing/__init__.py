@@ -6,6 +6,9 @@
     memory/           a broker, a client and a producer in memory
     processes/        processes that cannot outlive us
     checkers.py       is anything lost, does anything overtake
+    event_log.py      what handlers did, in a file that outlives their process
+    filling.py        topics filled fast, in a planned order
+    loop_holds.py     what holds an event loop, and how long
     pytest_plugin.py  fixtures
     local_kafka.py    ``python -m aioparallel.testing.local_kafka``: Apache Kafka for people who try things out
 

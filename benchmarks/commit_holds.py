@@ -1,0 +1,172 @@
+"""How long a commit of many maps holds the event loop, measured on a real client: the benchmark and tests use it.
+
+It runs on plain asyncio: on uvloop callbacks cannot be timed. Sessions have maps of some size without the millions of
+records behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import time
+import uuid
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, NamedTuple
+
+from aioparallel.clients import AiokafkaClient
+from aioparallel.engine.scheduler import Scheduler
+from aioparallel.group.client import Generation
+from aioparallel.group.committer import Committer
+from aioparallel.group.sessions import Session
+from aioparallel.group.stores import BrokerOffsets
+from aioparallel.offsets import Ledger, decode_offset_map
+from aioparallel.options import Options
+from aioparallel.records import TopicPartition
+from aioparallel.testing.loop_holds import Hold, LoopHolds
+
+__all__ = ["Holds", "commit_holds", "full_ledgers", "ledger_of"]
+
+# Offsets of which each second one, at random, is complete: a bit each, 4,000 characters in the Java formats.
+_BITS: Final = 24_000
+# Incomplete offsets with random gaps of up to 8,192 between them: about 13 bits each, 4,000 characters in Dense.
+_SPARSE: Final = 4_400
+_GAP: Final = 8_192
+_TIMEOUT: Final = 30.0
+
+
+@dataclass(slots=True)
+class Holds:
+    """What commits of all partitions did, a value for each round.
+
+    ``longest``: the longest hold of the loop. ``seconds``: how long the commit took. ``shortest_map`` and
+    ``longest_map``: characters. ``problems``: what did not come back from the broker as the ledgers say (I9).
+    """
+
+    longest: list[Hold] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    requests: int = 0
+    shortest_map: int = 0
+    longest_map: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+class Member(NamedTuple):
+    """The client, and the generation under which it holds all partitions of the topic."""
+
+    client: AiokafkaClient
+    generation: Generation
+
+
+class _Assigned:
+    """Hears the first assignment."""
+
+    def __init__(self) -> None:
+        self.generation: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
+
+    def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
+        if not self.generation.done():
+            self.generation.set_result(generation)
+
+    async def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        pass
+
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        pass
+
+
+@contextlib.asynccontextmanager
+async def joined(servers: str, topic: str) -> AsyncIterator[Member]:
+    """The only member of a group of its own, once the topic's partitions are assigned to it."""
+    client = AiokafkaClient(servers, f"{topic}-{uuid.uuid4().hex[:8]}")
+    listener = _Assigned()
+    await client.start(_TIMEOUT)
+    try:
+        client.subscribe([topic], listener)
+        async with asyncio.timeout(_TIMEOUT):
+            generation = await listener.generation
+        yield Member(client, generation)
+    finally:
+        await client.stop(_TIMEOUT)
+
+
+async def commit_holds(
+    bootstrap_servers: str, topic: str, partitions: int, ledgers: Sequence[Ledger], rounds: int
+) -> Holds:
+    """Commit maps of these ledgers for all partitions, ``rounds`` times, all of them dirty each time, and read back."""
+    holds = Holds()
+    async with joined(bootstrap_servers, topic) as (client, generation):
+        sessions = map_sessions(topic, partitions, generation, ledgers)
+        committer = Committer(BrokerOffsets(client), Options(), Scheduler(), lambda: sessions, lambda: None)
+        for _ in range(rounds):
+            for session in sessions:
+                session.acknowledged_version = None
+            await _commit(committer, sessions, holds)
+        found = await client.committed([session.partition for session in sessions], _TIMEOUT)
+    holds.requests = committer.commits
+    if committer.failed_commits or committer.cut_maps:
+        holds.problems.append(f"{committer.failed_commits} failed commits, {committer.cut_maps} maps cut")
+    sizes = [len(one.metadata) for one in found.values()]
+    holds.shortest_map, holds.longest_map = min(sizes, default=0), max(sizes, default=0)
+    for session in sessions[: len(ledgers)]:
+        offset, text = found[session.partition]
+        if decode_offset_map(offset, text) != session.ledger.snapshot():
+            holds.problems.append(f"{session.partition}: the map read back is not what the ledger says")
+    wrong = [session.partition for session in sessions if found.get(session.partition) != session.acknowledged]
+    if wrong:
+        holds.problems.append(f"{len(wrong)} partitions have not the map that was acknowledged, {wrong[0]} first")
+    return holds
+
+
+async def _commit(committer: Committer, sessions: list[Session], holds: Holds) -> None:
+    watch, began = LoopHolds(noted=0.0), time.perf_counter()
+    with watch.watching():
+        faults = await committer.commit(sessions)
+    holds.seconds.append(time.perf_counter() - began)
+    gc.collect()
+    holds.longest.append(watch.longest()[0])
+    if faults:
+        holds.problems.append("a commit was not acknowledged")
+
+
+def map_sessions(topic: str, partitions: int, generation: Generation, ledgers: Sequence[Ledger]) -> list[Session]:
+    """An open, dirty session of each partition, with these ledgers by turns."""
+    sessions = []
+    for partition in range(partitions):
+        session = Session(TopicPartition(topic, partition), 1, generation)
+        session.opened = True
+        # Committing only reads: all sessions of a kind can share their ledger, which saves most of a gigabyte.
+        session.ledger = ledgers[partition % len(ledgers)]
+        sessions.append(session)
+    return sessions
+
+
+def full_ledgers() -> list[Ledger]:
+    """One whose map is of bits, one whose map is sparse; both take about 4,000 characters."""
+    chance, offset, gaps = Random(2), 0, list[int]()
+    for _ in range(_SPARSE):
+        gaps.append(offset)
+        offset += chance.randrange(1, _GAP)
+    chance_of_bits = Random(1)
+    bits = [at for at in range(_BITS) if chance_of_bits.random() < 0.5]
+    return [ledger_of(bits, _BITS), _with_log_gaps(gaps, offset)]
+
+
+def ledger_of(incompletes: Sequence[int], offsets: int) -> Ledger:
+    """The first of so many offsets is incomplete, so that the map is about all of them, and the last is complete."""
+    ledger, left = Ledger(0), {0, *incompletes} - {offsets - 1}
+    ledger.register(range(offsets), offsets)
+    for offset in range(offsets):
+        if offset not in left:
+            ledger.complete(offset)
+    return ledger
+
+
+def _with_log_gaps(incompletes: Sequence[int], last: int) -> Ledger:
+    """Only these were delivered, and the last one, which is complete."""
+    ledger = Ledger(0)
+    ledger.register([*incompletes, last], last + 1)
+    ledger.complete(last)
+    return ledger

@@ -1,0 +1,234 @@
+"""Runs one case: every contestant, round by round, one at a time, each run checked by the public checkers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from aioparallel.errors import AioparallelError
+from aioparallel.testing.event_log import Event, read_events
+from aioparallel.testing.processes.child import Child
+from benchmarks.cases import Case
+from benchmarks.checks import check_commits, check_events, check_output, ended_at_once, peak_in_flight
+from benchmarks.contestant import Work
+from benchmarks.measures import Entry, Result, Run
+from benchmarks.programs import ROOT, Contestant
+from benchmarks.workload import Lane, Workload, fill_topic
+
+__all__ = ["Arena", "Field", "Player", "ProgramFailed", "rounds"]
+
+GRACE: Final = 60.0
+"""Seconds beyond the work's limit that a program has to join its group, to close, and to write its log."""
+JOIN_TIMEOUT: Final = 60.0
+
+
+class ProgramFailed(AioparallelError):
+    """A contestant's program did not do its run."""
+
+
+@dataclass(slots=True)
+class Arena:
+    """Where cases run: a broker, a way to make a topic, and who takes part, by name; a text in place of one says why it
+    is missing. ``rounds``: warm ones. ``scale``: by what records were divided. ``say``: is told what happens."""
+
+    bootstrap_servers: str
+    create_topic: Callable[[str, int], Awaitable[None]]
+    contestants: Mapping[str, Contestant | str]
+    rounds: int
+    seed: int
+    scale: int
+    say: Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Field:
+    """One case that is prepared: a topic with its records, and what contestants have to know."""
+
+    arena: Arena
+    case: Case
+    folder: Path
+    workload: Workload
+    work: Work
+    result: Result
+    logs: itertools.count[int] = field(default_factory=itertools.count)
+
+    @classmethod
+    @asynccontextmanager
+    async def of(cls, case: Case, arena: Arena, *, filled: bool = True) -> AsyncIterator[Field]:
+        """Make the records, fill them into a new topic, and write down for the contestants what to do; a case whose
+        topic cannot be filled raises AioparallelError."""
+        with tempfile.TemporaryDirectory(prefix="aioparallel-bench-") as name:
+            folder, topic = Path(name), f"bench-{case.name}-{uuid.uuid4().hex[:8]}"
+            workload = await asyncio.to_thread(case.shape.workload, arena.seed)
+            workload.write_sleeps(folder / "sleeps")
+            work = Work(
+                arena.bootstrap_servers, topic, case.shape.partitions, case.shape.records, case.ordering,
+                case.concurrency, case.handler, str(folder / "sleeps"), case.limit,
+                "rounds" if case.script == "maps" else case.script,
+            )  # fmt: skip
+            bound = workload.bound(case.ordering, case.concurrency) if case.script == "rounds" else None
+            result = Result(case.group, case.name, case.title, case.shape.records, case.concurrency, bound)
+            try:
+                await arena.create_topic(topic, case.shape.partitions)
+                if filled:
+                    await fill_topic(arena.bootstrap_servers, topic, workload)
+            except (AioparallelError, TimeoutError) as error:
+                raise AioparallelError(f"there were no records to run on: {error}") from error
+            yield cls(arena, case, folder, workload, work, result)
+
+    def order_of(self, contestant: Contestant) -> Lane:
+        """The order that it promises."""
+        return self.case.ordering if contestant.keeps_key_order else "unordered"
+
+
+class Player:
+    """A contestant's process through all rounds of a case. It is started by its first run, so that its start disturbs
+    nobody's."""
+
+    def __init__(self, contestant: Contestant, place: Field, **changes: Any) -> None:
+        self.contestant = contestant
+        number = next(place.logs)
+        self.log = place.folder / f"{number}.log"
+        """What its process writes to standard error."""
+        self.events = place.folder / f"{number}.events"
+        """The event log of its last round."""
+        self._place = place
+        self._work = replace(place.work, **changes)
+        self._file = place.folder / f"{number}.json"
+        self.child: Child | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was started and is gone."""
+        return self.child is not None and not self.child.running
+
+    async def order(self, number: int, group: str, output: str | None = None) -> None:
+        """Have it begin a round."""
+        if self.child is None:
+            self._work.write(self._file)
+            command = (*self.contestant.command, str(self._file))
+            child = Child(self.contestant.name, command, log=self.log, environment={"PYTHONPATH": str(ROOT)})
+            await child.start()
+            self.child = child
+        self.events.unlink(missing_ok=True)
+        await self.child.say(json.dumps({"round": number, "group": group, "log": str(self.events), "output": output}))
+
+    async def joined(self, partitions: int) -> None:
+        """Wait until it has so many partitions."""
+        while (await self.told(JOIN_TIMEOUT)).get("open") != partitions:
+            pass
+
+    async def told(self, timeout: float) -> dict[str, Any]:
+        """The next thing it tells. Raises ProgramFailed, or ChildFailed when it ends or tells nothing in time."""
+        assert self.child is not None  # ordered before
+        line = await self.child.line(timeout)
+        try:
+            content = json.loads(line)
+            if not isinstance(content, dict):
+                raise TypeError(f"it is a {type(content).__name__}")
+        except (ValueError, TypeError) as error:
+            words = self.child.last_words()
+            raise ProgramFailed(f"its answer is not understood ({error}): {line[:200]!r}{words}") from error
+        if "error" in content:
+            raise ProgramFailed(f"its run failed: {content['error']}{self.child.last_words()}")
+        return content
+
+    async def answer(self, number: int, timeout: float) -> Run:
+        """What came of the round; what it tells of its partitions is passed over."""
+        while "open" in (content := await self.told(timeout)):
+            pass
+        try:
+            run = Run(**content)
+        except TypeError as error:
+            raise ProgramFailed(f"its answer is not understood ({error}): {content}") from error
+        if run.round != number:
+            raise ProgramFailed(f"it answered for round {run.round} when asked for round {number}")
+        return run
+
+    async def stop(self, *, at_once: bool = False) -> None:
+        """End it: by closing its pipe, and after some seconds by force."""
+        if self.child is not None:
+            await self.child.stop(0.0 if at_once else 5.0)
+
+    async def run(self, number: int) -> Run:
+        """One whole round, checked. What goes wrong is a problem of the run."""
+        place, work = self._place, self._work
+        group, deadline = f"{work.topic}-{self.contestant.name}-{number}", work.limit + GRACE
+        output = f"{group}-out" if work.handler == "produce" else None
+        try:
+            if output is not None:
+                await place.arena.create_topic(output, work.partitions)
+            await self.order(number, group, output)
+            run = await self.answer(number, deadline)
+            events = await asyncio.to_thread(read_events, self.events)
+            problems = await self._problems(run, group, events)
+            if output is not None and not run.stopped:
+                order = place.order_of(self.contestant)
+                problems += await asyncio.to_thread(check_output, work.bootstrap_servers, output, place.workload, order)
+        except (AioparallelError, TimeoutError) as error:
+            if self.child is not None and not isinstance(error, ProgramFailed):
+                await self.child.stop(0.0)  # what it still does is nobody's any more
+            return Run(number, 0.0, 0.0, 0, 0.0, 0, problems=(str(error),))
+        finally:
+            self.events.unlink(missing_ok=True)
+        peak = peak_in_flight(events) if work.handler == "sleep" and self.contestant.reads else None
+        return replace(run, problems=tuple(problems), peak_in_flight=peak)
+
+    def with_ends(self, events: Sequence[Event]) -> Sequence[Event]:
+        """Of handlers that return at once the log has only the beginning."""
+        has_ends = self._work.handler == "sleep" or self._work.script in ("pace", "crash")
+        return events if has_ends else ended_at_once(events)
+
+    async def _problems(self, run: Run, group: str, events: Sequence[Event]) -> list[str]:
+        place, found = self._place, list[str]()
+        if not run.stopped and run.ended != self._work.records:
+            found.append(f"it says that {run.ended:,} of {self._work.records:,} records ended")
+        if self.contestant.reads:
+            order = place.order_of(self.contestant)
+            lives = [self.with_ends(events)]
+            found += await asyncio.to_thread(check_events, lives, place.workload, order, stopped=run.stopped)
+            if not run.stopped:
+                found += await check_commits(self._work.bootstrap_servers, self._work.topic, group, place.workload)
+        return found
+
+
+async def rounds(case: Case, arena: Arena) -> Result:
+    """One cold round (0), then warm ones, in the same processes.
+
+    The order changes with each round, so that nobody always runs after the same one. A contestant that failed, or was
+    stopped at the limit, in round 0 runs no more than one further round; one whose process ended runs no more: another
+    process would start cold. Cancelling it ends all processes.
+    """
+    async with Field.of(case, arena) as place:
+        players, left = list[Player](), dict[str, int]()
+        entries = place.result.entries
+        for name in case.contestants:
+            found = arena.contestants.get(name, "it was not asked for")
+            entries.append(Entry(name, name, missing=found) if isinstance(found, str) else Entry(name, found.title))
+            if not isinstance(found, str):
+                players.append(Player(found, place))
+        try:
+            for number in range(arena.rounds + 1):
+                first = number % max(len(players), 1)
+                for player in players[first:] + players[:first]:
+                    name = player.contestant.name
+                    if player.ended or left.get(name) == 0:
+                        continue
+                    arena.say(f"{case.name}: {name}, {f'warm round {number}' if number else 'cold round'}")
+                    run = await player.run(number)
+                    entries[case.contestants.index(name)].runs.append(run)
+                    if number == 0 and (run.stopped or run.problems):
+                        left[name] = 1
+                    elif name in left:
+                        left[name] -= 1
+        finally:
+            await asyncio.gather(*(player.stop() for player in players))
+        return place.result

@@ -1,0 +1,310 @@
+"""A contestant seen from inside: a process that consumes a topic and writes an event log.
+
+It is started as ``<command> <work.json>`` and lives through all rounds of a case. On its standard input come lines of
+JSON, one a round::
+
+    {"round": 0, "group": "bench-1f00-0", "log": "<a file to be made>", "output": null}
+
+It reads the whole topic from the beginning as a member of that new group, commits, closes, and answers with one line of
+JSON on its standard output (nothing else may go there)::
+
+    {"round": 0, "seconds": 1.9, "whole_seconds": 2.4, "ended": 10000, "cpu_seconds": 1.1,
+     "peak_memory": 60000000, "stopped": false}
+
+or with ``{"round": 0, "error": "what went wrong"}``. It ends when its standard input does. What the figures are says
+:class:`benchmarks.measures.Run`; the log is one of :mod:`aioparallel.testing.event_log`. Handlers that return at once
+write only that they began.
+
+The folder ``sleeps`` of the work has a file ``<partition>.bin`` of unsigned 32-bit little-endian integers: for each
+offset the microseconds that its handler sleeps.
+
+Contestants of scripts (:mod:`benchmarks.scripts`) also tell ``{"open": 8}``, how many partitions they have, whenever
+that changes, and hear the lines ``go`` (until then members are paused) and ``stop`` (end the round now, as if all was
+done).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import queue
+import resource
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+from aioparallel.event_loop import loop_factory, quick_collections
+from aioparallel.testing.event_log import EventKind, EventLog
+from aioparallel.testing.processes.parent import tell
+
+__all__ = ["Job", "Readable", "Work", "serve"]
+
+SPARE = 100_000
+"""Events for records that come twice, so that the benchmark can say which."""
+
+Script = Literal["rounds", "pace", "crash", "members"]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What each contestant of a case does; written as ``work.json`` for its process.
+
+    ``handler``: ``"return"`` at once, ``"sleep"`` as planned, ``"json"``: return at once, values decoded before;
+    ``"produce"`` one record to the output topic of the round for each.
+    ``limit``: seconds after the first handler call (or after the start, before it) when a run that has not ended is
+    stopped and reported as far as it came. ``stuck``: an offset whose handler never ends.
+    """
+
+    bootstrap_servers: str
+    topic: str
+    partitions: int
+    records: int
+    ordering: Literal["key", "partition", "unordered"]
+    concurrency: int
+    handler: Literal["return", "sleep", "json", "produce"]
+    sleeps: str
+    limit: float
+    script: Script = "rounds"
+    stuck: int | None = None
+
+    def write(self, path: Path) -> None:
+        """Write it for a contestant."""
+        path.write_text(json.dumps(asdict(self)))
+
+
+class Readable(Protocol):
+    """A record as any Kafka client gives it."""
+
+    @property
+    def partition(self) -> int:
+        """Where it is from."""
+
+    @property
+    def offset(self) -> int:
+        """Its place there."""
+
+
+Handle = Callable[[Any], Coroutine[Any, Any, None]]
+
+
+class Moment(NamedTuple):
+    """Seconds of a clock, and of CPU that this process has taken by then."""
+
+    clock: float
+    cpu: float
+
+    @classmethod
+    def now(cls) -> Moment:
+        """Both together."""
+        return cls(time.perf_counter(), time.process_time())
+
+
+class Job:
+    """One round: the handler to run, and what it sees."""
+
+    def __init__(self, work: Work, order: dict[str, Any]) -> None:
+        self.work = work
+        self.group: str = order["group"]
+        self.output: str | None = order["output"]
+        self.path = Path(order["log"])
+        self.log = EventLog(self.path, times=work.script == "pace", room=2 * work.records + SPARE)
+        self.let_go = asyncio.Event()
+        """Set by ``go``."""
+        self._over = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._started = time.perf_counter()
+        self._first: Moment | None = None
+        self._last: Moment | None = None
+        self._ended = 0
+        self._count: Callable[[], int] = lambda: 0
+        self.handle: Handle = self._handler()
+
+    def _handler(self) -> Handle:
+        if self.work.script in ("pace", "crash"):
+            return self._watched()
+        return self._sleeper() if self.work.handler == "sleep" else self._quick()
+
+    def _quick(self) -> Handle:
+        """Says only that it began, as there is nothing between that and its end."""
+        words, count, began = self.log.words, 0, EventLog.word_of(EventKind.BEGAN, 0, 0)
+        edges = {1, self.work.records if self.work.handler != "produce" else 1}
+
+        async def handle(record: Readable) -> None:
+            nonlocal count
+            count += 1
+            words[count] = began | record.partition << 44 | record.offset
+            if count in edges:
+                self._at_edge(count)
+
+        self._count = lambda: count
+        return handle
+
+    def _sleeper(self) -> Handle:
+        words, at, count = self.log.words, 0, 0
+        records, sleeps = self.work.records, sleeps_of(self.work)
+        began, ended = (EventLog.word_of(kind, 0, 0) for kind in (EventKind.BEGAN, EventKind.ENDED))
+
+        async def handle(record: Readable) -> None:
+            nonlocal at, count
+            partition, offset = record.partition, record.offset
+            place = partition << 44 | offset
+            if not at:
+                self.begin()
+            at += 1
+            words[at] = began | place
+            await asyncio.sleep(sleeps[partition][offset] * 1e-6)
+            at += 1
+            words[at] = ended | place
+            count += 1
+            if count == records:
+                self.finish(count)
+
+        self._count = lambda: count
+        return handle
+
+    def _watched(self) -> Handle:
+        """Of scripts that read the log meanwhile, or its times. One record may be stuck."""
+        log, records, stuck, count = self.log, self.work.records, self.work.stuck, 0
+
+        async def handle(record: Readable) -> None:
+            nonlocal count
+            partition, offset = record.partition, record.offset
+            self.begin()
+            log.began(partition, offset)
+            if offset == stuck:
+                await asyncio.Event().wait()
+            log.ended(partition, offset)
+            count += 1
+            if count == records:
+                self.finish(count)
+
+        self._count = lambda: count
+        return handle
+
+    def _at_edge(self, count: int) -> None:
+        self.begin()
+        if count == self.work.records and self.work.handler != "produce":
+            self.finish(count)
+
+    def begin(self) -> None:
+        """The first handler is called; said again it means nothing."""
+        if self._first is None:
+            self._first = Moment.now()
+
+    def finish(self, ended: int) -> None:
+        """The last handler has ended, or the run is stopped, after so many; what comes later counts no more."""
+        if self._last is None:
+            self._last, self._ended = Moment.now(), ended
+            if ended == self.work.records:
+                self._over.set()
+
+    def hear(self, word: str) -> None:
+        """A line from the benchmark, in another thread."""
+        self._loop.call_soon_threadsafe(self.let_go.set if word == "go" else self._stop)
+
+    def _stop(self) -> None:
+        self.finish(self._count())
+        self._over.set()
+
+    async def wait(self) -> bool:
+        """Until the last record has ended, or the work's limit is reached; whether it ended."""
+        while not self._over.is_set():
+            since = self._first.clock if self._first else self._started
+            left = since + self.work.limit - time.perf_counter()
+            if left <= 0:
+                self.finish(self._count())
+                break
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._over.wait()
+        return self._over.is_set()
+
+    def report(self) -> dict[str, Any]:
+        """What is known once the run is over."""
+        last = self._last or Moment.now()
+        first = self._first or Moment(self._started, last.cpu)
+        return {
+            "seconds": last.clock - first.clock,
+            "whole_seconds": last.clock - self._started,
+            "ended": self._ended,
+            "cpu_seconds": last.cpu - first.cpu,
+            "peak_memory": _peak_memory(),
+            "stopped": not self._over.is_set(),
+        }
+
+
+def sleeps_of(work: Work) -> list[array[int]]:
+    """Microseconds by partition and offset."""
+    found = []
+    for partition in range(work.partitions):
+        found.append(array("I", Path(work.sleeps, f"{partition}.bin").read_bytes()))
+        if sys.byteorder == "big":
+            found[-1].byteswap()
+    return found
+
+
+class _Line:
+    """Standard input: the orders, and who is to hear what is said in the middle of a round."""
+
+    def __init__(self) -> None:
+        self.orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.job: Job | None = None
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        # Not through sys.stdin: a thread that waits within it would stop the interpreter from ending.
+        for line in io.FileIO(0, closefd=False):
+            word = line.decode().strip()
+            if word.startswith("{"):
+                self.orders.put(json.loads(word))
+            elif (job := self.job) is not None:
+                with contextlib.suppress(RuntimeError):  # its loop has closed this moment
+                    job.hear(word)
+        os._exit(0)  # in the middle of a round too: nobody waits for it any more
+
+
+def serve(consume: Callable[[Job], Awaitable[None]]) -> None:
+    """The main function of a contestant: ``consume`` does one round, from making the consumer to having closed it.
+
+    It has to stop when :meth:`Job.wait` returns.
+    """
+    work = Work(**json.loads(Path(sys.argv[1]).read_text()))
+    quick_collections()
+    line = _Line()
+    while True:
+        order = line.orders.get()
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            try:
+                answer = runner.run(_round(consume, work, order, line))
+            except Exception as error:
+                answer = {"error": repr(error)}
+        tell(json.dumps({"round": order["round"], **answer}))
+
+
+async def _round(
+    consume: Callable[[Job], Awaitable[None]], work: Work, order: dict[str, Any], line: _Line
+) -> dict[str, Any]:
+    line.job = job = Job(work, order)
+    try:
+        await consume(job)
+        return job.report()
+    finally:
+        line.job = None
+        job.log.close()
+
+
+def _peak_memory() -> int:
+    # Not of getrusage where the kernel says it better: that keeps what the parent had before it started this process.
+    status = Path("/proc/self/status")
+    if status.exists():
+        return next(int(line.split()[1]) * 1024 for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

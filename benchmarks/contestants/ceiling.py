@@ -1,0 +1,38 @@
+"""What the event loop itself can do: as many tasks as the work's concurrency, each sleeping its part of the records.
+
+It reads nothing from Kafka and has no handler, so there is no order to keep, nothing to commit and no log; the checks
+leave it out. Its figure bounds what any consumer on this event loop can reach, whose records also have to be fetched,
+ordered, recorded and committed. For work in which all records sleep equally long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from benchmarks.contestant import Job, serve, sleeps_of
+
+
+async def consume(job: Job) -> None:
+    """One round."""
+    work = job.work
+    seconds = sleeps_of(work)[0][0] * 1e-6
+    done = 0
+
+    async def sleep(times: int) -> None:
+        nonlocal done
+        for _ in range(times):
+            await asyncio.sleep(seconds)
+            done += 1
+
+    whole, rest = divmod(work.records, work.concurrency)
+    job.begin()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(work.limit), asyncio.TaskGroup() as group:
+            for number in range(work.concurrency):
+                group.create_task(sleep(whole + (number < rest)))
+    job.finish(done)
+
+
+if __name__ == "__main__":
+    serve(consume)

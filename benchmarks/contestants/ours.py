@@ -1,0 +1,135 @@
+"""This library with its defaults, but for the order and the concurrency that the work asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from aioparallel import Ordering, Outgoing, ParallelConsumer, Record
+from aioparallel.clients import AiokafkaClient
+from aioparallel.deserializers import from_json
+from aioparallel.errors import ConsumerStateError
+from aioparallel.group.client import Fetched
+from aioparallel.records import TopicPartition
+from aioparallel.testing.event_log import EventLog
+from aioparallel.testing.processes.parent import tell
+from benchmarks.contestant import Handle, Job, serve
+
+# A dead member's partitions wait until its session is over: the shortest that brokers allow unless told otherwise.
+SESSION: Final = 6.0  # seconds
+HEARTBEAT: Final = 2.0  # seconds
+COMMIT_INTERVAL: Final = 1.0  # seconds, the default of ours
+POLL: Final = 0.005  # seconds
+
+
+class ArrivalClient(AiokafkaClient):
+    """Notes when each fetch returned what: an event for the last of the records that a fetch took from a partition."""
+
+    def __init__(self, bootstrap_servers: str, group_id: str, log: EventLog) -> None:
+        super().__init__(bootstrap_servers, group_id)
+        self._log = log
+
+    async def fetch(self, quotas: Mapping[TopicPartition, int], most: int = sys.maxsize) -> list[Fetched]:
+        """As the client itself."""
+        fetched = await super().fetch(quotas, most)
+        for one in fetched:
+            if one.records:
+                self._log.began(one.partition.partition, one.next_offset - 1)
+        return fetched
+
+
+def options(job: Job) -> dict[str, Any]:
+    """What scripts and handlers need."""
+    found: dict[str, Any] = {}
+    if job.work.handler == "json":
+        found["value_deserializer"] = from_json
+    if job.work.script == "crash":
+        found |= {"session_timeout": SESSION, "heartbeat_interval": HEARTBEAT}
+    if job.work.script == "pace":
+        arrivals = EventLog(Path(f"{job.path}.arrivals"), times=True, room=2 * job.work.records)
+        found["client"] = ArrivalClient(job.work.bootstrap_servers, job.group, arrivals)
+    return found
+
+
+def producing(handle: Handle, output: str) -> Any:
+    """The handler, with one output for each record."""
+
+    async def produce(record: Record) -> Outgoing:
+        await handle(record)
+        return Outgoing(output, record.value, record.key)
+
+    return produce
+
+
+async def consume(job: Job) -> None:
+    """One round."""
+    work = job.work
+    consumer = ParallelConsumer(
+        work.topic,
+        bootstrap_servers=work.bootstrap_servers,
+        group_id=job.group,
+        ordering=Ordering(work.ordering),
+        max_concurrency=work.concurrency,
+        **options(job),
+    )
+    beside = [stop_when_over(consumer, job)]
+    if work.script in ("pace", "members"):
+        beside.append(tell_partitions(consumer, job))
+    if work.script == "members":
+        consumer.pause()
+        beside.append(go_on(consumer, job))
+    if job.output is not None:
+        beside.append(finish_when_acknowledged(consumer, job))
+    async with consumer:
+        tasks = [asyncio.create_task(one) for one in beside]
+        try:
+            await consumer.run(producing(job.handle, job.output) if job.output else job.handle)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+async def stop_when_over(consumer: ParallelConsumer, job: Job) -> None:
+    """At its limit without waiting for what runs."""
+    ended = await job.wait()
+    consumer.stop(drain=ended)
+
+
+async def go_on(consumer: ParallelConsumer, job: Job) -> None:
+    """A member begins when it is let go."""
+    await job.let_go.wait()
+    consumer.resume()
+
+
+async def tell_partitions(consumer: ParallelConsumer, job: Job) -> None:
+    """How many are open, whenever that changes; where latency is measured only until it has all of them."""
+    told = 0
+    while job.work.script == "members" or told < job.work.partitions:
+        try:
+            count = sum(one.state == "open" for one in consumer.stats().partitions)
+        except ConsumerStateError:  # not running yet
+            count = 0
+        if count != told:
+            told = count
+            tell(json.dumps({"open": count}))
+        await asyncio.sleep(10 * POLL)
+
+
+async def finish_when_acknowledged(consumer: ParallelConsumer, job: Job) -> None:
+    """A record has succeeded once the broker has its output."""
+    succeeded = 0
+    while succeeded < job.work.records:
+        await asyncio.sleep(POLL)
+        try:
+            succeeded = consumer.stats().succeeded
+        except ConsumerStateError:  # not running yet
+            continue
+    job.finish(succeeded)
+
+
+if __name__ == "__main__":
+    serve(consume)

@@ -1,0 +1,278 @@
+"""What came of runs, and the values that goals and tables are made of. Judged are only medians of warm runs without
+problems, and figures of cases without problems."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple
+
+__all__ = [
+    "OURS",
+    "Entry",
+    "Goal",
+    "Judgement",
+    "NotMeasured",
+    "Result",
+    "Run",
+    "Spread",
+    "Verdict",
+    "cpu_over",
+    "figure",
+    "judge",
+    "memory_over",
+    "over_bound",
+    "rate_over",
+    "seconds_under",
+]
+
+OURS: Final = "ours"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One pass of one contestant over the topic.
+
+    ``seconds``: from the first handler call to the end of the last handler. ``whole_seconds``: the same from the start
+    of the consumer (it joins its group). ``cpu_seconds``: user and system time of the whole process in ``seconds``: its
+    start, the joining of the group and the closing would weigh on short runs. ``peak_memory``: bytes, the process's
+    highest resident size so far. ``stopped``: at the work's limit, with ``ended`` records behind it.
+    ``peak_in_flight``: the most handlers that ran at once; None where they return at once. ``problems``: what the
+    checks found; such a run counts for nothing.
+    """
+
+    round: int
+    seconds: float
+    whole_seconds: float
+    ended: int
+    cpu_seconds: float
+    peak_memory: int
+    stopped: bool = False
+    problems: tuple[str, ...] = ()
+    peak_in_flight: int | None = None
+
+    @property
+    def rate(self) -> float:
+        """Records a second."""
+        return self.ended / self.seconds if self.seconds else 0.0
+
+    @property
+    def cpu_per_record(self) -> float:
+        """Seconds of CPU a record."""
+        return self.cpu_seconds / self.ended if self.ended else 0.0
+
+
+class Spread(NamedTuple):
+    """A median with the lowest and the highest value."""
+
+    median: float
+    lowest: float
+    highest: float
+
+
+@dataclass(slots=True)
+class Entry:
+    """All runs of one contestant in one case. Round 0 is the cold one, the others follow in the same process.
+
+    ``missing``: why there is none, in words for people (no Java, an installation failed).
+    """
+
+    contestant: str
+    title: str
+    runs: list[Run] = field(default_factory=list)
+    missing: str | None = None
+
+    @property
+    def cold(self) -> Run | None:
+        """The first run of the process, if it is good."""
+        return next((run for run in self.runs if run.round == 0 and not run.problems), None)
+
+    @property
+    def warm(self) -> list[Run]:
+        """The good ones of the later runs."""
+        return [run for run in self.runs if run.round > 0 and not run.problems]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a warm run was stopped at the work's limit."""
+        return any(run.stopped for run in self.warm)
+
+    @property
+    def memory(self) -> int:
+        """Bytes: the highest of the warm runs."""
+        return max(run.peak_memory for run in self.warm)
+
+    def spread(self, name: Literal["rate", "seconds", "cpu_per_record"]) -> Spread | None:
+        """Of the warm runs, if there is a good one."""
+        values = [getattr(run, name) for run in self.warm]
+        return Spread(statistics.median(values), min(values), max(values)) if values else None
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of one case. ``group``: its letter. ``bound``: the least seconds the work can take. ``figures``: what
+    is measured beside or instead of runs, by name (a name says its unit: ``encode_ms``). ``problems``: of the case."""
+
+    group: str
+    name: str
+    title: str
+    records: int = 0
+    concurrency: int = 0
+    bound: float | None = None
+    entries: list[Entry] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a check did not hold, or something could not be measured. A peer that is missing is neither."""
+        return bool(self.problems) or any(run.problems for entry in self.entries for run in entry.runs)
+
+    def entry(self, contestant: str) -> Entry | None:
+        """The runs of one contestant."""
+        return next((entry for entry in self.entries if entry.contestant == contestant), None)
+
+    def good(self, contestant: str, name: Literal["rate", "seconds", "cpu_per_record"]) -> float:
+        """The median of the contestant's warm runs without problems. Raises NotMeasured."""
+        entry = self.entry(contestant)
+        if self.problems:
+            raise NotMeasured(f"{self.name} has problems")
+        if entry is None:
+            raise NotMeasured(f"{contestant} did not run in {self.name}")
+        if entry.missing is not None:
+            raise NotMeasured(f"{contestant} is missing")
+        found = entry.spread(name)
+        if found is None or not found.median:
+            raise NotMeasured(f"{contestant} has no warm run without problems in {self.name}")
+        return found.median
+
+
+class NotMeasured(Exception):
+    """The value cannot be had; the message says why."""
+
+
+Results = Mapping[str, Result]
+Measure = Callable[[Result, Results], float]
+"""A value of a case, with all cases by name beside it. Raises NotMeasured."""
+
+
+def rate_over(other: str, mine: str = OURS) -> Measure:
+    """Records a second of ours over those of another; of a run stopped at its limit they are those until then."""
+    return lambda result, _: result.good(mine, "rate") / result.good(other, "rate")
+
+
+def seconds_under(other: str) -> Measure:
+    """How many times the seconds of ours another takes. More, if it was stopped before its end."""
+    return lambda result, _: result.good(other, "seconds") / _finished(result)
+
+
+def over_bound() -> Measure:
+    """Seconds of ours over the least that the work can take."""
+
+    def measure(result: Result, _: Results) -> float:
+        if not result.bound:
+            raise NotMeasured(f"{result.name} has no bound")
+        return _finished(result) / result.bound
+
+    return measure
+
+
+def _finished(result: Result) -> float:
+    """Seconds of ours for all the work: of work that came to no end they are without an end too."""
+    seconds, entry = result.good(OURS, "seconds"), result.entry(OURS)
+    return float("inf") if entry is not None and entry.stopped else seconds
+
+
+def memory_over(other: str) -> Measure:
+    """Peak memory of ours over another's."""
+
+    def measure(result: Result, _: Results) -> float:
+        for name in (OURS, other):
+            result.good(name, "rate")
+        mine, theirs = result.entry(OURS), result.entry(other)
+        assert mine is not None  # good() has seen both
+        assert theirs is not None
+        return mine.memory / theirs.memory
+
+    return measure
+
+
+def cpu_over(other: str) -> Measure:
+    """CPU a record of ours over that in another case."""
+
+    def measure(result: Result, results: Results) -> float:
+        if other not in results:
+            raise NotMeasured(f"{other} did not run")
+        return result.good(OURS, "cpu_per_record") / results[other].good(OURS, "cpu_per_record")
+
+    return measure
+
+
+def figure(name: str) -> Measure:
+    """A figure of a case without problems."""
+
+    def measure(result: Result, _: Results) -> float:
+        if result.problems:
+            raise NotMeasured(f"{result.name} has problems")
+        value = result.figures.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise NotMeasured(f"{result.name} has no {name}")
+        return float(value)
+
+    return measure
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A value to be on the right side of ``must``, and better of ``stretch`` too. ``unit``: "ms", or empty for a ratio.
+    ``beside``: what is shown with it and has no verdict."""
+
+    text: str
+    measure: Measure
+    relation: Literal[">", ">=", "<="]
+    must: float
+    stretch: float | None = None
+    unit: str = ""
+    beside: tuple[str, Measure] | None = None
+
+
+_REACHES: Final = {">": operator.gt, ">=": operator.ge, "<=": operator.le}
+Verdict = Literal["reached, stretch too", "reached", "MISSED", "not measured"]
+
+
+class Judgement(NamedTuple):
+    """A goal with the value seen. Without one, None, ``remark`` says why; else what a reader has to know of it."""
+
+    group: str
+    goal: Goal
+    verdict: Verdict
+    value: float | None
+    remark: str
+
+
+def judge(goals: Mapping[str, Sequence[Goal]], results: Results) -> list[Judgement]:
+    """Every goal, by the name of the case it is about."""
+    return [_judged(name, goal, results) for name, of_case in goals.items() for goal in of_case]
+
+
+def _judged(name: str, goal: Goal, results: Results) -> Judgement:
+    group, reaches = name[0], _REACHES[goal.relation]
+    if name not in results:
+        return Judgement(group, goal, "not measured", None, f"{name} did not run")
+    try:
+        value = goal.measure(results[name], results)
+    except NotMeasured as reason:
+        return Judgement(group, goal, "not measured", None, str(reason))
+    if not reaches(value, goal.must):
+        verdict: Verdict = "MISSED"
+    else:
+        verdict = "reached, stretch too" if goal.stretch is not None and reaches(value, goal.stretch) else "reached"
+    stopped = [entry.contestant for entry in results[name].entries if entry.stopped and entry.contestant in goal.text]
+    remarks = [f"{contestant} stopped at the limit" for contestant in stopped]
+    if goal.beside is not None:
+        with contextlib.suppress(NotMeasured):
+            remarks.append(f"{goal.beside[0]}: {goal.beside[1](results[name], results):.2f} {goal.unit}".strip())
+    return Judgement(group, goal, verdict, value, "; ".join(remarks))

@@ -1,0 +1,343 @@
+"""What the benchmark found: ``results.json``, every run of every case, and ``results.md``, which the terminal shows
+too."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from aioparallel.errors import AioparallelError
+from benchmarks.cases import CASES, GROUPS, REMARKS
+from benchmarks.facts import Facts
+from benchmarks.measures import (
+    OURS,
+    Entry,
+    Judgement,
+    Measure,
+    NotMeasured,
+    Result,
+    Run,
+    Spread,
+    Verdict,
+    judge,
+    over_bound,
+    rate_over,
+    seconds_under,
+)
+
+__all__ = ["Measured", "markdown", "merged", "number", "read", "write"]
+
+FORMAT: Final = 1
+NOTHING: Final = "-"
+READING: Final = """\
+The first run of a contestant's process is its cold one; medians are those of the later, warm runs. Rates, seconds and
+the CPU of the whole process count from the first handler call to the end of the last one: joining the group, closing,
+and the start of interpreter or JVM are not in them. The order of records, their completeness and the committed offsets
+are checked after each run; a run that fails counts for nothing."""
+
+
+# -- results.json ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A case's result and what it was measured with."""
+
+    case: Result
+    facts: Facts
+
+
+def merged(old: Sequence[Measured], new: Measured) -> list[Measured]:
+    """The old ones, that of the same name replaced by the new one, in the order of groups and names.
+
+    A case is replaced as a whole: contestants that did not run side by side are not put into one row.
+    """
+
+    def natural(name: str) -> list[tuple[int, str]]:  # ``b-key-20`` before ``b-key-100``
+        return [(int(digits), "") if digits else (-1, text) for digits, text in re.findall(r"(\d+)|(\D+)", name)]
+
+    by_name = {one.case.name: one for one in (*old, new)}
+    return sorted(by_name.values(), key=lambda one: (one.case.group, natural(one.case.name)))
+
+
+def judged(results: Sequence[Measured]) -> list[Judgement]:
+    """All goals of all cases."""
+    return judge({case.name: case.goals for case in CASES}, {one.case.name: one.case for one in results})
+
+
+def write(results: Sequence[Measured], folder: Path) -> str:
+    """Write ``results.json`` and ``results.md``; the text of the latter."""
+    goals = [
+        {
+            "group": one.group, "text": one.goal.text, "relation": one.goal.relation, "must": one.goal.must,
+            "stretch": one.goal.stretch, "unit": one.goal.unit, "value": one.value, "verdict": one.verdict,
+            "remark": one.remark,
+        }
+        for one in judged(results)
+    ]  # fmt: skip
+    document = {"format": FORMAT, "results": [asdict(one) for one in results], "goals": goals}
+    text = markdown(results, sorted(plot.name for plot in folder.glob("?-*.png")))
+    for name, content in (("results.json", json.dumps(document, indent=1) + "\n"), ("results.md", text)):
+        # In one step: somebody who stops the command keeps the old one or gets the new one.
+        new = folder / f"{name}.new"
+        new.write_text(content)
+        os.replace(new, folder / name)
+    return text
+
+
+def read(folder: Path) -> list[Measured]:
+    """What :func:`write` wrote into this folder; nothing where it did not. Raises AioparallelError when the file is
+    something else."""
+    path = folder / "results.json"
+    if not path.exists():
+        return []
+    try:
+        document = json.loads(path.read_text())
+        if document["format"] != FORMAT:
+            raise ValueError(f"its format is {document['format']}, not {FORMAT}")
+        return [Measured(_result_of(found["case"]), Facts(**found["facts"])) for found in document["results"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise AioparallelError(
+            f"{path} is not what this version of the benchmark writes ({error!r}); move it away, or choose another "
+            "--output"
+        ) from error
+
+
+def _result_of(found: Mapping[str, Any]) -> Result:
+    entries = [
+        Entry(**{**entry, "runs": [Run(**{**run, "problems": tuple(run["problems"])}) for run in entry["runs"]]})
+        for entry in found["entries"]
+    ]
+    return Result(**{**found, "entries": entries})
+
+
+# -- results.md -----------------------------------------------------------------------------------------
+
+
+def markdown(results: Sequence[Measured], plots: Sequence[str] = ()) -> str:
+    """The goals, then a part for each group of cases, then what it was measured with. ``plots``: names of files, each
+    beginning with the letter of its group."""
+    parts = ["# Benchmark results", READING]
+    if small := [one.case.name for one in results if one.facts.scale != 1]:
+        names = "all cases" if len(small) == len(results) else ", ".join(small)
+        parts.append(
+            f"**Not at full size: {names}.** Their record counts were divided; such figures show that everything "
+            "works, and say little about speed."
+        )
+    judgements = judged(results)
+    verdicts = [one.verdict for one in judgements]
+    counted = "; ".join(f"{verdicts.count(one)} {one}" for one in get_args(Verdict) if one in verdicts)
+    parts += ["## Goals", f"{counted}.", _goals(judgements)]
+    for letter, title in GROUPS.items():
+        if cases := [one.case for one in results if one.case.group == letter]:
+            parts += [f"## ({letter}) {title}", *_group(letter, cases)]
+            parts += [f"![group {letter}]({plot})" for plot in plots if plot.startswith(f"{letter}-")]
+    parts += ["## Measured with", *_measured_with(results)]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1, last: str = "---:") -> str:
+    """Numbers on the right, behind so many columns of words."""
+    rule = ["---" if column < words else "---:" for column in range(len(header) - 1)]
+    lines = [header, [*rule, last], *rows]
+    return "\n".join("| " + " | ".join(_escaped(cell) for cell in line) + " |" for line in lines)
+
+
+def _escaped(text: str) -> str:
+    """On one line, and no bar that would end a cell."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _goals(judgements: Sequence[Judgement]) -> str:
+    rows = []
+    for group, goal, verdict, value, remark in judgements:
+        unit = f" {goal.unit}" if goal.unit else ""
+        stretch = "" if goal.stretch is None else f"{goal.stretch:.3g}{unit}"
+        seen = NOTHING if value is None else f"{number(value) if unit else _ratio(value)}{unit}"
+        said = f"{verdict} ({remark})" if remark else verdict
+        rows.append((group, goal.text, seen, f"{goal.relation} {goal.must:.3g}{unit}", stretch, said))
+    return _table(("", "goal", "seen", "must", "stretch", "verdict"), rows, 2, "---")
+
+
+def _group(letter: str, cases: Sequence[Result]) -> Iterator[str]:
+    yield "\n".join(f"- `{one.name}`: {one.title}" + f" ({one.records:,} records)" * bool(one.records) for one in cases)
+    titles = {entry.contestant: entry.title for case in cases for entry in case.entries if entry.missing is None}
+    if titles:
+        yield "Contestants: " + "; ".join(f"`{name}`, {title}" for name, title in titles.items()) + "."
+    if letter in REMARKS:
+        yield REMARKS[letter]
+    if letter == "b":
+        yield _seconds_table(cases)
+    if any(case.entries for case in cases):
+        yield _runs_table(cases)
+    yield from _figures(cases)
+    if said := list(_notes(cases)):
+        yield "\n".join(f"- {_escaped(sentence)}" for sentence in said)
+
+
+def _seconds_table(cases: Sequence[Result]) -> str:
+    rows = [
+        (
+            case.name,
+            number(case.bound) if case.bound else NOTHING,
+            *(_spread(entry.spread("seconds") if (entry := case.entry(name)) else None) for name in (OURS, "java")),
+            _value(over_bound(), case),
+            _value(seconds_under("java"), case),
+        )
+        for case in cases
+    ]
+    header = ("case", "bound s", "ours s", "java s", "ours / bound", "java / ours")
+    return f"Seconds for all records, warm: median (lowest-highest)\n\n{_table(header, rows)}"
+
+
+def _runs_table(cases: Sequence[Result]) -> str:
+    """A row for each contestant of each case."""
+    columns: dict[str, Callable[[Result, Entry], str]] = {
+        "records/s": lambda _, entry: _rate(entry),
+        "cold": lambda _, entry: number(entry.cold.rate) if entry.cold else NOTHING,
+        "CPU µs/record": lambda _, entry: _microseconds(entry.spread("cpu_per_record")),
+        "peak MB": lambda _, entry: f"{entry.memory / 1e6:,.0f}" if entry.warm else NOTHING,
+        "peak in flight": lambda _, entry: _peak(entry),
+        "rate ours / its": lambda case, entry: _value(rate_over(entry.contestant), case),
+    }
+    entries = [(case, entry) for case in cases for entry in case.entries]
+    if all(_peak(entry) == NOTHING for _, entry in entries):
+        del columns["peak in flight"]
+    if all(entry.contestant == OURS for _, entry in entries):
+        del columns["rate ours / its"]
+    rows = [
+        (case.name * (entry is case.entries[0]), entry.contestant, *(made(case, entry) for made in columns.values()))
+        for case, entry in entries
+    ]
+    return f"Warm runs: median (lowest-highest)\n\n{_table(('case', 'contestant', *columns), rows, 2)}"
+
+
+def _rate(entry: Entry) -> str:
+    if not entry.warm:
+        return "missing" if entry.missing is not None else "no good warm run"
+    return _spread(entry.spread("rate")) + (", stopped" if entry.stopped else "")
+
+
+def _peak(entry: Entry) -> str:
+    peaks = [run.peak_in_flight for run in entry.warm if run.peak_in_flight is not None]
+    return f"{max(peaks):,}" if peaks else NOTHING
+
+
+def _figures(cases: Sequence[Result]) -> Iterator[str]:
+    """Cases with figures in common side by side, then figures that are tables."""
+    left = [case for case in cases if case.figures]
+    while left:
+        names = _single(left[0])
+        alike = [case for case in left if names & _single(case)]
+        left = [case for case in left[1:] if case not in alike]
+        every = dict.fromkeys(name for case in alike for name in case.figures if name in _single(case))
+        rows = [(name, *(_cell(case.figures.get(name)) for case in alike)) for name in every]
+        if rows:
+            yield _table(("figure", *(case.name for case in alike)), rows)
+    for case in cases:
+        for name, value in case.figures.items():
+            if name not in _single(case):
+                header = tuple(dict.fromkeys(column for row in value for column in row))
+                rows = [tuple(_cell(row.get(column)) for column in header) for row in value]
+                yield f"{case.name}: {name}\n\n{_table(header, rows)}"
+
+
+def _single(case: Result) -> set[str]:
+    """The names of figures that are no tables."""
+    return {
+        name for name, value in case.figures.items() if not (isinstance(value, list) and isinstance(value[0], dict))
+    }
+
+
+def _notes(cases: Sequence[Result]) -> Iterator[str]:
+    """Sentences about what is missing, was stopped, or failed a check."""
+    missing: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for case in cases:
+        for entry in case.entries:
+            if entry.missing is not None:
+                missing[entry.contestant, entry.missing].append(case.name)
+    for (contestant, why), names in missing.items():
+        yield f"{contestant} did not run in {', '.join(names)}: {why}"
+    for case in cases:
+        yield from (f"{case.name}: {problem}" for problem in case.problems)
+        for entry in case.entries:
+            who = f"{case.name}: {entry.contestant}"
+            halted = [f"{run.ended:,} in round {run.round}" for run in entry.runs if run.stopped and not run.problems]
+            if halted:
+                so_far = " and ".join(halted)
+                yield f"{who} was stopped at the limit of its time after {so_far} of {case.records:,} records"
+            for run in entry.runs:
+                yield from (f"{who}, round {run.round}, counts for nothing: {problem}" for problem in run.problems)
+
+
+def _measured_with(results: Sequence[Measured]) -> Iterator[str]:
+    """Machine and versions, once for all cases that share them."""
+    alike: defaultdict[Facts, list[Measured]] = defaultdict(list)
+    for one in results:
+        alike[replace(one.facts, date="")].append(one)
+    for facts, together in alike.items():
+        dates = sorted(one.facts.date for one in together)
+        names = "All cases" if len(alike) == 1 else ", ".join(one.case.name for one in together)
+        scale = "full size" if facts.scale == 1 else f"record counts divided by {facts.scale}"
+        yield f"""\
+{names}, from {dates[0]} to {dates[-1]}:
+
+- {facts.cpu}, {facts.cores} cores, {facts.memory / 2**30:.0f} GiB, {facts.system}; shared by broker, producer and \
+contestants
+- aioparallel {facts.aioparallel}, {facts.python}, aiokafka {facts.aiokafka}, uvloop {facts.uvloop or "none"}
+- Java {facts.java or "none"}; broker: {facts.broker}
+- {scale}, 1 cold and {facts.rounds} warm rounds, seed {facts.seed}"""
+
+
+# -- numbers --------------------------------------------------------------------------------------------
+
+
+def number(value: float) -> str:
+    """Three digits that count; thousands with a comma: 204,345, 18.2, 0.0451."""
+    size = abs(value)
+    if size >= 100 or value == 0 or isinstance(value, int):
+        return f"{value:,.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if size >= 1 else f"{value:#.3g}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
+
+
+def _spread(found: Spread | None) -> str:
+    if found is None:
+        return NOTHING
+    if found.lowest == found.highest:
+        return number(found.median)
+    return f"{number(found.median)} ({number(found.lowest)}-{number(found.highest)})"
+
+
+def _microseconds(found: Spread | None) -> str:
+    return number(found.median * 1e6) if found else NOTHING
+
+
+def _value(measure: Measure, case: Result) -> str:
+    try:
+        return _ratio(measure(case, {}))
+    except NotMeasured:
+        return NOTHING
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return NOTHING
+        case int() | float():
+            return number(value)
+        case list() | tuple():
+            return ", ".join(map(_cell, value))
+        case _:
+            return str(value)

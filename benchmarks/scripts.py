@@ -1,0 +1,312 @@
+"""Cases in which processes are paced, killed or started together: (f), (h) and (i)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from aioparallel.clients.aiokafka.admin import Admin
+from aioparallel.errors import AioparallelError
+from aioparallel.offsets import decode_offset_map
+from aioparallel.records import TopicPartition
+from aioparallel.testing.event_log import Event, EventKind, read_events
+from benchmarks.cases import Case
+from benchmarks.checks import check_commits, check_events
+from benchmarks.contest import JOIN_TIMEOUT, Arena, Field, Player, rounds
+from benchmarks.measures import OURS, Result
+from benchmarks.programs import Contestant
+from benchmarks.workload import Lane, pace, read_back
+
+__all__ = ["crash", "latency_figures", "members", "paced"]
+
+RATE: Final = 20_000.0  # records a second
+SECONDS: Final = 20.0  # of sending, the warm-up included
+WARM_UP: Final = 2.0  # seconds
+BACKLOG: Final = 500_000  # records
+SHARES: Final = {"p50": 500, "p99": 990, "p999": 999, "max": 1_000}
+"""Of a thousand."""
+STUCK: Final = 100  # offset
+WORK_TIMEOUT: Final = 60.0  # seconds until all is done that can be done, and for the recovery
+POLL: Final = 0.005  # seconds
+
+Integers = npt.NDArray[np.int64]
+
+
+@asynccontextmanager
+async def playing(contestant: Contestant | str, place: Field, **changes: Any) -> AsyncIterator[Player]:
+    """A contestant's process, ended afterwards. Raises AioparallelError where there is none."""
+    if isinstance(contestant, str):
+        raise AioparallelError(contestant)
+    player = Player(contestant, place, **changes)
+    try:
+        yield player
+    finally:
+        await player.stop(at_once=True)
+
+
+def written(log: Path) -> int:
+    """How many events without times are in a log so far; quick, so that the machine is left to those who write."""
+    if not log.exists() or not log.stat().st_size:
+        return 0
+    words = np.memmap(log, "<u8", "r")
+    return bisect_left(words, True, lo=1, key=lambda word: not word) - 1
+
+
+# -- (f) ------------------------------------------------------------------------------------------------
+
+
+async def paced(case: Case, arena: Arena) -> Result:
+    """Records sent at a steady pace to a consumer that has joined. With a scale sending takes that much less than 20
+    seconds, but a second after the warm-up at least."""
+    rate, figures = RATE, dict[str, Any]()
+    if case.name == "f-half":
+        shape = replace(case.shape, records=BACKLOG // arena.scale)
+        backlog = await rounds(replace(case, shape=shape), replace(arena, rounds=0))
+        if backlog.failed:
+            return backlog
+        figures["highest_rate"] = float(round(backlog.entries[0].runs[0].rate))
+        rate = figures["highest_rate"] / 2
+    seconds = WARM_UP + max(1.0, (SECONDS - WARM_UP) / arena.scale)
+    shape = replace(case.shape, records=round(rate * seconds))
+    async with (
+        Field.of(replace(case, shape=shape), arena, filled=False) as place,
+        playing(arena.contestants[OURS], place) as player,
+    ):
+        servers, topic, workload = place.work.bootstrap_servers, place.work.topic, place.workload
+        await player.order(0, topic)
+        await player.joined(shape.partitions)
+        arena.say(f"{case.name}: {rate:,.0f} records/s for {seconds:.0f} s")
+        nobody_waits = threading.Event()
+        try:
+            sent = await asyncio.to_thread(pace, servers, topic, workload, rate, nobody_waits.is_set)
+            await player.answer(0, WORK_TIMEOUT)
+        finally:
+            nobody_waits.set()
+        await asyncio.to_thread(read_back, servers, topic, workload)
+        events = await asyncio.to_thread(read_events, player.events)
+        place.result.problems += await asyncio.to_thread(check_events, [events], workload, "key")
+        arrivals = read_events(Path(f"{player.events}.arrivals"))
+        figures |= latency_figures(events, arrivals, sent.sent, rate)
+        figures["producer_latest_ms"] = round(sent.latest * 1e3, 3)
+        place.result.figures |= figures
+        return place.result
+
+
+def latency_figures(events: list[Event], arrivals: list[Event], sent: list[Integers], rate: float) -> dict[str, Any]:
+    """Rates in records/s, latencies in ms, those of the warm-up by themselves.
+
+    ``arrivals``: for each fetch the last offset that it took of a partition. ``sent``: nanoseconds by partition and
+    offset.
+    """
+    found: dict[str, Any] = {"rate_asked": round(rate)}
+    rows = np.array([one[1:] for one in events if one.kind is EventKind.BEGAN], np.int64).reshape(-1, 3)
+    came = np.array([one[1:] for one in arrivals], np.int64).reshape(-1, 3)
+    parts = [rows[rows[:, 0] == partition] for partition in range(len(sent))]
+    ends = [came[came[:, 0] == partition] for partition in range(len(sent))]
+    # The first fetch that ended at the record or behind it.
+    arrived = [end[np.searchsorted(end[:, 1], part[:, 1]), 2] for part, end in zip(parts, ends, strict=True)]
+    produced = np.concatenate([times[part[:, 1]] for part, times in zip(parts, sent, strict=True)])
+    began = np.concatenate([part[:, 2] for part in parts])
+    late = produced - produced.min() >= WARM_UP * 1e9
+    warm = produced[late]
+    if len(warm) > 1:
+        found["rate_seen"] = round(float((len(warm) - 1) / ((warm.max() - warm.min()) / 1e9)))
+    for name, since in (("arrival_to_handler", np.concatenate(arrived)), ("produce_to_handler", produced)):
+        found |= percentiles(name, (began - since)[late])
+        found |= percentiles(f"warm_up_{name}", (began - since)[~late])
+    return found
+
+
+def percentiles(name: str, nanoseconds: Integers) -> dict[str, float]:
+    """The median, 99th and 99.9th percentile and the highest, in ms, as ``<name>_p50_ms`` and so on.
+
+    By nearest rank: each is a latency that was seen, and at least that share of all is not above it. None of nothing.
+    """
+    if not len(nanoseconds):
+        return {}
+    ordered = np.sort(nanoseconds)
+    # The rank is rounded up.
+    ranks = {share: -(-len(ordered) * thousandths // 1_000) for share, thousandths in SHARES.items()}
+    return {f"{name}_{share}_ms": round(int(ordered[rank - 1]) / 1e6, 3) for share, rank in ranks.items()}
+
+
+# -- (h) ------------------------------------------------------------------------------------------------
+
+
+class Commit(NamedTuple):
+    """What a group has committed: the offset, and how many records that and the map beside it call complete."""
+
+    offset: int
+    complete: int
+
+
+async def crash(case: Case, arena: Arena) -> Result:
+    """Each contestant, killed behind one stuck record and started again. The figure ``contestants`` has a row of
+    each."""
+    async with Field.of(case, arena) as place:
+        result, rows = place.result, list[dict[str, Any]]()
+        result.figures |= {"stuck_offset": STUCK, "contestants": rows}
+        for name in case.contestants:
+            contestant = arena.contestants[name]
+            arena.say(f"{case.name}: {name}")
+            try:
+                async with committed_by(place, f"{place.work.topic}-{name}") as committed:
+                    figures, problems = await killed_and_recovered(place, contestant, committed)
+            except (AioparallelError, TimeoutError) as error:
+                figures, problems = {}, [str(error) or f"not done within {WORK_TIMEOUT:g} s"]
+            title = contestant if isinstance(contestant, str) else contestant.title
+            rows.append({"contestant": name, "title": title, **figures})
+            result.problems += [f"{name}: {problem}" for problem in problems]
+        return result
+
+
+async def killed_and_recovered(
+    place: Field, contestant: Contestant | str, committed: Callable[[], Awaitable[Commit]]
+) -> tuple[dict[str, Any], list[str]]:
+    """Figures and problems."""
+    keys, group = place.workload.keys_by_offset[0], f"{place.work.topic}-{getattr(contestant, 'name', '')}"
+    in_order = isinstance(contestant, Contestant) and contestant.keeps_key_order
+    done = len(keys) - 1 - (keys[STUCK + 1 :].count(keys[STUCK]) if in_order else 0)
+    known = done if in_order else STUCK
+    async with playing(contestant, place, stuck=STUCK) as player, asyncio.timeout(WORK_TIMEOUT):
+        await player.order(0, group)
+        while written(player.events) < 2 * done + 1 or (await committed()).complete < known:
+            still_running(player)
+            await asyncio.sleep(4 * POLL)
+        assert player.child is not None
+        await player.child.kill()
+        first = read_events(player.events)
+    restarted, began = time.monotonic(), None
+    async with playing(contestant, place) as player, asyncio.timeout(WORK_TIMEOUT):
+        await player.order(1, group)
+        while (await committed()).offset < len(keys):
+            still_running(player)
+            if began is None and written(player.events):
+                began = time.monotonic()
+            await asyncio.sleep(4 * POLL)
+        over = time.monotonic()
+    second = read_events(player.events)
+    ended = {event.offset for event in first if event.kind is EventKind.ENDED}
+    again = {event.offset for event in second if event.kind is EventKind.BEGAN}
+    figures = {
+        "repeated": len(ended & again),
+        "seconds_to_recover": round(over - restarted, 3),
+        "seconds_from_first_handler": round(over - (began or restarted), 3),
+    }
+    order: Lane = "key" if in_order else "unordered"
+    return figures, check_events([first, second], place.workload, order, repeats=True)
+
+
+def still_running(player: Player) -> None:
+    """Raises AioparallelError when it has ended by itself."""
+    if player.ended:
+        assert player.child is not None
+        raise AioparallelError(
+            f"it ended by itself, with exit code {player.child.exit_code}{player.child.last_words()}"
+        )
+
+
+@asynccontextmanager
+async def committed_by(place: Field, group: str) -> AsyncIterator[Callable[[], Awaitable[Commit]]]:
+    """Asks the broker what the group has committed."""
+    partition = TopicPartition(place.work.topic, 0)
+    async with Admin(place.work.bootstrap_servers) as admin:
+
+        async def committed() -> Commit:
+            found = (await admin.committed(group, [partition])).get(partition)
+            if found is None:
+                return Commit(-1, 0)
+            said = decode_offset_map(found.offset, found.metadata)
+            return Commit(found.offset, said.highest_succeeded + 1 - len(said.incompletes))
+
+        yield committed
+
+
+# -- (i) ------------------------------------------------------------------------------------------------
+
+
+async def members(case: Case, arena: Arena) -> Result:
+    """Processes of one group that join while they are paused, until each has its equal share of the partitions; then
+    all are let go at once. Timed is the way from that moment to the last handler of all, so what a member cannot do
+    because its share is through counts too."""
+    async with Field.of(case, arena) as place:
+        for name, handler in (("sleep", "sleep"), ("noop", "return")):
+            arena.say(f"{case.title}, {'10 ms' if name == 'sleep' else 'no-op'} handlers")
+            try:
+                figures, problems = await together(place, handler, f"{place.work.topic}-{name}")
+            except (AioparallelError, TimeoutError) as error:
+                figures, problems = {}, [str(error) or f"not done within {WORK_TIMEOUT:g} s"]
+            place.result.figures |= {f"{figure}_{name}": value for figure, value in figures.items()}
+            place.result.problems += [f"{name}: {problem}" for problem in problems]
+        return place.result
+
+
+async def together(place: Field, handler: str, group: str) -> tuple[dict[str, Any], list[str]]:
+    """``rate`` (records/s of all together), ``shares`` (records of each), ``repeated`` (records begun again)."""
+    case, records = place.case, place.work.records
+    async with AsyncExitStack() as stack:
+        ours = place.arena.contestants[OURS]
+        players = [await stack.enter_async_context(playing(ours, place, handler=handler)) for _ in range(case.members)]
+        for player in players:
+            await player.order(0, group)
+        await shared(players, case.shape.partitions // case.members)
+        events = records * (2 if handler == "sleep" else 1)
+        went = time.monotonic()
+        for player in players:
+            await say(player, "go")
+        async with asyncio.timeout(WORK_TIMEOUT):
+            while sum(written(player.events) for player in players) < events:
+                for player in players:
+                    still_running(player)
+                await asyncio.sleep(POLL)
+        seconds = time.monotonic() - went
+        for player in players:
+            await say(player, "stop")
+        for player in players:
+            await player.answer(0, WORK_TIMEOUT)
+        lives = [player.with_ends(read_events(player.events)) for player in players]
+    problems = check_events(lives, place.workload, "key", repeats=True, together=True)
+    problems += await check_commits(place.work.bootstrap_servers, place.work.topic, group, place.workload)
+    shares = [sum(event.kind is EventKind.BEGAN for event in events) for events in lives]
+    return {"rate": round(records / seconds), "shares": shares, "repeated": sum(shares) - records}, problems
+
+
+async def say(player: Player, word: str) -> None:
+    """A line to its process."""
+    assert player.child is not None
+    await player.child.say(word)
+
+
+async def shared(players: list[Player], share: int) -> None:
+    """Until each has its share of the partitions. Raises AioparallelError."""
+    held = [0] * len(players)
+    every = asyncio.Event()
+
+    async def listen(number: int) -> None:
+        while not every.is_set():
+            held[number] = (await players[number].told(JOIN_TIMEOUT))["open"]
+            if all(one == share for one in held):
+                every.set()
+
+    listening = [asyncio.create_task(listen(number)) for number in range(len(players))]
+    waiting = asyncio.create_task(every.wait())
+    try:
+        done, _ = await asyncio.wait([waiting, *listening], timeout=JOIN_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        for one in done:
+            one.result()
+        if not every.is_set():
+            raise AioparallelError(f"the members did not share the partitions within {JOIN_TIMEOUT:g} s, but {held}")
+    finally:
+        for task in (waiting, *listening):
+            task.cancel()
+        await asyncio.wait([waiting, *listening])

@@ -1,0 +1,212 @@
+"""Tiny contests on the embedded broker: real processes, real topics, and what is told of programs that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import psutil
+import pytest
+
+from aioparallel.testing import EmbeddedBroker
+from benchmarks import contest
+from benchmarks.cases import Case
+from benchmarks.checks import check_commits
+from benchmarks.contest import Arena, Field, rounds
+from benchmarks.measures import Run
+from benchmarks.programs import CONTESTANTS, Contestant
+from benchmarks.workload import Shape
+
+SHAPE = Shape(records=400, keys=20, partitions=2, sleep=(0, 1_000))
+NAMES = ("ours", "getmany", "async-for", "task-per-record")
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[EmbeddedBroker]:
+    async with EmbeddedBroker() as found:
+        yield found
+
+
+def case_of(*names: str, shape: Shape = SHAPE, limit: float = 120.0) -> Case:
+    return Case("x-tiny", "Tiny", shape, names, concurrency=20, handler="sleep", limit=limit)
+
+
+def arena_of(broker: EmbeddedBroker, *made: Contestant | str, said: list[str] | None = None) -> Arena:
+    contestants = {**CONTESTANTS, **{"java" if isinstance(one, str) else one.name: one for one in made}}
+    say = (said if said is not None else []).append
+    return Arena(broker.bootstrap_servers, broker.create_topic, contestants, 1, 1, 1, say)
+
+
+def program(code: str) -> Contestant:
+    """A program of these lines, which are given the orders."""
+    return Contestant("made", "Made up", (sys.executable, "-c", code))
+
+
+async def runs_of(broker: EmbeddedBroker, made: Contestant) -> list[Run]:
+    return (await rounds(case_of("made"), arena_of(broker, made))).entries[0].runs
+
+
+async def test_contestants_do_the_same_work(broker: EmbeddedBroker) -> None:
+    """Each runs cold and warm in turns, handles every record once, commits all, and is measured. None is quicker than
+    the sleeps allow in the order that it keeps; each may be a millisecond short: uvloop's timers count whole ones."""
+    said: list[str] = []
+    shape = replace(SHAPE, sleep=(0,) * 19 + (20_000,))
+    case = await rounds(case_of(*NAMES, "java", shape=shape), arena_of(broker, "no Java here", said=said))
+    cold, warm = [f"x-tiny: {name}, cold round" for name in NAMES], [f"x-tiny: {name}, warm round 1" for name in NAMES]
+    assert said == [*cold, *warm[1:], warm[0]]
+    workload = shape.workload(1)
+    bounds = workload.bound("key", 20), workload.bound("unordered", 20)
+    assert case.bound == bounds[0]
+    assert not case.failed
+    for entry in case.entries[:-1]:
+        assert [run.ended for run in entry.runs] == [400, 400]
+        bound = bounds[0] if CONTESTANTS[entry.contestant].keeps_key_order else bounds[1]
+        assert bound is not None
+        assert min(run.seconds for run in entry.warm) >= bound * 19 / 20
+        assert {run.peak_in_flight for run in entry.runs} <= set(range(1, 21))
+    assert case.entries[-1].missing == "no Java here"
+
+
+@pytest.mark.parametrize("handler", ["return", "json", "produce"])
+async def test_other_handlers_are_checked_too(
+    broker: EmbeddedBroker, handler: Literal["return", "json", "produce"]
+) -> None:
+    """Those that return at once, read decoded values, or produce one record for each, whose topic is read then."""
+    shape = Shape(records=300, keys=20, partitions=2, source="flights" if handler == "json" else "made")
+    contestants = ("ours", "producer") if handler == "produce" else ("ours", "getmany")
+    case = replace(case_of(*contestants, shape=shape), handler=handler)
+    result = await rounds(case, arena_of(broker))
+    assert not result.failed, result
+    assert [len(entry.warm) for entry in result.entries] == [1, 1]
+
+
+async def test_runs_beyond_the_limit_are_stopped(broker: EmbeddedBroker) -> None:
+    """They are reported as far as they came, without problems."""
+    shape = Shape(records=400, keys=400, partitions=2, sleep=(100_000,))
+    case = case_of("ours", "getmany", "task-per-record", "ceiling", shape=shape, limit=0.8)
+    for entry in (await rounds(case, arena_of(broker))).entries:
+        assert [(run.stopped, run.problems) for run in entry.runs] == [(True, ()), (True, ())]
+        assert all(run.ended < 400 for run in entry.runs)
+
+
+async def test_an_order_that_was_not_kept_is_told(broker: EmbeddedBroker) -> None:
+    """A contestant that promises more than it does counts for nothing."""
+    boaster = replace(CONTESTANTS["task-per-record"], name="made", keeps_key_order=True)
+    result = await rounds(case_of("made"), arena_of(broker, boaster))
+    assert "records out of order" in result.entries[0].runs[0].problems[0]
+    assert result.entries[0].warm == []
+
+
+async def test_what_was_not_committed_is_told(broker: EmbeddedBroker) -> None:
+    """By partition; here of a group that never was."""
+    async with Field.of(case_of("ours"), arena_of(broker)) as place:
+        found = await check_commits(broker.bootstrap_servers, place.work.topic, "nobody", place.workload)
+    assert [problem.split(":")[0] for problem in found] == ["partition 0", "partition 1"]
+    assert all("committed up to offset 0 of" in problem for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("import sys; input(); sys.exit('no luck today')", "ended with exit code 1: no luck today"),
+        ("print(input() and 'ready')", "its answer is not understood"),
+        ("print(input() and '[1]')", "its answer is not understood"),
+        ("""while input(): print('{"round": 0, "error": "broken"}', flush=True)""", "its run failed: broken"),
+        ("""while input(): print('{"round": 7}', flush=True)""", "its answer is not understood"),
+    ],
+)
+async def test_programs_that_fail_are_told_of(broker: EmbeddedBroker, code: str, problem: str) -> None:
+    """With what they said last; the contest goes on."""
+    assert problem in (await runs_of(broker, program(code)))[0].problems[0]
+
+
+async def test_a_program_that_cannot_be_started_is_told_of(broker: EmbeddedBroker) -> None:
+    """As a problem of its run."""
+    found = await runs_of(broker, Contestant("made", "Made up", ("/no/such/program",)))
+    assert "could not be started" in found[0].problems[0]
+
+
+async def test_a_program_that_hangs_is_ended(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the work's limit and some grace; it has one run, with a problem."""
+    monkeypatch.setattr(contest, "GRACE", 0.5)
+    case = case_of("made", limit=0.5)
+    result = await rounds(case, arena_of(broker, program("import time; time.sleep(600)")))
+    (run,) = result.entries[0].runs
+    assert "said nothing for 1 s" in run.problems[0]
+
+
+def of_a_sleeper(pid: Path) -> str:
+    return f"import os, pathlib, time; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(600)"
+
+
+def said_by(path: Path) -> int | None:
+    """The process id in the file, once it is there."""
+    return int(path.read_text()) if path.exists() and path.read_text() else None
+
+
+async def until_started(path: Path) -> int:
+    async with asyncio.timeout(120):
+        while (pid := said_by(path)) is None:
+            await asyncio.sleep(0.01)
+    return pid
+
+
+async def until_gone(pid: int) -> None:
+    async with asyncio.timeout(60):
+        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            await asyncio.sleep(0.01)
+
+
+async def test_nobody_is_left_behind_when_it_is_cancelled(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """Not even a program that never looks up."""
+    playing = asyncio.create_task(runs_of(broker, program(of_a_sleeper(tmp_path / "pid"))))
+    pid = await until_started(tmp_path / "pid")
+    playing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await playing
+    await until_gone(pid)
+
+
+async def test_nobody_is_left_behind_when_the_benchmark_is_killed(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """With SIGKILL, in the middle of a run."""
+    code = f"""
+import asyncio
+from benchmarks.cases import Case
+from benchmarks.contest import Arena, rounds
+from benchmarks.programs import Contestant
+from benchmarks.workload import Shape
+
+async def create(name, partitions):
+    pass
+
+case = Case("x-tiny", "Tiny", Shape(10, 1, 1), ("made",))
+made = Contestant("made", "Made up", {(sys.executable, "-c", of_a_sleeper(tmp_path / "pid"))!r})
+asyncio.run(rounds(case, Arena({broker.bootstrap_servers!r}, create, {{"made": made}}, 1, 1, 1, print)))
+"""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    benchmark = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(folder)})
+    try:
+        pid = await until_started(tmp_path / "pid")
+    finally:
+        benchmark.send_signal(signal.SIGKILL)
+        benchmark.wait()
+    await until_gone(pid)
+
+
+async def test_a_topic_that_cannot_be_filled_ends_the_case(broker: EmbeddedBroker) -> None:
+    """With the reason; nobody runs on other records than those planned."""
+    await broker.create_topic("taken")
+
+    async def refuse(name: str, partitions: int) -> None:
+        await broker.create_topic("taken")
+
+    with pytest.raises(Exception, match="there were no records to run on: topic 'taken'"):
+        await rounds(case_of("ours"), replace(arena_of(broker), create_topic=refuse))
