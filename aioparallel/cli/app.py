@@ -14,12 +14,12 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Final
 
 from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 
+from aioparallel import __version__
 from aioparallel.cli.bench.command import bench
 from aioparallel.cli.broker import broker
 from aioparallel.cli.console import as_typed, say, say_error
@@ -41,7 +41,7 @@ def shown_default(value: object) -> str | None:
 app = App(
     name="aioparallel",
     help="The asyncio parallel consumer for Kafka.",
-    version=f"aioparallel {version('aioparallel')}",
+    version=f"aioparallel {__version__}",
     default_parameter=Parameter(negative=(), show_default=shown_default),
     help_format="markdown",
     suppress_keyboard_interrupt=False,
