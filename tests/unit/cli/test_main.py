@@ -54,7 +54,7 @@ def test_version() -> None:
 @pytest.mark.parametrize("command", ["", "dlq", "dlq list", "dlq replay", "dlq drop", "bench", "broker"])
 def test_help_in_a_pipe(command: str) -> None:
     """It fits 80 columns, has no colours, and shows flags as flags: without a value, a default or a --no-."""
-    ran = invoke(*command, "--help", environment={"COLUMNS": "80"})
+    ran = invoke(*command.split(), "--help", environment={"COLUMNS": "80"})
     assert ran.exit_code == 0
     assert max(map(len, ran.stdout.splitlines())) <= 80
     assert "\x1b" not in ran.stdout
