@@ -12,12 +12,11 @@ from pathlib import Path
 from time import time
 
 import httpx
-import pytest
 
 from aioparallel.testing.processes.child import Child
 from examples.enrich_http import retry_after
-
-from .newcomer import DEADLINE, ROOT, Newcomer, eventually
+from tests.support.newcomer import ROOT, Newcomer
+from tests.support.waiting import DEADLINE, until
 
 
 def sum_of(customer: int, count: int) -> int:
@@ -77,14 +76,18 @@ async def test_enrich_http(tmp_path: Path) -> None:
         await end(newcomer.terminals["enrich_http.py"], signal.SIGTERM)
 
 
-@pytest.mark.parametrize(
-    ("header", "seconds"),
-    [("7", 7.0), (formatdate(time() + 3600, usegmt=True), 3600.0), (formatdate(0, usegmt=True), 0.0), (None, 1.0)],
-)
-def test_retry_after(header: str | None, seconds: float) -> None:
+def test_retry_after() -> None:
     """Seconds, a date to come, one that has passed, or nothing."""
-    response = httpx.Response(429, headers={} if header is None else {"Retry-After": header})
-    assert retry_after(response) == pytest.approx(seconds, abs=60 if seconds > 1000 else 0)
+
+    def seconds(*header: str) -> float:
+        return retry_after(httpx.Response(429, headers=[("Retry-After", text) for text in header]))
+
+    assert seconds("7") == 7
+    assert seconds() == 1
+    until = time() + 3600
+    found = seconds(formatdate(until, usegmt=True))
+    assert until - time() - 1 < found <= 3600  # dates have whole seconds
+    assert seconds(formatdate(0, usegmt=True)) == 0
 
 
 async def test_fastapi_app(tmp_path: Path) -> None:
@@ -94,16 +97,16 @@ async def test_fastapi_app(tmp_path: Path) -> None:
         async def all_handled() -> bool:
             return bool((await newcomer.get(newcomer.url("8000", "/stats"))).json()["succeeded"] == 1_000)
 
-        await eventually(all_handled, "all orders to be handled")
+        await until(all_handled, what="all orders to be handled")
         answer = await newcomer.get(newcomer.url("8000", "/customers/customer-3"))
         assert answer.json() == {"customer-3": sum_of(3, 1_000)}
         health = await newcomer.get(newcomer.url("8000", "/health"))
         assert (health.status_code, health.json()) == (200, {"running": True, "problems": []})
         await newcomer.produce("orders", b"no order")
-        await eventually(lambda: unfit(newcomer, newcomer.url("8000", "/health")), "the consumer to die")
+        await until(lambda: unfit(newcomer, newcomer.url("8000", "/health")), what="the consumer to die")
         program = newcomer.terminals["examples.fastapi_app:app"]
         program.terminate()
-        await eventually(lambda: ended(program), "the application to end")
+        await until(lambda: not program.running, what="the application to end")
         said = program.log.read_text()
         assert "the consumer has ended" in said
         assert "RecordStopped: orders-" in said
@@ -122,12 +125,12 @@ async def test_aiohttp_app(tmp_path: Path) -> None:
             return await balance() == expected
 
         expected = sum_of(3, 1_000) - sum_of(3, 50)
-        await eventually(lambda: has(expected), f"a balance of {expected}")
+        await until(lambda: has(expected), what=f"a balance of {expected}")
         assert await newcomer.answers(newcomer.url("8080", "/health"))
         await newcomer.produce("refunds", b"no refund")
-        await eventually(lambda: unfit(newcomer, newcomer.url("8080", "/health")), "the consumer of refunds to die")
+        await until(lambda: unfit(newcomer, newcomer.url("8080", "/health")), what="the consumer of refunds to die")
         await newcomer.produce("orders", b'{"customer": "customer-3", "amount": 5}')
-        await eventually(lambda: has(expected + 5), "one more order")
+        await until(lambda: has(expected + 5), what="one more order")
         program = newcomer.terminals["aiohttp_app.py"]
         await end(program, signal.SIGTERM)
         assert "the consumer of refunds has ended" in program.log.read_text()
@@ -136,8 +139,3 @@ async def test_aiohttp_app(tmp_path: Path) -> None:
 async def unfit(newcomer: Newcomer, url: str) -> bool:
     """Whether /health says so."""
     return (await newcomer.get(url)).status_code == 503
-
-
-async def ended(child: Child) -> bool:
-    """Whether it has."""
-    return not child.running

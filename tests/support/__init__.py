@@ -6,6 +6,8 @@
     virtual_time.py   an event loop whose time passes at once
     typing_uses.py    what type checkers are to accept and to refuse
     command_line.py   the command line, run inside this process
+    newcomer.py       somebody who types what the comment of an example says
+    examples.py       how many examples a property test runs
     kafka/            topics and groups on a real broker: filling, reading back, consuming
     children/         a consumer in a process of its own, and an account of what it did
     copying/          a group that copies a topic while brokers and members die

@@ -7,9 +7,7 @@ import asyncio
 import shlex
 import socket
 import sys
-import time
 import tomllib
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -19,12 +17,11 @@ import httpx
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 
 from aioparallel.testing.processes.child import Child
+from tests.support.waiting import DEADLINE, until
 
-__all__ = ["DEADLINE", "ROOT", "Newcomer", "eventually"]
+__all__ = ["ROOT", "Newcomer"]
 
 ROOT: Final = Path(__file__).parents[2]
-DEADLINE: Final = 120.0
-"""Seconds for anything that is waited for."""
 PORTS: Final = ("8000", "8080", "8081")
 """In the comments; somebody else on this machine may have them, so others are typed."""
 
@@ -63,7 +60,7 @@ class Newcomer:
         if words[0] == "pip":
             check_extra(words[-1])
         elif words[0] == "curl":
-            await eventually(lambda: self.answers(words[1]), words[1])
+            await until(lambda: self.answers(words[1]), what=words[1])
         elif words[1] == "examples/orders.py":
             await (await self._start(words)).ended(DEADLINE)
         else:
@@ -135,11 +132,3 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Until it is true, or fail."""
-    deadline = time.monotonic() + DEADLINE
-    while not await condition():
-        assert time.monotonic() < deadline, f"waited {DEADLINE:g} s for: {what}"
-        await asyncio.sleep(0.05)
