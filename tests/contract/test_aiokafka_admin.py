@@ -14,10 +14,10 @@ from aioparallel.errors import BrokerUnreachable, ClientError, ConfigurationErro
 from aioparallel.group.client import Committed
 from aioparallel.records import TopicPartition
 from aioparallel.testing import EmbeddedBroker, LocalKafka
-from tests.contract.test_aiokafka_private import missing
 from tests.support.clusters.aiokafka_cluster import serving
 from tests.support.clusters.aiokafka_member import Member, unique
 from tests.support.clusters.cluster import Produced
+from tests.support.clusters.protocols import missing
 
 real = pytest.mark.real
 

@@ -9,7 +9,7 @@ import asyncio
 import importlib
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import cast
 
 import aiokafka.errors as kafka
@@ -28,7 +28,6 @@ from aiokafka.protocol.commit import (
 from aiokafka.protocol.group import LeaveGroupRequest
 from aiokafka.protocol.metadata import MetadataRequest, MetadataResponse_v1
 from aiokafka.structs import OffsetAndTimestamp
-from typing_extensions import get_protocol_members
 
 from aioparallel.clients.aiokafka import internals, log_noise
 from aioparallel.clients.aiokafka.internals import RawRecord
@@ -39,6 +38,7 @@ from aioparallel.testing.brokers.embedded import EmbeddedBroker
 from tests.support.clusters.aiokafka_cluster import AiokafkaCluster, serving
 from tests.support.clusters.aiokafka_member import Member, consumer_of, coordinator_of, fetcher_of, unique
 from tests.support.clusters.cluster import Produced
+from tests.support.clusters.protocols import missing
 from tests.support.waiting import until
 
 
@@ -69,25 +69,6 @@ async def with_data(member: Member) -> internals.FetchedData:
     data = buffers[partition]
     assert isinstance(data, FetchResult)
     return cast("internals.FetchedData", data)
-
-
-def missing(live: object, described: type) -> list[str]:
-    """What the protocol names and the object does not offer as described."""
-    names = sorted(get_protocol_members(described))
-    wrong = [name for name in names if not hasattr(live, name)]
-    for name in names:
-        ours = inspect.getattr_static(described, name, None)
-        if name not in wrong and inspect.isfunction(ours) and not takes(getattr(live, name), ours):
-            wrong.append(f"{name}{inspect.signature(getattr(live, name))}")
-    return wrong
-
-
-def takes(theirs: Callable[..., object], ours: Callable[..., object]) -> bool:
-    """Whether theirs can be called as ours is declared."""
-    declared = set(inspect.signature(ours).parameters) - {"self"}
-    parameters = inspect.signature(theirs).parameters.values()
-    needed = {p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}
-    return needed <= declared <= {p.name for p in parameters}
 
 
 async def test_every_declared_member_exists(member: Member) -> None:

@@ -40,4 +40,4 @@ async def until(
 
 async def _holds(condition: Callable[[], object]) -> bool:
     found = condition()
-    return bool(await found if inspect.isawaitable(found) else found)
+    return bool(await found if inspect.iscoroutine(found) else found)  # a future is as true as any object
