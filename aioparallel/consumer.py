@@ -295,11 +295,13 @@ class ParallelConsumer(Generic[K_co, V_co]):
         (:func:`aioparallel.event_loop.quick_collections`).
         """
         check_handlers(handler)  # before anything is connected
+        self._state.expect_new()
         quick_collections(self.options.max_concurrency)
 
         async def main() -> None:
             with stopping_signals(asyncio.get_running_loop(), self._on_signal):
-                if await unless(self._state.ending, self.__aenter__()) is None:
+                # Not its end: that also comes when it cannot be opened, and then its error is to be raised.
+                if await unless(self._state.stopped, self.__aenter__()) is None:
                     return  # stopped before it was open
                 try:
                     await self.run(handler)

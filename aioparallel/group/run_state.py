@@ -44,6 +44,8 @@ class RunState:
         """What ended the run, when that was no stop. Whatever comes first counts."""
         self.ending = asyncio.Event()
         """It is to end, or has."""
+        self.stopped = asyncio.Event()
+        """It is to end because somebody has asked for that."""
         self.hurried = asyncio.Event()
         """It is not to wait for what is in flight."""
         self.returned = asyncio.Event()
@@ -52,9 +54,13 @@ class RunState:
 
     # -- what is wanted ---------------------------------------------------------------------------------
 
-    def open(self) -> None:
+    def expect_new(self) -> None:
         """Raises ConsumerStateError unless it is new."""
         self._expect(Phase.NEW, "opened")
+
+    def open(self) -> None:
+        """Raises ConsumerStateError unless it is new."""
+        self.expect_new()
         self.phase = Phase.OPEN
 
     def expect_open(self) -> None:
@@ -79,6 +85,7 @@ class RunState:
         """It is to end. Once somebody wants no drain, there is none."""
         if not drain:
             self.hurried.set()
+        self.stopped.set()
         self._end()
 
     def close(self) -> None:

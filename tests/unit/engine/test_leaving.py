@@ -13,6 +13,7 @@ import pytest
 
 from aioparallel import FailurePolicy, Outgoing, Record, RetryPolicy
 from aioparallel.consumer import ParallelConsumer
+from aioparallel.errors import BrokerUnreachable, ConsumerStateError, TopicNotFound
 from aioparallel.testing.memory import Fault, InMemoryBroker, InMemoryClient, Request
 from tests.support.memory.consuming import GROUP, Seen, committed, consumer_of, produce
 from tests.support.virtual_time import VirtualLoop
@@ -58,6 +59,58 @@ def test_a_signal_while_connecting_ends_run_sync(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("aioparallel.consumer.quick_collections", lambda handlers: None)
     client = SignalledClient(InMemoryBroker(), GROUP)
     consumer = ParallelConsumer("t", group_id=GROUP, client=client, connect_timeout=5)
+    consumer.run_sync(Seen())
+
+
+class UnhurriedClient(InMemoryClient):
+    """Takes a moment to leave, as those do that have connections."""
+
+    async def stop(self, timeout: float) -> None:
+        await asyncio.sleep(0.01)
+        await super().stop(timeout)
+
+
+def unhurried(*, topic: str = "t", **options: Any) -> ParallelConsumer:
+    """A consumer of a broker that has topic ``t``."""
+    broker = InMemoryBroker()
+    broker.create_topic("t", 1)
+    return ParallelConsumer(topic, group_id=GROUP, client=UnhurriedClient(broker, GROUP), **options)
+
+
+def fails() -> contextlib.AbstractAsyncContextManager[None]:
+    """A resource that cannot be opened."""
+    raise KeyError("no resource")
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: unhurried(topic="missing"), TopicNotFound),
+        (lambda: unhurried(resources={"service": fails}), KeyError),
+        (
+            lambda: ParallelConsumer("t", bootstrap_servers="127.0.0.1:1", group_id=GROUP, connect_timeout=1),
+            BrokerUnreachable,
+        ),
+    ],
+    ids=["topic", "resource", "broker"],
+)
+def test_run_sync_raises_what_keeps_it_from_opening(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], ParallelConsumer], error: type[Exception]
+) -> None:
+    """The leaving that follows is not taken for a stop that somebody has asked for: the process must not end well."""
+    monkeypatch.setattr("aioparallel.consumer.quick_collections", lambda handlers: None)
+    consumer = make()
+    with pytest.raises(error):
+        consumer.run_sync(Seen())
+    with pytest.raises(ConsumerStateError, match="closed"):
+        consumer.run_sync(Seen())
+
+
+def test_a_consumer_that_was_stopped_before_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is no error: a stop may come at any time."""
+    monkeypatch.setattr("aioparallel.consumer.quick_collections", lambda handlers: None)
+    consumer = unhurried()
+    consumer.stop()
     consumer.run_sync(Seen())
 
 
