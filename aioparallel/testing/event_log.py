@@ -86,16 +86,16 @@ class EventLog:
         return kind << _KIND_SHIFT | partition << _PARTITION_SHIFT | offset
 
     def began(self, partition: int, offset: int) -> None:
-        """The handler of this record was called."""
-        self._write(1 << _KIND_SHIFT | partition << _PARTITION_SHIFT | offset)
+        """The handler of this record was called. Raises ValueError beyond partition 262,143 and offset 2^44 - 1."""
+        self._write(1, partition, offset)
 
     def ended(self, partition: int, offset: int) -> None:
         """It returned."""
-        self._write(2 << _KIND_SHIFT | partition << _PARTITION_SHIFT | offset)
+        self._write(2, partition, offset)
 
     def failed(self, partition: int, offset: int) -> None:
         """It raised, or was cancelled."""
-        self._write(3 << _KIND_SHIFT | partition << _PARTITION_SHIFT | offset)
+        self._write(3, partition, offset)
 
     @contextlib.contextmanager
     def handling(self, record: Record) -> Iterator[None]:
@@ -108,14 +108,16 @@ class EventLog:
             raise
         self.ended(record.partition, record.offset)
 
-    def _write(self, word: int) -> None:
+    def _write(self, kind: int, partition: int, offset: int) -> None:
+        if partition > _PARTITION_MASK or offset > _OFFSET_MASK:
+            raise ValueError(f"partition {partition}, offset {offset} does not fit into an event")
         at = self.at
         if at + self._times >= len(self.words):
             self._release()
             self._grow(at + _GROWTH)
         if self._times:
             self.words[at + 1] = time.monotonic_ns()
-        self.words[at] = word
+        self.words[at] = kind << _KIND_SHIFT | partition << _PARTITION_SHIFT | offset
         self.at = at + 1 + self._times
 
     def close(self) -> None:
@@ -145,8 +147,16 @@ class EventTail:
         self._at = 0  # words read
 
     def new(self) -> list[Event]:
-        """The events since the last call, oldest first; none while there is no file."""
-        return [_event(words) for words in self.new_words()]
+        """The events since the last call, oldest first; none while there is no file. Raises ValueError where it is no
+        event log."""
+        return [self._event(words) for words in self.new_words()]
+
+    def _event(self, words: tuple[int, ...]) -> Event:
+        word = words[0]
+        if not word >> _KIND_SHIFT:
+            raise ValueError(f"{self._path} is no event log")
+        partition = word >> _PARTITION_SHIFT & _PARTITION_MASK
+        return Event(EventKind(word >> _KIND_SHIFT), partition, word & _OFFSET_MASK, words[1] if words[1:] else 0)
 
     def new_words(self) -> Iterator[tuple[int, ...]]:
         """The same as the words of each event, for millions of them."""
@@ -156,6 +166,8 @@ class EventTail:
             width = int.from_bytes(file.read(_WORD), "little")
             if not width:
                 return  # made this moment
+            if width > 2:
+                raise ValueError(f"{self._path} is no event log")
             self._at = self._at or 1
             while True:
                 file.seek(self._at * _WORD)
@@ -170,18 +182,8 @@ class EventTail:
                     return
 
 
-def _event(words: tuple[int, ...]) -> Event:
-    word = words[0]
-    return Event(
-        EventKind(word >> _KIND_SHIFT),
-        word >> _PARTITION_SHIFT & _PARTITION_MASK,
-        word & _OFFSET_MASK,
-        words[1] if len(words) > 1 else 0,
-    )
-
-
 def read_events(path: Path) -> list[Event]:
-    """All events of a log, oldest first."""
+    """All events of a log, oldest first. Raises ValueError where it is no event log."""
     return EventTail(path).new()
 
 

@@ -129,3 +129,21 @@ def test_checkers_hear_what_a_log_says() -> None:
         ("backwards", 0, 2),
     ]
     assert delivery.lost() == {(0, 2), (0, 3)}
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    """Nothing is written under another record's name."""
+    with EventLog(tmp_path / "events") as log:
+        for place in ((2**18, 0), (0, 2**44)):
+            with pytest.raises(ValueError, match="does not fit"):
+                log.began(*place)
+    assert read_events(tmp_path / "events") == []
+
+
+@pytest.mark.parametrize("content", [b"just a text, of some length", b"\x01" + bytes(7) + b"\x05" + bytes(7)])
+def test_what_is_no_event_log_is_told(tmp_path: Path, content: bytes) -> None:
+    """By the file's name."""
+    path = tmp_path / "events"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="events is no event log"):
+        read_events(path)

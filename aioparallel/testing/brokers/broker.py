@@ -22,6 +22,8 @@ __all__ = ["TOPIC_TIMEOUT", "Broker"]
 TOPIC_TIMEOUT: Final = 30.0
 """Seconds within which a new topic's partitions must all have a leader."""
 
+_GIVE_UP_AGAIN: Final = 0.1
+
 
 class Broker(abc.ABC):
     """A Kafka broker started for a test or a demo: a context manager, plain or ``async``.
@@ -54,6 +56,9 @@ class Broker(abc.ABC):
         broker refuses, as when the topic exists, and TimeoutError.
         """
 
+    def give_up_starting(self) -> None:  # noqa: B027 - most start at once
+        """Make a ``start`` that another thread waits for end soon, with BrokerStartError; called until it has."""
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -69,7 +74,9 @@ class Broker(abc.ABC):
             await asyncio.shield(starting)
         except asyncio.CancelledError:
             # The thread goes on; let it end before stopping what it starts.
-            await asyncio.wait([starting])
+            while not starting.done():
+                await asyncio.to_thread(self.give_up_starting)
+                await asyncio.wait([starting], timeout=_GIVE_UP_AGAIN)
             await asyncio.to_thread(self.stop)
             raise
         return self

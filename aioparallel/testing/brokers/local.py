@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import ClassVar, Final
 
 from aioparallel.clients.aiokafka.admin import create_topic
+from aioparallel.engine.waiting import to_the_end
 from aioparallel.errors import BrokerStartError, ConfigurationError, JarsMissing, JavaNotFound
 from aioparallel.jvm.java_runtime import find_java
 from aioparallel.jvm.maven import maven
@@ -81,8 +82,8 @@ class LocalKafka(Broker):
     ) -> None:
         if not _is_count(brokers):
             raise ConfigurationError("brokers", brokers, f"must be a whole number from 1 to {_MOST_BROKERS}")
-        if port is not None and not (type(port) is int and 1 <= port <= _LAST_PORT - brokers):
-            raise ConfigurationError("port", port, f"must be a whole number from 1 to {_LAST_PORT - brokers}")
+        if port is not None and not (type(port) is int and 1 <= port <= _LAST_PORT + 1 - brokers):
+            raise ConfigurationError("port", port, f"must be a whole number from 1 to {_LAST_PORT + 1 - brokers}")
         self._count = brokers
         self._port = port
         self._properties = {**broker_properties(brokers), **checked(server_properties)}
@@ -177,15 +178,21 @@ class LocalKafka(Broker):
     @contextlib.asynccontextmanager
     async def down(self, number: int | None = None, *, hang: bool = False) -> AsyncIterator[None]:
         """A broker is down as long as the block lasts: killed, or with ``hang`` stopped in the middle of whatever it
-        does, with its connections open. It is back, with its data, when the block has been left, in whatever way."""
-        if hang:
-            await asyncio.to_thread(self.pause, number)
-        else:
-            await asyncio.to_thread(self.kill, number)
+        does, with its connections open. It is back, with its data, when the block has been left, in whatever way;
+        but where the block has stopped all of it."""
+        down, up = (self.pause, self.resume) if hang else (self.kill, self.restart)
+        self._broker(number)
         try:
+            await to_the_end(_in_thread(down, number))
             yield
         finally:
-            await asyncio.to_thread(self.resume if hang else self.restart, number)
+            if self._nodes is not None:
+                await to_the_end(_in_thread(up, number))
+
+    def give_up_starting(self) -> None:
+        """See :meth:`Broker.give_up_starting`: without its processes there is nothing to wait for."""
+        if self._nodes is not None:
+            self._nodes.close()
 
     def log_tail(self, lines: int = 20) -> str:
         """The last lines that the brokers wrote (warnings and errors), for messages about them."""
@@ -269,6 +276,10 @@ class LocalKafka(Broker):
         if number not in brokers:
             raise ConfigurationError("broker number", number, f"must be one of {', '.join(map(str, self.numbers))}")
         return brokers[number]
+
+
+async def _in_thread(call: Callable[[int | None], None], number: int | None) -> None:
+    await asyncio.to_thread(call, number)
 
 
 def _is_count(value: object) -> bool:

@@ -18,7 +18,8 @@ Run as a script by :mod:`aioparallel.testing.processes.guarded` (brokers: comman
 and :mod:`aioparallel.testing.processes.child` (one command, which has the guard's standard input and output). It needs
 the standard library only, and speaks one JSON object a line: ``{"do": "run", "command": [...], "log": path}`` answers
 ``{"pid": n}``; ``{"do": "signal", "number": n}`` answers ``{}``; ``{"do": "poll"}`` answers ``{"exit_code": n or
-null}``. After ``{"do": "run", ..., "through": true}`` the guard ends with its command, saying ``{"exit_code": n}``.
+null}``. After ``{"do": "run", ..., "through": true}`` signals have no answer, and the guard ends with its command,
+saying ``{"exit_code": n}``.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class Guard:
                     answer = self._answer(json.loads(line))
                 except OSError as error:
                     answer = {"error": str(error)}
-                self._tell(answer)
+                if answer or not self._through:  # there nobody waits for word that a signal was sent
+                    self._tell(answer)
         finally:
             code = self._clean_up()
             if self._through:
@@ -113,7 +115,7 @@ class Guard:
                 stderr=output,
                 cwd=self._directory or None,
                 process_group=0,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has one thread
+                preexec_fn=_begin_as_a_child,  # noqa: PLW1509 - this process has one thread
             )
         if through:
             self._through = True
@@ -141,7 +143,10 @@ class Guard:
         return code
 
 
-def _die_with_parent() -> None:
+def _begin_as_a_child() -> None:
+    # What the guard ignores, its command would ignore too.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import psutil
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
@@ -170,6 +171,38 @@ async def test_a_broker_is_down_for_the_length_of_a_block(local_kafka: LocalKafk
 
 
 @real
+@pytest.mark.parametrize("hang", [False, True])
+async def test_a_broker_is_back_however_its_block_is_left(mortal_kafka: LocalKafka, hang: bool) -> None:
+    """Cancelled on the way in, in the block, on the way out, and again while it comes back."""
+
+    async def stay_down() -> None:
+        async with mortal_kafka.down(hang=hang):
+            await asyncio.sleep(600)
+
+    for delay in (0.0, 0.001, 0.05, 0.5):
+        task = asyncio.create_task(stay_down())
+        await asyncio.sleep(delay)
+        while not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=0.2)
+        assert await asyncio.to_thread(reachable, mortal_kafka)
+
+
+@real
+async def test_a_start_that_is_cancelled_ends_soon() -> None:
+    """At whatever moment, with nothing left; long before a broker would be up on a busy machine."""
+    for delay in (0.2, 1.0):
+        kafka = LocalKafka()
+        task = asyncio.create_task(kafka.__aenter__())
+        await asyncio.sleep(delay)
+        pids = dict(kafka.pids)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 20)
+        assert not any(psutil.pid_exists(pid) for pid in pids.values())
+
+
+@real
 def test_a_broker_listens_where_it_is_told() -> None:
     """``port`` says where; a second broker there is refused before anything is started."""
     port = free_port()
@@ -179,7 +212,7 @@ def test_a_broker_listens_where_it_is_told() -> None:
             LocalKafka(port=port).start()
 
 
-@pytest.mark.parametrize("port", [0, 65_535, "9092", True])
+@pytest.mark.parametrize("port", [0, 65_536, "9092", True])
 def test_a_port_that_cannot_be_is_refused(port: int) -> None:
     """It is named when the broker is constructed."""
     with pytest.raises(ConfigurationError, match="port"):

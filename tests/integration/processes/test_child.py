@@ -41,7 +41,7 @@ from aioparallel.testing.processes import Child
 async def main():
     async with Child("deaf one", [sys.executable, "-c", {DEAF!r}], log=Path(sys.argv[1])) as child:
         await child.line()
-        print(json.dumps([child.pid, child._process.pid]), flush=True)
+        print(json.dumps([child.pid, child._life._guard.pid]), flush=True)
         await asyncio.sleep(600)
 
 asyncio.run(main())
@@ -83,6 +83,12 @@ async def until_gone(*pids: int, timeout: float = 15.0) -> None:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     return tmp_path / "child.log"
+
+
+def guard_of(child: Child) -> subprocess.Popen[bytes]:
+    assert child._life is not None
+    assert child._life._guard is not None
+    return child._life._guard
 
 
 def said(log: Path) -> str:
@@ -218,8 +224,7 @@ async def test_a_killed_guard_takes_it_along(log: Path) -> None:
     """The child is gone, and whoever waits for it hears so."""
     async with python(DEAF, log) as child:
         await child.line()
-        assert child._process is not None
-        child._process.kill()
+        guard_of(child).kill()
         with pytest.raises(ChildFailed, match="exit code -9"):
             await child.ended(15)
         await until_gone(child.pid)
@@ -234,8 +239,8 @@ async def test_a_cancelled_start_leaves_nothing(log: Path) -> None:
         task.cancel()
         await asyncio.wait([task])
         await child.stop(0.0)
-        if child._process is not None:
-            await until_gone(child._process.pid)
+        if child._life is not None and child._life._guard is not None:
+            await until_gone(child._life._guard.pid)
 
 
 async def test_work_in_a_child_ends_with_its_input(log: Path) -> None:
@@ -254,3 +259,100 @@ async def test_work_that_does_not_end_is_left(log: Path) -> None:
         await child.stop(30)
     assert child.exit_code == 1
     assert time.monotonic() - began < 30
+
+
+async def test_thousands_of_signals_do_not_stop_it_from_being_killed(log: Path) -> None:
+    """Signals have no answers that nobody reads."""
+    async with python(DEAF, log) as child, asyncio.timeout(60):
+        await child.line()
+        for _ in range(5_000):
+            child.resume()
+            await asyncio.sleep(0)
+        await child.kill()
+    assert child.exit_code == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("count", [10**9, 10**7])
+async def test_output_that_nobody_reads_keeps_nobody(log: Path, count: int) -> None:
+    """The child blocks, or its output waits to be read: it is stopped all the same, in time."""
+    async with asyncio.timeout(30), python(f"print('up', flush=True); print('x' * {count})", log) as child:
+        assert await child.line() == "up"
+        await child.stop(0.1)
+    assert not child.running
+
+
+async def test_what_it_leaves_behind_keeps_nobody(log: Path) -> None:
+    """A process in a session of its own holds the child's output; the child's end is seen all the same."""
+    program = (
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], "
+        "start_new_session=True); print(p.pid, flush=True)"
+    )
+    async with asyncio.timeout(30), python(program, log) as child:
+        left = int(await child.line())
+        try:
+            await child.ended(20)
+        finally:
+            os.kill(left, signal.SIGKILL)
+
+
+async def test_it_hears_ctrl_c(log: Path) -> None:
+    """The guard ignores it, its child does not."""
+    program = (
+        "import time\ntry:\n    print('up', flush=True); time.sleep(600)\n"
+        "except KeyboardInterrupt:\n    print('interrupted', flush=True)"
+    )
+    async with python(program, log) as child:
+        await child.line()
+        child.signal(signal.SIGINT)
+        assert await child.line() == "interrupted"
+        await child.ended(15)
+
+
+async def test_one_that_takes_nothing_is_told(log: Path) -> None:
+    """Paused, or with its input closed, or after its end: each a ChildFailed, in time."""
+    async with asyncio.timeout(60), python(DEAF, log) as child:
+        await child.line()
+        with pytest.raises(ChildFailed, match=r"took nothing for 0.2 s"):
+            await child.say("x" * 10_000_000, timeout=0.2)
+    with pytest.raises(ChildFailed, match="exit code"):
+        await child.say("anybody?")
+    closed = "import os, time; os.close(0); print('up', flush=True); time.sleep(600)"
+    async with asyncio.timeout(60), python(closed, log) as child:
+        await child.line()
+        with pytest.raises(ChildFailed, match="has closed its standard input"):
+            await child.say("anybody?")
+
+
+async def test_a_line_without_an_end_is_told_once(log: Path) -> None:
+    """The child is killed, so that no torn rest is taken for a line."""
+    async with asyncio.timeout(60), python("print('x' * 20_000_000, flush=True); input()", log) as child:
+        with pytest.raises(ChildFailed, match="too long, and was killed"):
+            await child.line()
+        assert child.exit_code == -signal.SIGKILL
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a process with its parent")
+async def test_a_killed_guard_takes_the_family_along(log: Path) -> None:
+    """Also what the child has started."""
+    async with python(FAMILY, log) as child:
+        below = int(await child.line())
+        guard_of(child).kill()
+        await until_gone(below, child.pid)
+
+
+async def test_a_child_starts_once(log: Path) -> None:
+    """A second start is refused."""
+    async with python(ECHO, log) as child:
+        with pytest.raises(ChildFailed, match="started before"):
+            await child.start()
+
+
+async def test_children_leave_no_descriptors(log: Path) -> None:
+    """Fifty of them."""
+    process = psutil.Process()
+    before = process.num_fds()
+    for _ in range(50):
+        async with python("pass", log) as child:
+            await child.ended(15)
+    await asyncio.sleep(0)
+    assert process.num_fds() <= before + 2
