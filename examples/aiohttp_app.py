@@ -5,7 +5,7 @@ In a clone of the repository, in three terminals::
     pip install --editable '.[examples]'
     aioparallel broker --topic orders:8 --topic refunds:2
                                                 # prints an `export` line: copy it into the other terminals
-    python examples/aiohttp_app.py 8080         # until Ctrl-C
+    python examples/aiohttp_app.py 8080         # until Ctrl-C; 8080 if left out
     python examples/orders.py 1000
     python examples/orders.py 50 refunds
     curl localhost:8080/customers/customer-3    # its balance; also /health
@@ -98,4 +98,4 @@ def application() -> web.Application:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    web.run_app(application(), host="127.0.0.1", port=int(sys.argv[1]), access_log=None)
+    web.run_app(application(), host="127.0.0.1", port=int(sys.argv[1] if sys.argv[1:] else 8080), access_log=None)

@@ -1,6 +1,9 @@
 """A month of flights once more, from their topic to Parquet: the stream's own transformation and handler, as a batch.
 
-python examples/backfill.py localhost:9092 raw january
+In a clone of the repository, with Java 17 and the flights pipeline's topic ``raw`` on a broker of yours::
+
+    pip install --editable '.[spark]'
+    python examples/backfill.py localhost:9092 raw january
 """
 
 import asyncio

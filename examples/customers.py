@@ -41,4 +41,6 @@ def main(port: int) -> None:
 
 
 if __name__ == "__main__":
+    if not sys.argv[1:]:
+        sys.exit(__doc__)
     main(int(sys.argv[1]))

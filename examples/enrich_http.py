@@ -103,4 +103,6 @@ def main(service: str) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    if not sys.argv[1:]:
+        sys.exit(__doc__)
     main(sys.argv[1])

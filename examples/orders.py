@@ -27,4 +27,6 @@ async def produce(count: int, topic: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(produce(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "orders"))
+    asyncio.run(
+        produce(int(sys.argv[1] if sys.argv[1:] else sys.exit(__doc__)), sys.argv[2] if len(sys.argv) > 2 else "orders")
+    )

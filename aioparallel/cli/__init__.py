@@ -5,6 +5,7 @@
     app.py      the commands, and how they end
     console.py  around each command: printing, asking, what is missing
     broker.py   a broker for people who try things out
+    bench/      what the consumer makes of somebody's brokers
     dlq/        dead letters
 """
 

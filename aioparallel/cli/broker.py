@@ -31,8 +31,10 @@ class NewTopic(NamedTuple):
     @classmethod
     def of(cls, text: str) -> NewTopic:
         """``orders:8`` or ``orders``."""
+        from aioparallel.clients.producing.topic import is_topic_name  # noqa: PLC0415 - brings the Kafka clients
+
         name, colon, partitions = text.partition(":")
-        if not name or (colon and not (partitions.isdecimal() and int(partitions) > 0)):
+        if not is_topic_name(name) or (colon and not (partitions.isdecimal() and int(partitions) > 0)):
             raise ConfigurationError("topic", text, "must be name or name:partitions, as in orders:8")
         return cls(name, int(partitions or 1))
 

@@ -89,6 +89,31 @@ async def test_a_broker_that_starts_a_little_later_is_waited_for() -> None:
         await client.stop(5.0)
 
 
+async def test_a_broker_that_is_away_is_told_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    """With its address; metadata is asked for ten times a second, and the log is not to be full of that."""
+    with EmbeddedBroker() as broker:
+        await broker.create_topic("t", 1)
+        client = AiokafkaClient(broker.bootstrap_servers, unique("group"))
+        await client.start(60.0)
+        broker.stop_broker()
+        caplog.clear()
+        asked: list[logging.LogRecord] = []
+
+        def asks() -> bool:
+            asked[:] = [one for one in caplog.records if getattr(one, "action", "") == "no_metadata"]
+            return sum(one.levelno == logging.DEBUG for one in asked) > 20
+
+        caplog.set_level(logging.DEBUG, "aioparallel.clients.aiokafka.silence")
+        looking = asyncio.create_task(client.partitions(["missing"], 60.0))
+        await until(asks, what="twenty attempts")
+        looking.cancel()
+        await asyncio.wait([looking])
+        told = [one.getMessage() for one in asked if one.levelno == logging.WARNING]
+        assert len(told) == 1
+        assert broker.bootstrap_servers in told[0]
+        await client.stop(1.0)
+
+
 async def test_a_cancelled_start_leaves_nothing_behind(silent: str) -> None:
     """The caller's cancellation comes out, and the half-started consumer is closed."""
     client, before = AiokafkaClient(silent, "group"), others()

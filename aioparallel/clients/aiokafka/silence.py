@@ -48,6 +48,8 @@ _LOOK: Final = 3.0
 """Seconds without an answer to a fetch after which the metadata is looked at, and again each as many."""
 _METADATA_PAUSE: Final = 0.1
 """Seconds between two metadata updates. aiokafka repeats them without a pause while a partition has no leader."""
+_TELL_AGAIN: Final = 10.0
+"""Seconds until it is worth telling anew that there is no metadata."""
 _BOOTSTRAP: Final = "bootstrap"
 _TAKE_THEIR_TIME: Final = (JoinGroupRequest, SyncGroupRequest)
 """Answered when all members have come: that says nothing about the broker."""
@@ -71,6 +73,8 @@ class Silence:
         self._get_conn = cast("Callable[..., Awaitable[Connection | None]]", connections._get_conn)
         self._loop = asyncio.get_running_loop()
         self._last_update = self._loop.time() - _METADATA_PAUSE
+        self._without_metadata_since: float | None = None
+        self._told_at = -_TELL_AGAIN
         connections.send = self.send  # type: ignore[method-assign]
         connections._get_conn = self.get_connection
         connections.get_random_node = self.any_broker  # type: ignore[method-assign]
@@ -185,9 +189,10 @@ class Silence:
         nodes: list[object] = [*self.brokers(), *([_BOOTSTRAP] if bootstrap in connections else [])]
         answer = await first_answer(nodes, lambda node: self._ask(node, request))
         if answer is None:
-            logger.warning("Unable to update metadata from %s", nodes, extra={"action": "no_metadata"})
+            self._tell_without_metadata(nodes)
             cluster.failed_update(None)
             return False
+        self._without_metadata_since = None
         if not answer.brokers:
             return False
         cluster.update_metadata(answer)
@@ -195,6 +200,21 @@ class Silence:
         if bootstrap in connections and self._connections.cluster.brokers():
             connections.pop(bootstrap).close()
         return True
+
+    def _tell_without_metadata(self, nodes: Collection[object]) -> None:
+        """Now and then: it is asked for ten times a second, as long as no broker is there."""
+        now = self._loop.time()
+        since = self._without_metadata_since = self._without_metadata_since or now
+        if now - self._told_at < _TELL_AGAIN:
+            return
+        self._told_at = now
+        known = [f"{broker.host}:{broker.port}" for broker in self._connections.cluster.brokers()]
+        logger.warning(
+            "No metadata for %.0f s: no broker answers (%s)",
+            now - since,
+            ", ".join(known or map(str, nodes)),
+            extra={"action": "no_metadata"},
+        )
 
     async def _ask(self, node: object, request: object) -> MetadataAnswer | None:
         try:

@@ -4,6 +4,15 @@ The broker does what real ones do to a consumer: rebalances (eager and cooperati
 and late commits, transactions, gaps, truncated logs, requests that are slow, lost or refused; and to a producer:
 epochs and sequence numbers, leaders that move, nodes that hang or stop. See :class:`InMemoryBroker`,
 :class:`InMemoryClient`, :class:`InMemoryProducer` and :class:`Faults`.
+
+::
+
+    broker.py               the broker as tests see it        faults.py   what goes wrong
+    client.py, producer.py  the clients                       connection.py, link.py   how they reach it
+    topics.py, log.py       topics and their logs             reading.py   fetches
+    groups.py, membership.py, assignor.py   groups, their members, who gets what
+    nodes.py, broker_connections.py, produced.py   several nodes, and what producers send to them
+    refused.py              how it says no
 """
 
 from aioparallel.clients.codes import ErrorCode
