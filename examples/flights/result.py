@@ -1,6 +1,9 @@
 """What came out: loss, duplicates and key order, computed from what the handler and the service wrote down.
 
-Both write the same events, so both are judged by the same rules, those of :mod:`aioparallel.testing.checkers`.
+Both write the same events, so both are judged by the same rules, those of :mod:`aioparallel.testing.checkers`. To its
+order of keys comes one rule more, because here every record of a key is known: none may begin before the one that
+precedes it in its key was completed, in this process or an earlier one. Without it nobody sees an overtaking whose late
+record runs only after a kill.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from aioparallel.testing import DeliveryChecker, OrderChecker
 from aioparallel.testing.event_log import Event, EventKind, replay
 from examples.flights.topic import PartitionOffsets, Place
 
-__all__ = ["Check", "Observed", "Result", "enriched_places", "observe", "show"]
+__all__ = ["Check", "Observed", "Result", "enriched_places", "observe", "predecessors", "show"]
 
 
 class Check(NamedTuple):
@@ -56,15 +59,17 @@ def observe(runs: Sequence[Sequence[Event]], keys: Mapping[Place, bytes | None])
     order, delivery = OrderChecker(), DeliveryChecker[tuple[int, int]]()
     for place in keys:
         delivery.produced(place)
-    done: set[Place] = set()
+    before, done = predecessors(keys), set[Place]()
     out_of_order = 0
     for events in runs:
         for event in events:
             replay([event], lambda partition, offset: keys[Place(partition, offset)], order, delivery)
             place = Place(event.partition, event.offset)
             # Back to a completed record, as after a session that timed out: a duplicate, and no violation.
-            out_of_order += any(found.rule != "backwards" or place not in done for found in order.violations)
+            broken = any(found.rule != "backwards" or place not in done for found in order.violations)
             order.violations.clear()
+            overtaking = event.kind is EventKind.BEGAN and place in before and before[place] not in done
+            out_of_order += broken or overtaking
             if event.kind is EventKind.ENDED:
                 done.add(place)
         order.crashed()
@@ -79,6 +84,18 @@ def observe(runs: Sequence[Sequence[Event]], keys: Mapping[Place, bytes | None])
         out_of_order=out_of_order,
         seconds=(max(ended) - min(began)) / 1e9 if ended else 0.0,
     )
+
+
+def predecessors(keys: Mapping[Place, bytes | None]) -> dict[Place, Place]:
+    """For each record with a key: the one before it in its key, if there is one."""
+    last: dict[tuple[int, bytes], Place] = {}
+    before: dict[Place, Place] = {}
+    for place in sorted(keys):
+        if (key := keys[place]) is not None:
+            if (previous := last.get((place.partition, key))) is not None:
+                before[place] = previous
+            last[place.partition, key] = place
+    return before
 
 
 def enriched_places(path: Path) -> Counter[Place]:
