@@ -60,6 +60,7 @@ class ErrorCode(enum.IntEnum):
     """The leader's disk has failed: another broker leads soon."""
     SASL_AUTHENTICATION_FAILED = 58
     UNKNOWN_PRODUCER_ID = 59
+    GROUP_ID_NOT_FOUND = 69
     LISTENER_NOT_FOUND = 72
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75

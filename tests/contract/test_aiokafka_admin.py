@@ -6,7 +6,12 @@ import asyncio
 import time
 
 import pytest
-from aiokafka.protocol.admin import CreateTopicsResponse_v3, DeleteTopicsResponse_v1, DescribeConfigsResponse_v2
+from aiokafka.protocol.admin import (
+    CreateTopicsResponse_v3,
+    DeleteGroupsResponse_v1,
+    DeleteTopicsResponse_v1,
+    DescribeConfigsResponse_v2,
+)
 
 from aioparallel.clients.aiokafka import admin_internals, internals
 from aioparallel.clients.aiokafka.admin import Admin, create_topic
@@ -46,7 +51,8 @@ async def test_topics_come_and_go(local_kafka: LocalKafka) -> None:
 
 @real
 async def test_what_a_group_has_committed(local_kafka: LocalKafka) -> None:
-    """All of it, or that of some partitions, with the texts; a group that is not known has nothing."""
+    """All of it, or that of some partitions, with the texts; a group that is not known has nothing. Nor has one
+    that was deleted, which takes that it has no members; what is gone may be deleted again."""
     topic = unique("topic")
     async with serving(local_kafka) as cluster, Admin(local_kafka.bootstrap_servers) as admin:
         await cluster.create_topic(topic, 2)
@@ -58,7 +64,12 @@ async def test_what_a_group_has_committed(local_kafka: LocalKafka) -> None:
         await member.client.commit({first: Committed(3, "text")}, member.generation, 5.0)
         assert await admin.committed(group) == {first: Committed(3, "text")}
         assert await admin.committed(group, [second]) == {}
+        with pytest.raises(ClientError, match=f"deleting group '{group}'.*NonEmptyGroup"):
+            await admin.delete_group(group)
         await member.client.stop(5.0)
+        for _ in range(2):
+            await admin.delete_group(group)
+        assert await admin.committed(group) == {}
 
 
 @real
@@ -105,6 +116,7 @@ async def test_what_is_declared_of_aiokafka_exists(embedded_broker: EmbeddedBrok
             admin_internals.AdminClient: admin._admin,
             admin_internals.CreatedTopics: CreateTopicsResponse_v3(throttle_time_ms=0, topic_errors=[]),
             admin_internals.DeletedTopics: DeleteTopicsResponse_v1(throttle_time_ms=0, topic_error_codes=[]),
+            internals.DeleteGroupsAnswer: DeleteGroupsResponse_v1(throttle_time_ms=0, results=[]),
             internals.ConfigsAnswer: DescribeConfigsResponse_v2(throttle_time_ms=0, resources=[]),
         }
         assert {kind.__name__: missing(one, kind) for kind, one in live.items()} == {k.__name__: [] for k in live}

@@ -16,12 +16,13 @@ from typing import Final, Self, TypeVar, cast
 import aiokafka.errors as kafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.protocol.admin import DeleteGroupsRequest
 from aiokafka.protocol.commit import OffsetFetchRequest
 
 from aioparallel.clients.aiokafka.admin_internals import AdminClient
 from aioparallel.clients.aiokafka.connecting import find_broker
 from aioparallel.clients.aiokafka.errors import deadline, is_passing
-from aioparallel.clients.aiokafka.internals import OffsetFetchAnswer
+from aioparallel.clients.aiokafka.internals import DeleteGroupsAnswer, OffsetFetchAnswer
 from aioparallel.clients.aiokafka.settings import check_servers, connection_options, option_names
 from aioparallel.clients.aiokafka.silence import Silence
 from aioparallel.clients.codes import ErrorCode
@@ -181,6 +182,18 @@ class Admin:
             return found
 
         return await self._answer(f"asking for the committed offsets of group {group!r}", ask)
+
+    async def delete_group(self, group: str) -> None:
+        """Delete a group without members, and what it has committed; one that does not exist is gone."""
+
+        async def delete() -> None:
+            node = await self._admin.find_coordinator(group)
+            answer = cast("DeleteGroupsAnswer", await self._admin._client.send(node, DeleteGroupsRequest([group])))
+            for _, code in answer.results:
+                if code != ErrorCode.GROUP_ID_NOT_FOUND:
+                    _raise(code)
+
+        await self._answer(f"deleting group {group!r}", delete)
 
     @property
     def _admin(self) -> AdminClient:

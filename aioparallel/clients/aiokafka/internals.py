@@ -24,6 +24,7 @@ __all__ = [
     "Connections",
     "Consumer",
     "Coordinator",
+    "DeleteGroupsAnswer",
     "FetchFault",
     "FetchedData",
     "Fetcher",
@@ -292,6 +293,12 @@ class ConfigsAnswer(Protocol):
     its entries, which begin with name and value."""
 
     resources: list[tuple[int, str, int, str, list[tuple[str, str]]]]
+
+
+class DeleteGroupsAnswer(Protocol):
+    """``aiokafka.protocol.admin.DeleteGroupsResponse_v1``: group, error code."""
+
+    results: list[tuple[str, int]]
 
 
 class OffsetFetchAnswer(Protocol):
