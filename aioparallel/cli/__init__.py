@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
+from typing import Final
 
-__all__ = ["main"]
+__all__ = ["INTERRUPTED", "main"]
+
+INTERRUPTED: Final = 130  # 128 + SIGINT, as shells count
 
 
 def main() -> None:
@@ -27,6 +30,10 @@ def main() -> None:
             "    pip install 'aioparallel[bench]'   the command line and all that `aioparallel bench` needs\n"
             "    pip install 'aioparallel[testing]' what `aioparallel broker` needs besides"
         )
-    from aioparallel.cli.app import main as run  # noqa: PLC0415
+    try:
+        from aioparallel.cli.app import main as run  # noqa: PLC0415 - see above, and Ctrl-C may come meanwhile
 
-    run()
+        run()
+    except KeyboardInterrupt:
+        sys.stderr.write("Stopped.\n")
+        sys.exit(INTERRUPTED)

@@ -20,6 +20,7 @@ from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 
 from aioparallel import __version__
+from aioparallel.cli import INTERRUPTED
 from aioparallel.cli.bench.command import bench
 from aioparallel.cli.broker import broker
 from aioparallel.cli.console import as_typed, say, say_error
@@ -30,7 +31,6 @@ __all__ = ["app", "main", "run"]
 
 FAILED: Final = 1
 WRONG_USE: Final = 2
-INTERRUPTED: Final = 130  # 128 + SIGINT, as shells count
 
 
 def shown_default(value: object) -> str | None:
@@ -79,10 +79,10 @@ def run(arguments: Sequence[str]) -> int:
         else:
             say_error(str(error))
         return WRONG_USE
-    except ConfigurationError as error:
+    except AioparallelError as error:
         say_error(as_typed(error, flags(arguments)))
-        return WRONG_USE
-    except (AioparallelError, OSError) as error:
+        return WRONG_USE if isinstance(error, ConfigurationError) else FAILED
+    except OSError as error:
         say_error(str(error))
         return FAILED
     except (KeyboardInterrupt, asyncio.CancelledError):

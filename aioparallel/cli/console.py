@@ -79,13 +79,18 @@ def require_extra(command: str, modules: Sequence[str]) -> None:
         )
 
 
-def as_typed(error: ConfigurationError, flags: Mapping[str, str]) -> str:
+def as_typed(error: AioparallelError, flags: Mapping[str, str]) -> str:
     """Its message with options named as they are typed. ``flags``: by the option's name in Python, its flag here."""
+    if not isinstance(error, ConfigurationError):
+        return _with_flags(str(error), flags)
     # As in `client_options['sasl_mechanism']`, or `RetryPolicy jitter`.
     name, *key = re.findall(r"\w+", error.option.rpartition(" ")[2])
     option = " ".join([flags[name], *key]) if name in flags else error.option
-    allowed = re.sub(r"[a-z]+_\w+", lambda found: flags.get(found[0], found[0]), error.allowed)
-    return f"{option}={error.value!r}: {allowed}"
+    return f"{option}={error.value!r}: {_with_flags(error.allowed, flags)}"
+
+
+def _with_flags(text: str, flags: Mapping[str, str]) -> str:
+    return re.sub(r"[a-z]+_\w+", lambda found: flags.get(found[0], found[0]), text)
 
 
 def counted(count: int, noun: str) -> str:

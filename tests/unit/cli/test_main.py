@@ -12,7 +12,7 @@ import pytest
 
 from aioparallel import cli
 from aioparallel.cli import console
-from aioparallel.errors import ConfigurationError
+from aioparallel.errors import BrokerUnreachable, ConfigurationError
 from tests.support.command_line import invoke
 
 
@@ -98,6 +98,21 @@ def test_commands_and_options_that_do_not_exist() -> None:
         assert f"Did you mean {near}" in ran.stderr
 
 
+def test_ctrl_c_while_it_is_still_importing() -> None:
+    """It ends as it does later: one word, and the exit code of an interruption."""
+    code = (
+        "import signal, sys\n"
+        "from aioparallel.cli import main\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'aioparallel.cli.app': signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "main()"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "Stopped.\n")
+
+
 @pytest.mark.parametrize(
     ("option", "typed"),
     [
@@ -111,3 +126,10 @@ def test_options_are_named_as_they_are_typed(option: str, typed: str) -> None:
     """Whatever the library calls them."""
     flags = {"since": "--since", "client_options": "--client-option"}
     assert console.as_typed(ConfigurationError(option, "x", "wrong, see client_options"), flags) == typed
+
+
+def test_other_errors_name_options_as_they_are_typed() -> None:
+    """Not only those that are about one option."""
+    flags = {"bootstrap_servers": "--bootstrap-servers", "client_options": "--client-option"}
+    said = console.as_typed(BrokerUnreachable("localhost:1", 10, "refused"), flags)
+    assert "check --bootstrap-servers, the network, and the TLS and SASL settings in --client-option" in said
