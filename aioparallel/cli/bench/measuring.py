@@ -14,25 +14,27 @@ from typing import Final
 from zlib import crc32
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 from rich.console import Console
 
 from aioparallel import ParallelConsumer, Record
 from aioparallel.cli.bench.command import BenchSettings
 from aioparallel.cli.bench.showing import Seen, show
+from aioparallel.cli.console import say
 from aioparallel.clients import AiokafkaClient
 from aioparallel.clients.aiokafka.admin import Admin
+from aioparallel.clients.aiokafka.errors import deadline
 from aioparallel.errors import AioparallelError, TopicNotFound
 from aioparallel.records import TopicPartition
 from aioparallel.testing import DeliveryChecker, EmbeddedBroker, OrderChecker
 from aioparallel.testing.event_log import EventKind, EventLog, read_events, replay
 from aioparallel.testing.filling import Message, fill
 
-__all__ = ["measure"]
+__all__ = ["measure", "unfinished"]
 
 _TIMEOUT: Final = 60.0
 """Seconds for one conversation with the brokers."""
+_ANSWER: Final = 10.0
+"""Seconds for what takes none: connecting, and deleting a group."""
 _STALL: Final = 30.0
 """Seconds without a handled record after which a run is given up."""
 _PLAIN_SECONDS: Final = 5.0
@@ -47,16 +49,23 @@ async def measure(settings: BenchSettings, console: Console) -> bool:
 
     Best run on uvloop, as the consumer is. Raises AioparallelError when the brokers cannot be used.
     """
-    async with _place(settings) as (servers, topic):
+    name = f"aioparallel-bench-{uuid.uuid4().hex[:8]}"  # of the topic, and of the group
+    async with _place(settings, name) as (servers, topic):
         if settings.topic is None:
             console.print(f"Filling {topic}: {settings.records:,} records, {settings.keys:,} keys")
             await asyncio.to_thread(fill, servers, topic, _messages(settings))
+        records = min(settings.records, sum((await _ends(servers, topic, name)).values()))
+        if not records:
+            raise AioparallelError(f"there are no records in {topic} at {servers}")
         console.print(f"A plain loop, for {_PLAIN_SECONDS:g} s at most")
-        plain = await _plain_rate(settings, servers, topic)
+        plain = await _plain_rate(settings, servers, topic, records)
         console.print("ParallelConsumer")
-        async with _group(settings, servers) as group:
-            seen = await _parallel(settings, servers, topic, group)
-    show(settings, plain, seen, console)
+        try:
+            seen = await _parallel(settings, servers, topic, name, records)
+            show(settings, plain, seen, console)
+        finally:
+            if settings.bootstrap_servers is not None:  # the embedded broker ends with all it has
+                await _delete_group(servers, name)
     return not seen.problems
 
 
@@ -70,9 +79,9 @@ def _messages(settings: BenchSettings) -> Iterator[tuple[int, Message]]:
 
 
 @contextlib.asynccontextmanager
-async def _place(settings: BenchSettings) -> AsyncIterator[tuple[str, str]]:
-    """Brokers, and the topic to read; what is made here is gone afterwards."""
-    servers, name = settings.bootstrap_servers, f"aioparallel-bench-{uuid.uuid4().hex[:8]}"
+async def _place(settings: BenchSettings, name: str) -> AsyncIterator[tuple[str, str]]:
+    """Brokers, and the topic to read; what is made here is gone afterwards, or a warning says that it is not."""
+    servers = settings.bootstrap_servers
     if servers is None:
         async with EmbeddedBroker() as broker:
             await broker.create_topic(name, settings.partitions)
@@ -80,64 +89,61 @@ async def _place(settings: BenchSettings) -> AsyncIterator[tuple[str, str]]:
     elif settings.topic is not None:
         yield servers, settings.topic
     else:
+        async with Admin(servers, timeout=_ANSWER):
+            pass  # to hear soon that nobody is there; making a topic may take longer
         async with Admin(servers) as admin:
             await admin.create_topic(name, settings.partitions)
             try:
                 yield servers, name
             finally:
-                await admin.delete_topics(name)
+                try:
+                    await admin.delete_topics(name)
+                except (AioparallelError, TimeoutError) as error:
+                    _warn_of_rest(f"topic {name}", error)
 
 
-@contextlib.asynccontextmanager
-async def _group(settings: BenchSettings, servers: str) -> AsyncIterator[str]:
-    """The name of a new group, gone afterwards. Raises AioparallelError where it stays."""
-    name = f"aioparallel-bench-{uuid.uuid4().hex[:8]}"
+async def _delete_group(servers: str, name: str) -> None:
     try:
-        yield name
-    finally:
-        if settings.bootstrap_servers is not None:  # the embedded broker ends with all it has
-            admin = AdminClient({"bootstrap.servers": servers, "log_level": 3})  # aiokafka has no request for it
-            (deleted,) = admin.delete_consumer_groups([name]).values()
-            try:
-                await asyncio.to_thread(deleted.result, _TIMEOUT)
-            except (KafkaException, TimeoutError) as error:
-                # It is not there when the consumer never came so far.
-                if not (isinstance(error, KafkaException) and error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND):
-                    raise AioparallelError(
-                        f"group {name} could not be removed, remove it by hand: {error!r}"
-                    ) from error
+        async with Admin(servers, timeout=_ANSWER) as admin:
+            await admin.delete_group(name)
+    except (AioparallelError, TimeoutError) as error:
+        _warn_of_rest(f"group {name}", error)
+
+
+def _warn_of_rest(what: str, error: Exception) -> None:
+    """What was measured is worth more than a clean end."""
+    say(f"WARNING {what} could not be removed, remove it by hand: {error}")
 
 
 # -- the plain loop ---------------------------------------------------------------------------------------
 
 
-async def _plain_rate(settings: BenchSettings, servers: str, topic: str) -> float:
+async def _plain_rate(settings: BenchSettings, servers: str, topic: str, records: int) -> float:
     """Records a second, one after the other; commits nothing."""
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest")
-    count, began, over = 0, 0.0, 0.0
-    async with consumer:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_STALL) as limit:
-                async for _ in consumer:
-                    if not count:
-                        began = time.perf_counter()
-                        limit.reschedule(asyncio.get_running_loop().time() + _PLAIN_SECONDS)
-                    if settings.handler_ms:
-                        await asyncio.sleep(settings.handler_ms / 1e3)
-                    count, over = count + 1, time.perf_counter()
-                    if count == settings.records or over - began > _PLAIN_SECONDS:
-                        break
+    count, began, over, loop = 0, 0.0, 0.0, asyncio.get_running_loop()
+    try:
+        async with deadline(_STALL, f"reading {topic} with a plain loop"), asyncio.timeout(None) as limit, consumer:
+            async for _ in consumer:
+                if not count:
+                    began = time.perf_counter()
+                    limit.reschedule(loop.time() + _PLAIN_SECONDS)
+                if settings.handler_ms:
+                    await asyncio.sleep(settings.handler_ms / 1e3)
+                count, over = count + 1, time.perf_counter()
+                if count == records or over - began > _PLAIN_SECONDS:
+                    break
+    except TimeoutError:
+        if not count:
+            raise
     return count / (over - began) if over > began else 0.0
 
 
 # -- the parallel consumer --------------------------------------------------------------------------------
 
 
-async def _parallel(settings: BenchSettings, servers: str, topic: str, group: str) -> Seen:
+async def _parallel(settings: BenchSettings, servers: str, topic: str, group: str, records: int) -> Seen:
     seen, sleep, is_paced = Seen(), settings.handler_ms / 1e3, False
-    records = min(settings.records, sum((await _ends(servers, topic, group)).values()))
-    if not records:
-        raise AioparallelError(f"there are no records in {topic} at {servers}")
     with tempfile.TemporaryDirectory() as folder, EventLog(Path(folder, "events"), room=3 * records) as log:
         began = cpu = 0.0
 
@@ -180,8 +186,11 @@ async def _parallel(settings: BenchSettings, servers: str, topic: str, group: st
                 consumer.stop(drain=settings.topic is None)
                 await running
         _check(settings, Path(folder, "events"), seen)
-    if settings.topic is None:
-        seen.problems += await _uncommitted(servers, topic, group)
+    if settings.topic is None or seen.handled < records:
+        left = await unfinished(servers, topic, group)
+        if left and seen.handled < records:
+            left.insert(0, f"{seen.handled:,} of {records:,} records were handled, and then none for {_STALL:g} s")
+        seen.problems += left
     return seen
 
 
@@ -252,7 +261,7 @@ async def _ends(servers: str, topic: str, group: str, *, committed: bool = False
     """For each partition how many offsets it has; with ``committed`` how many of them the group has not committed."""
     client = AiokafkaClient(servers, group)
     try:
-        await client.start(_TIMEOUT)
+        await client.start(_ANSWER)
         places = await client.partitions([topic], _TIMEOUT)
         if not places:
             raise TopicNotFound([topic], servers)
@@ -265,6 +274,7 @@ async def _ends(servers: str, topic: str, group: str, *, committed: bool = False
     return {place: ends[place] - begins[place] for place in places}
 
 
-async def _uncommitted(servers: str, topic: str, group: str) -> list[str]:
+async def unfinished(servers: str, topic: str, group: str) -> list[str]:
+    """Where the group stopped short. Gaps of your topic count as offsets and not as records, and are committed too."""
     left = await _ends(servers, topic, group, committed=True)
     return [f"{place}: the last {count} offsets are not committed" for place, count in left.items() if count]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from aioparallel import ParallelConsumer, Record
 from aioparallel.cli.bench.command import BenchSettings
-from aioparallel.cli.bench.measuring import measure
+from aioparallel.cli.bench.measuring import measure, unfinished
 from aioparallel.cli.bench.showing import Seen, limit_of
+from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.errors import ConfigurationError
+from aioparallel.testing import EmbeddedBroker
+from aioparallel.testing.filling import Message, fill
+from tests.support.command_line import invoke
 
 
 @pytest.mark.parametrize(
@@ -53,3 +59,69 @@ async def test_a_run_is_checked_and_shown() -> None:
     text = shown.getvalue()
     for part in ("plain loop", "ParallelConsumer", "µs a record", "p50", "what limits", "passed: each record once"):
         assert part in text
+
+
+async def filled_orders(broker: EmbeddedBroker) -> None:
+    """A topic of 300 records in two partitions."""
+    await broker.create_topic("orders", 2)
+    messages: list[tuple[int, Message]] = [
+        (number % 2, {"key": b"%d" % (number % 7), "value": b"x"}) for number in range(300)
+    ]
+    await asyncio.to_thread(fill, broker.bootstrap_servers, "orders", messages)
+
+
+@pytest.mark.parametrize("more", [[], ["--topic", "orders"]])
+@pytest.mark.parametrize(
+    ("servers", "code", "sentence"),
+    [
+        ("127.0.0.1:1", 1, "no Kafka broker answered at 127.0.0.1:1 within 10 s"),
+        ("a:b", 2, "--bootstrap-servers='a:b'"),
+    ],
+)
+def test_brokers_that_are_not_there(servers: str, code: int, sentence: str, more: list[str]) -> None:
+    """One sentence, which names the option as it is typed."""
+    ran = invoke("bench", "--bootstrap-servers", servers, *more)
+    assert ran.exit_code == code
+    assert sentence in ran.stderr
+    assert "--bootstrap-servers" in ran.stderr
+
+
+async def test_a_mistyped_topic_is_not_made_by_asking() -> None:
+    """One sentence says that it does not exist, and it does not afterwards."""
+    async with EmbeddedBroker() as broker:
+        await filled_orders(broker)
+        ran = await asyncio.to_thread(
+            invoke, "bench", "--bootstrap-servers", broker.bootstrap_servers, "--topic", "ordres"
+        )
+        assert (ran.exit_code, ran.stdout) == (1, "")
+        assert "topic not found" in ran.stderr
+        async with Admin(broker.bootstrap_servers) as admin:
+            assert await admin.topics() == {"orders": 2}
+
+
+async def test_what_was_measured_is_shown_though_the_group_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    """The embedded broker cannot delete groups: the measurement counts all the same, and a warning names the group."""
+    shown = io.StringIO()
+    async with EmbeddedBroker() as broker:
+        await filled_orders(broker)
+        settings = BenchSettings(bootstrap_servers=broker.bootstrap_servers, topic="orders", handler_ms=0.0)
+        assert await measure(settings, Console(file=shown, width=160))
+    assert "passed: once, keys in order" in shown.getvalue()
+    assert "WARNING group aioparallel-bench-" in (said := capsys.readouterr().err)
+    assert "remove it by hand" in said
+
+
+async def test_a_consumer_that_stops_halfway_is_told_from_gaps() -> None:
+    """What the group has not committed is named by partition; where all is committed, missing records were gaps."""
+
+    async def handle(_record: Record) -> None: ...
+
+    async with EmbeddedBroker() as broker:
+        await filled_orders(broker)
+        servers = broker.bootstrap_servers
+        assert await unfinished(servers, "orders", "half") == [
+            f"orders-{number}: the last 150 offsets are not committed" for number in (0, 1)
+        ]
+        async with ParallelConsumer("orders", bootstrap_servers=servers, group_id="half", until="end") as consumer:
+            await consumer.run(handle)
+        assert await unfinished(servers, "orders", "half") == []
