@@ -1,4 +1,4 @@
-"""Runs one case: every contestant, round by round, one at a time, each run checked by the public checkers."""
+"""Runs one case: every contestant, round by round, one at a time, each run checked."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import itertools
 import json
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from aioparallel.errors import AioparallelError
-from aioparallel.testing.event_log import Event, read_events
 from aioparallel.testing.processes.child import Child
+from benchmarks.answers import Watch, run_of, unbelievable
 from benchmarks.cases import Case
-from benchmarks.checks import check_commits, check_events, check_output, ended_at_once, peak_in_flight
+from benchmarks.checks import check_commits, check_events, check_output
 from benchmarks.contestant import Work
+from benchmarks.evidence import Evidence
 from benchmarks.measures import Entry, Result, Run
 from benchmarks.programs import ROOT, Contestant
 from benchmarks.workload import Lane, Workload, fill_topic
@@ -146,9 +147,9 @@ class Player:
         while "open" in (content := await self.told(timeout)):
             pass
         try:
-            run = Run(**content)
-        except TypeError as error:
-            raise ProgramFailed(f"its answer is not understood ({error}): {content}") from error
+            run = run_of(content)
+        except ValueError as error:
+            raise ProgramFailed(f"its answer is not understood: {error}") from error
         if run.round != number:
             raise ProgramFailed(f"it answered for round {run.round} when asked for round {number}")
         return run
@@ -166,10 +167,16 @@ class Player:
         try:
             if output is not None:
                 await place.arena.create_topic(output, work.partitions)
+            watch = Watch(self.events, work.records * (1 + self.ends))
             await self.order(number, group, output)
-            run = await self.answer(number, deadline)
-            events = await asyncio.to_thread(read_events, self.events)
-            problems = await self._problems(run, group, events)
+            looking = asyncio.create_task(watch.look())
+            try:
+                run = await self.answer(number, deadline)
+                watch.over()
+            finally:
+                looking.cancel()
+            seen = await asyncio.to_thread(Evidence.read, self.events)
+            problems = await self._problems(run, group, seen, watch)
             if output is not None and not run.stopped:
                 order = place.order_of(self.contestant)
                 problems += await asyncio.to_thread(check_output, work.bootstrap_servers, output, place.workload, order)
@@ -179,24 +186,25 @@ class Player:
             return Run(number, 0.0, 0.0, 0, 0.0, 0, problems=(str(error),))
         finally:
             self.events.unlink(missing_ok=True)
-        peak = peak_in_flight(events) if work.handler == "sleep" and self.contestant.reads else None
+        peak = seen.peak_in_flight if work.handler == "sleep" and self.contestant.reads else None
         return replace(run, problems=tuple(problems), peak_in_flight=peak)
 
-    def with_ends(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Of handlers that return at once the log has only the beginning."""
-        has_ends = self._work.handler == "sleep" or self._work.script in ("pace", "crash")
-        return events if has_ends else ended_at_once(events)
+    @property
+    def ends(self) -> bool:
+        """Whether its log has the ends of handlers: of those that return at once it has only the beginning."""
+        return self._work.handler == "sleep" or self._work.script in ("pace", "crash")
 
-    async def _problems(self, run: Run, group: str, events: Sequence[Event]) -> list[str]:
-        place, found = self._place, list[str]()
-        if not run.stopped and run.ended != self._work.records:
-            found.append(f"it says that {run.ended:,} of {self._work.records:,} records ended")
-        if self.contestant.reads:
-            order = place.order_of(self.contestant)
-            lives = [self.with_ends(events)]
-            found += await asyncio.to_thread(check_events, lives, place.workload, order, stopped=run.stopped)
+    async def _problems(self, run: Run, group: str, seen: Evidence, watch: Watch) -> list[str]:
+        place, work, ends = self._place, self._work, self.ends
+        order, reads = place.order_of(self.contestant), self.contestant.reads
+        held = int((seen.began != ends).sum()) if reads else None
+        found = list(unbelievable(run, held, work, place.workload, order, watch))
+        if reads:
+            found += await asyncio.to_thread(
+                check_events, seen, place.workload, order, ends=ends, missing=run.stopped, cut=run.stopped
+            )
             if not run.stopped:
-                found += await check_commits(self._work.bootstrap_servers, self._work.topic, group, place.workload)
+                found += await check_commits(work.bootstrap_servers, work.topic, group, place.workload)
         return found
 
 

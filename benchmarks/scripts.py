@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -13,16 +12,16 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.errors import AioparallelError
 from aioparallel.offsets import decode_offset_map
 from aioparallel.records import TopicPartition
-from aioparallel.testing.event_log import Event, EventKind, read_events
+from aioparallel.testing.event_log import EventKind
 from benchmarks.cases import Case
-from benchmarks.checks import check_commits, check_events
+from benchmarks.checks import check_commits, check_events, check_lives
 from benchmarks.contest import JOIN_TIMEOUT, Arena, Field, Player, rounds
+from benchmarks.evidence import Evidence, Integers, written
 from benchmarks.measures import OURS, Result
 from benchmarks.programs import Contestant
 from benchmarks.workload import Lane, pace, read_back
@@ -39,8 +38,6 @@ STUCK: Final = 100  # offset
 WORK_TIMEOUT: Final = 60.0  # seconds until all is done that can be done, and for the recovery
 POLL: Final = 0.005  # seconds
 
-Integers = npt.NDArray[np.int64]
-
 
 @asynccontextmanager
 async def playing(contestant: Contestant | str, place: Field, **changes: Any) -> AsyncIterator[Player]:
@@ -52,14 +49,6 @@ async def playing(contestant: Contestant | str, place: Field, **changes: Any) ->
         yield player
     finally:
         await player.stop(at_once=True)
-
-
-def written(log: Path) -> int:
-    """How many events without times are in a log so far; quick, so that the machine is left to those who write."""
-    if not log.exists() or not log.stat().st_size:
-        return 0
-    words = np.memmap(log, "<u8", "r")
-    return bisect_left(words, True, lo=1, key=lambda word: not word) - 1
 
 
 # -- (f) ------------------------------------------------------------------------------------------------
@@ -93,24 +82,25 @@ async def paced(case: Case, arena: Arena) -> Result:
         finally:
             nobody_waits.set()
         await asyncio.to_thread(read_back, servers, topic, workload)
-        events = await asyncio.to_thread(read_events, player.events)
-        place.result.problems += await asyncio.to_thread(check_events, [events], workload, "key")
-        arrivals = read_events(Path(f"{player.events}.arrivals"))
-        figures |= latency_figures(events, arrivals, sent.sent, rate)
+        seen = await asyncio.to_thread(Evidence.read, player.events)
+        place.result.problems += await asyncio.to_thread(check_events, seen, workload, "key")
+        if place.result.problems:
+            return place.result
+        arrivals = Evidence.read(Path(f"{player.events}.arrivals"))
+        figures |= latency_figures(seen, arrivals, sent.sent, rate)
         figures["producer_latest_ms"] = round(sent.latest * 1e3, 3)
         place.result.figures |= figures
         return place.result
 
 
-def latency_figures(events: list[Event], arrivals: list[Event], sent: list[Integers], rate: float) -> dict[str, Any]:
+def latency_figures(seen: Evidence, arrivals: Evidence, sent: list[Integers], rate: float) -> dict[str, Any]:
     """Rates in records/s, latencies in ms, those of the warm-up by themselves.
 
     ``arrivals``: for each fetch the last offset that it took of a partition. ``sent``: nanoseconds by partition and
     offset.
     """
     found: dict[str, Any] = {"rate_asked": round(rate)}
-    rows = np.array([one[1:] for one in events if one.kind is EventKind.BEGAN], np.int64).reshape(-1, 3)
-    came = np.array([one[1:] for one in arrivals], np.int64).reshape(-1, 3)
+    rows, came = (np.stack([one.partitions, one.offsets, one.times], axis=1)[one.began] for one in (seen, arrivals))
     parts = [rows[rows[:, 0] == partition] for partition in range(len(sent))]
     ends = [came[came[:, 0] == partition] for partition in range(len(sent))]
     # The first fetch that ended at the record or behind it.
@@ -185,7 +175,7 @@ async def killed_and_recovered(
             await asyncio.sleep(4 * POLL)
         assert player.child is not None
         await player.child.kill()
-        first = read_events(player.events)
+        first = Evidence.read(player.events)
     restarted, began = time.monotonic(), None
     async with playing(contestant, place) as player, asyncio.timeout(WORK_TIMEOUT):
         await player.order(1, group)
@@ -195,16 +185,15 @@ async def killed_and_recovered(
                 began = time.monotonic()
             await asyncio.sleep(4 * POLL)
         over = time.monotonic()
-    second = read_events(player.events)
-    ended = {event.offset for event in first if event.kind is EventKind.ENDED}
-    again = {event.offset for event in second if event.kind is EventKind.BEGAN}
+    second = Evidence.read(player.events)
+    again = np.intersect1d(first.offsets[first.kinds == EventKind.ENDED], second.offsets[second.began])
     figures = {
-        "repeated": len(ended & again),
+        "repeated": len(again),
         "seconds_to_recover": round(over - restarted, 3),
         "seconds_from_first_handler": round(over - (began or restarted), 3),
     }
     order: Lane = "key" if in_order else "unordered"
-    return figures, check_events([first, second], place.workload, order, repeats=True)
+    return figures, check_lives([first, second], place.workload, order)
 
 
 def still_running(player: Player) -> None:
@@ -274,10 +263,10 @@ async def together(place: Field, handler: str, group: str) -> tuple[dict[str, An
             await say(player, "stop")
         for player in players:
             await player.answer(0, WORK_TIMEOUT)
-        lives = [player.with_ends(read_events(player.events)) for player in players]
-    problems = check_events(lives, place.workload, "key", repeats=True, together=True)
+        lives = [Evidence.read(player.events) for player in players]
+    problems = check_lives(lives, place.workload, "key", ends=players[0].ends, together=True)
     problems += await check_commits(place.work.bootstrap_servers, place.work.topic, group, place.workload)
-    shares = [sum(event.kind is EventKind.BEGAN for event in events) for events in lives]
+    shares = [int(life.began.sum()) for life in lives]
     return {"rate": round(records / seconds), "shares": shares, "repeated": sum(shares) - records}, problems
 
 
@@ -294,7 +283,7 @@ async def shared(players: list[Player], share: int) -> None:
 
     async def listen(number: int) -> None:
         while not every.is_set():
-            held[number] = (await players[number].told(JOIN_TIMEOUT))["open"]
+            held[number] = (await players[number].told(JOIN_TIMEOUT)).get("open", 0)
             if all(one == share for one in held):
                 every.set()
 

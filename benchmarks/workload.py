@@ -25,7 +25,7 @@ from aioparallel.errors import AioparallelError
 from aioparallel.testing.filling import Message, fill
 from examples.flights.flights import read_flights
 
-__all__ = ["Lane", "Numbers", "Shape", "Workload", "fill_topic", "pace", "read_back", "read_topic"]
+__all__ = ["Kept", "Lane", "Numbers", "Shape", "Workload", "fill_topic", "pace", "read_back", "read_topic"]
 
 Numbers = npt.NDArray[np.uint32]
 Lane = Literal["key", "partition", "unordered"]
@@ -103,10 +103,16 @@ class Workload:
         return [[self.names[number] for number in self.keys[places].tolist()] for places in self.places]
 
     def messages(self, partition: int) -> Iterator[Message]:
-        """The records of a partition by offset. The value of a made one says its place."""
-        for offset, key in enumerate(self.keys_by_offset[partition]):
+        """The records of a partition by offset."""
+        return (self.message(partition, offset) for offset in range(len(self.places[partition])))
+
+    def message(self, partition: int, offset: int) -> Message:
+        """The record at a place. The value of a made one says that place. Raises IndexError where there is none."""
+        if self.values:
+            value = self.values[self.places[partition][offset]]
+        else:
             value = (b"%d %d " % (partition, offset)).ljust(VALUE_SIZE, b".")
-            yield {"key": key, "value": self.values[self.places[partition][offset]] if self.values else value}
+        return {"key": self.keys_by_offset[partition][offset], "value": value}
 
     def bound(self, ordering: Lane, concurrency: int) -> float | None:
         """The least seconds all handlers can take, by the longest lane and by the concurrency; None if none sleeps."""

@@ -100,7 +100,7 @@ async def test_an_order_that_was_not_kept_is_told(broker: EmbeddedBroker) -> Non
     """A contestant that promises more than it does counts for nothing."""
     boaster = replace(CONTESTANTS["task-per-record"], name="made", keeps_key_order=True)
     result = await rounds(case_of("made"), arena_of(broker, boaster))
-    assert "records out of order" in result.entries[0].runs[0].problems[0]
+    assert any("of the same key" in problem for problem in result.entries[0].runs[0].problems)
     assert result.entries[0].warm == []
 
 
@@ -125,6 +125,101 @@ async def test_what_was_not_committed_is_told(broker: EmbeddedBroker) -> None:
 async def test_programs_that_fail_are_told_of(broker: EmbeddedBroker, code: str, problem: str) -> None:
     """With what they said last; the contest goes on."""
     assert problem in (await runs_of(broker, program(code)))[0].problems[0]
+
+
+HONEST = {
+    "round": 0, "seconds": 0.05, "whole_seconds": 0.06, "ended": 400, "cpu_seconds": 0.01, "peak_memory": 1_000,
+    "stopped": False,
+}  # fmt: skip
+
+
+def liar(figures: dict[str, object], log: str = "b''", before: str = "pass") -> Contestant:
+    """A program that does nothing of what it says: an answer with these figures, and a log of these bytes."""
+    return program(f"""
+import json, struct, sys, time
+for line in sys.stdin:
+    order = json.loads(line)
+    {before}
+    with open(order["log"], "wb") as log:
+        log.write({log})
+    print(json.dumps({{**{HONEST | figures!r}, "round": order["round"]}}), flush=True)
+""")
+
+
+@pytest.mark.parametrize(
+    ("log", "problem"),
+    [
+        ("struct.pack('<3Q', 1, 1 << 62, 5)", "is of no kind"),
+        ("b'hello world, this is text'", "no whole words"),
+        ("struct.pack('<2Q', 1, 1 << 62) + b'abc'", "no whole words"),
+        ("struct.pack('<2Q', 1 << 60, 1 << 62)", "words of an event"),
+        ("b''", "was never handled"),
+    ],
+)
+async def test_a_wrong_log_is_a_problem_of_its_run(broker: EmbeddedBroker, log: str, problem: str) -> None:
+    """Not of the case, in which others go on."""
+    for run in await runs_of(broker, liar({}, log)):
+        assert any(problem in found for found in run.problems)
+
+
+@pytest.mark.parametrize(
+    ("figures", "problem"),
+    [
+        ({"seconds": "0.5"}, "seconds is '0.5', not a number of seconds"),
+        ({"seconds": float("nan")}, "seconds is nan, not"),
+        ({"whole_seconds": float("inf")}, "whole_seconds is inf, not"),
+        ({"cpu_seconds": -1.0}, "cpu_seconds is -1.0, not"),
+        ({"ended": 10**400}, "not a whole number"),
+        ({"ended": True}, "ended is True, not a whole number"),
+        ({"peak_memory": None}, "peak_memory is None, not"),
+        ({"stopped": "yes"}, "stopped is 'yes', not true or false"),
+        ({"problems": []}, "problems, which nobody asked for"),
+    ],
+)
+async def test_a_wrong_answer_is_a_problem_of_its_run(
+    broker: EmbeddedBroker, figures: dict[str, object], problem: str
+) -> None:
+    """It names the figure."""
+    for run in await runs_of(broker, liar(figures, before="nan, inf = float('nan'), float('inf')")):
+        assert problem in run.problems[0]
+
+
+SLEEPERS = "struct.pack('<801Q', 1, *(kind << 62 | at // 200 << 44 | at % 200 for at in range(400) for kind in (1, 2)))"
+
+
+@pytest.mark.parametrize(
+    ("log", "figures", "problem"),
+    [
+        ("b''", {"stopped": True, "ended": 10**9, "seconds": 0.5}, "1,000,000,000 records ended, but only 0 did"),
+        ("struct.pack('<2Q', 1, 1 << 62)", {"stopped": True, "ended": 1}, "1 records ended, but only 0 did"),
+        ("b''", {"stopped": True, "ended": 0}, "took 0.050 s, but it took 120.000 s at least"),
+        ("b''", {"ended": 399}, "399 of 400 records ended"),
+        ("b''", {"seconds": 500.0, "whole_seconds": 500.0}, "took 500.000 of 500.000 s, but its answer came after"),
+        ("b''", {"seconds": 500.0}, "took 500.000 of 0.060 s"),
+        (SLEEPERS, {"seconds": 0.001}, "took 0.001 s, but it took"),
+    ],
+)
+async def test_a_run_that_cannot_be_true_is_told(
+    broker: EmbeddedBroker, log: str, figures: dict[str, object], problem: str
+) -> None:
+    """More records than its log holds, and times that neither the sleeps nor the benchmark's clock allow."""
+    case = case_of("made", shape=replace(SHAPE, sleep=(50_000,)))
+    result = await rounds(case, arena_of(broker, liar(figures, log)))
+    for run in result.entries[0].runs:
+        assert any(problem in found for found in run.problems), run.problems
+
+
+async def test_a_log_that_fills_slowly_is_watched(broker: EmbeddedBroker) -> None:
+    """A program cannot have been quicker than the benchmark saw it write."""
+    slowly = """
+    with open(order["log"], "wb", buffering=0) as log:
+        log.write(struct.pack("<2Q", 1, 1 << 62))
+        time.sleep(1)
+    """
+    case = replace(case_of("made"), handler="return")
+    result = await rounds(case, arena_of(broker, liar({"whole_seconds": 1.0}, before=slowly.strip())))
+    for run in result.entries[0].runs:
+        assert any("took 0.050 s, but it took" in found for found in run.problems), run.problems
 
 
 async def test_a_program_that_cannot_be_started_is_told_of(broker: EmbeddedBroker) -> None:

@@ -13,6 +13,7 @@ from aioparallel.testing.event_log import Event, EventKind
 from benchmarks.cases import CASES, Case
 from benchmarks.commit_holds import commit_holds
 from benchmarks.contest import Arena
+from benchmarks.evidence import Evidence
 from benchmarks.maps import pattern_ledgers
 from benchmarks.programs import CONTESTANTS
 from benchmarks.scripts import crash, latency_figures, members, paced
@@ -54,7 +55,7 @@ def test_latencies_are_those_that_were_seen() -> None:
         Event(EventKind.BEGAN, 1, 0, 4 * second + 1_000_000),
         Event(EventKind.BEGAN, 0, 0, 3 * second + 6_000_000),
     ]
-    found = latency_figures(events, arrivals, sent, 10.0)
+    found = latency_figures(Evidence.of(events), Evidence.of(arrivals), sent, 10.0)
     assert (found["arrival_to_handler_p50_ms"], found["arrival_to_handler_max_ms"]) == (1.0, 3.0)
     assert (found["produce_to_handler_p50_ms"], found["produce_to_handler_max_ms"]) == (1.0, 5.0)
     assert found["warm_up_produce_to_handler_max_ms"] == 3_006.0
