@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import re
 import time
 from collections.abc import AsyncIterator
 
@@ -12,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from aioparallel.clients import AiokafkaClient
+from aioparallel.clients.aiokafka import silence
 from aioparallel.errors import BrokerUnreachable, ConsumerStateError
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
 from aioparallel.testing.brokers.local import LocalKafka
@@ -89,29 +91,31 @@ async def test_a_broker_that_starts_a_little_later_is_waited_for() -> None:
         await client.stop(5.0)
 
 
-async def test_a_broker_that_is_away_is_told_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
-    """With its address; metadata is asked for ten times a second, and the log is not to be full of that."""
+async def test_a_broker_that_is_away_is_told_now_and_then(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its address, and since when. Metadata is asked for ten times a second: the log is not to be full of that."""
+    monkeypatch.setattr(silence, "_TELL_AGAIN", 1.0)
+
+    def told() -> list[str]:
+        return [one.getMessage() for one in caplog.records if getattr(one, "action", "") == "no_metadata"]
+
     with EmbeddedBroker() as broker:
-        await broker.create_topic("t", 1)
-        client = AiokafkaClient(broker.bootstrap_servers, unique("group"))
+        address = broker.bootstrap_servers
+        client = AiokafkaClient(address, unique("group"))
         await client.start(60.0)
-        broker.stop_broker()
-        caplog.clear()
-        asked: list[logging.LogRecord] = []
-
-        def asks() -> bool:
-            asked[:] = [one for one in caplog.records if getattr(one, "action", "") == "no_metadata"]
-            return sum(one.levelno == logging.DEBUG for one in asked) > 20
-
-        caplog.set_level(logging.DEBUG, "aioparallel.clients.aiokafka.silence")
-        looking = asyncio.create_task(client.partitions(["missing"], 60.0))
-        await until(asks, what="twenty attempts")
-        looking.cancel()
-        await asyncio.wait([looking])
-        told = [one.getMessage() for one in asked if one.levelno == logging.WARNING]
-        assert len(told) == 1
-        assert broker.bootstrap_servers in told[0]
-        await client.stop(1.0)
+        try:
+            broker.stop_broker()
+            looking = asyncio.create_task(client.partitions(["missing"], 60.0))
+            await until(lambda: len(told()) > 2, what="the third time")
+            looking.cancel()
+            await asyncio.wait([looking])
+        finally:
+            await client.stop(1.0)
+    seconds = [int(re.findall(r"No metadata for (\d+) s", line)[0]) for line in told()]
+    assert seconds[0] == 0
+    assert seconds == sorted(seconds)
+    assert address in told()[0]
 
 
 async def test_a_cancelled_start_leaves_nothing_behind(silent: str) -> None:

@@ -75,8 +75,8 @@ GIVEN: Mapping[str, Given] = {
     ),
     "README.md: Without Kafka": Given(before=_FETCH, says=r"(a/1 3\n|a/22 4\n|b/broken broken\n){3}"),
     "docs/deduplicate.md: Copies: each record handled once": Given(
-        instead={'"work"': '"docs-work"'},  # others have a topic work there
-        topics={"docs-work": _WORK},
+        instead={'"work"': '"docs-copies"'},  # others have a topic work there
+        topics={"docs-copies": _WORK},
         compacted="enrich-seen",
         says=r"(b'k\d' b'v'\n){10}4 copies left out\n",
     ),

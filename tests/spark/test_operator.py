@@ -351,7 +351,7 @@ CONNECT = Path(__file__).parents[1] / "support" / "spark" / "operator_on_connect
 def test_spark_connect(reuse: str, tmp_path: Path) -> None:
     """All three forms, with Python workers that are kept and with new ones for each task."""
     command = [sys.executable, str(CONNECT), reuse, str(tmp_path / "written")]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=tmp_path, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=450, cwd=tmp_path, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     said = json.loads(ran.stdout.splitlines()[-1])
     assert said["operator"] == said["column"] == said["sink"] == 1_000
