@@ -19,6 +19,7 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.client import ConnectionGroup
 from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.consumer.fetcher import FetchError, FetchResult
+from aiokafka.protocol.admin import DeleteGroupsResponse_v1
 from aiokafka.protocol.commit import (
     OffsetCommitRequest,
     OffsetCommitResponse_v3,
@@ -89,6 +90,7 @@ async def test_every_declared_member_exists(member: Member) -> None:
         internals.Connections: consumer._client,
         internals.Consumer: consumer,
         internals.Coordinator: coordinator_of(member.client),
+        internals.DeleteGroupsAnswer: DeleteGroupsResponse_v1(throttle_time_ms=0, results=[]),
         internals.FetchFault: FetchError(error=ValueError(), backoff=0.0),
         internals.FetchedData: data,
         internals.Fetcher: fetcher,

@@ -277,4 +277,4 @@ async def _ends(servers: str, topic: str, group: str, *, committed: bool = False
 async def unfinished(servers: str, topic: str, group: str) -> list[str]:
     """Where the group stopped short. Gaps of your topic count as offsets and not as records, and are committed too."""
     left = await _ends(servers, topic, group, committed=True)
-    return [f"{place}: the last {count} offsets are not committed" for place, count in left.items() if count]
+    return [f"{place}: the last {count} offsets are not committed" for place, count in sorted(left.items()) if count]
