@@ -11,18 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from aioparallel.errors import AioparallelError
-from aioparallel.testing.event_log import Event, EventKind
+from aioparallel.testing.event_log import (
+    KIND_SHIFT,
+    OFFSET_MASK,
+    PARTITION_MASK,
+    PARTITION_SHIFT,
+    Event,
+    EventKind,
+)
 
 __all__ = ["Evidence", "EvidenceWrong", "Integers", "written"]
 
 Integers = npt.NDArray[np.int64]
 
-# The words of an event log, see aioparallel.testing.event_log.
 WORD: Final = np.dtype("<u8")
-KIND_SHIFT: Final = np.uint64(62)
-PARTITION_SHIFT: Final = np.uint64(44)
-PARTITIONS: Final = np.uint64((1 << 18) - 1)
-OFFSETS: Final = np.uint64((1 << 44) - 1)
 
 
 class EvidenceWrong(AioparallelError, ValueError):
@@ -55,10 +57,11 @@ class Evidence:
         if count > len(times):
             raise EvidenceWrong(f"{path} is no event log: it ends within an event")
         firsts, times = firsts[:count], times[:count]
-        kinds = firsts >> KIND_SHIFT
+        kinds = firsts >> np.uint64(KIND_SHIFT)
         if not kinds.all():
             raise EvidenceWrong(f"{path} is no event log: event {int(np.argmin(kinds))} is of no kind")
-        columns = kinds, firsts >> PARTITION_SHIFT & PARTITIONS, firsts & OFFSETS, times
+        partitions = firsts >> np.uint64(PARTITION_SHIFT) & np.uint64(PARTITION_MASK)
+        columns = kinds, partitions, firsts & np.uint64(OFFSET_MASK), times
         return cls(*(column.astype(np.int64) for column in columns))
 
     @classmethod

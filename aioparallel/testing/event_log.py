@@ -27,10 +27,10 @@ from aioparallel.testing.checkers import DeliveryChecker, OrderChecker
 __all__ = ["Event", "EventKind", "EventLog", "EventTail", "read_events", "replay"]
 
 _WORD: Final = 8
-_KIND_SHIFT: Final = 62
-_PARTITION_SHIFT: Final = 44
-_PARTITION_MASK: Final = (1 << _KIND_SHIFT - _PARTITION_SHIFT) - 1
-_OFFSET_MASK: Final = (1 << _PARTITION_SHIFT) - 1
+KIND_SHIFT: Final = 62
+PARTITION_SHIFT: Final = 44
+PARTITION_MASK: Final = (1 << KIND_SHIFT - PARTITION_SHIFT) - 1
+OFFSET_MASK: Final = (1 << PARTITION_SHIFT) - 1
 _GROWTH: Final = 1 << 20
 """Words by which a file grows that is full. What is not written takes no room on the disk."""
 
@@ -81,9 +81,11 @@ class EventLog:
         self.words[0] = 1 + self._times
 
     @staticmethod
-    def word_of(kind: EventKind, partition: int, offset: int) -> int:
-        """The first word of an event."""
-        return kind << _KIND_SHIFT | partition << _PARTITION_SHIFT | offset
+    def word_of(kind: int, partition: int, offset: int) -> int:
+        """The first word of an event. Raises ValueError for a place that does not fit."""
+        if partition > PARTITION_MASK or offset > OFFSET_MASK:
+            raise ValueError(f"partition {partition}, offset {offset} does not fit into an event")
+        return kind << KIND_SHIFT | partition << PARTITION_SHIFT | offset
 
     def began(self, partition: int, offset: int) -> None:
         """The handler of this record was called. Raises ValueError beyond partition 262,143 and offset 2^44 - 1."""
@@ -109,15 +111,13 @@ class EventLog:
         self.ended(record.partition, record.offset)
 
     def _write(self, kind: int, partition: int, offset: int) -> None:
-        if partition > _PARTITION_MASK or offset > _OFFSET_MASK:
-            raise ValueError(f"partition {partition}, offset {offset} does not fit into an event")
         at = self.at
         if at + self._times >= len(self.words):
             self._release()
             self._grow(at + _GROWTH)
         if self._times:
             self.words[at + 1] = time.monotonic_ns()
-        self.words[at] = kind << _KIND_SHIFT | partition << _PARTITION_SHIFT | offset
+        self.words[at] = self.word_of(kind, partition, offset)
         self.at = at + 1 + self._times
 
     def close(self) -> None:
@@ -153,10 +153,10 @@ class EventTail:
 
     def _event(self, words: tuple[int, ...]) -> Event:
         word = words[0]
-        if not word >> _KIND_SHIFT:
+        if not word >> KIND_SHIFT:
             raise ValueError(f"{self._path} is no event log")
-        partition = word >> _PARTITION_SHIFT & _PARTITION_MASK
-        return Event(EventKind(word >> _KIND_SHIFT), partition, word & _OFFSET_MASK, words[1] if words[1:] else 0)
+        partition = word >> PARTITION_SHIFT & PARTITION_MASK
+        return Event(EventKind(word >> KIND_SHIFT), partition, word & OFFSET_MASK, words[1] if words[1:] else 0)
 
     def new_words(self) -> Iterator[tuple[int, ...]]:
         """The same as the words of each event, for millions of them."""

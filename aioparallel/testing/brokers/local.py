@@ -183,11 +183,11 @@ class LocalKafka(Broker):
         down, up = (self.pause, self.resume) if hang else (self.kill, self.restart)
         self._broker(number)
         try:
-            await to_the_end(_in_thread(down, number))
+            await to_the_end(asyncio.to_thread(down, number))
             yield
         finally:
             if self._nodes is not None:
-                await to_the_end(_in_thread(up, number))
+                await to_the_end(asyncio.to_thread(up, number))
 
     def give_up_starting(self) -> None:
         """See :meth:`Broker.give_up_starting`: without its processes there is nothing to wait for."""
@@ -276,10 +276,6 @@ class LocalKafka(Broker):
         if number not in brokers:
             raise ConfigurationError("broker number", number, f"must be one of {', '.join(map(str, self.numbers))}")
         return brokers[number]
-
-
-async def _in_thread(call: Callable[[int | None], None], number: int | None) -> None:
-    await asyncio.to_thread(call, number)
 
 
 def _is_count(value: object) -> bool:

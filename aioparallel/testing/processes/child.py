@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from aioparallel.engine.waiting import to_the_end
 from aioparallel.errors import AioparallelError
-from aioparallel.testing.processes.guarded import check_platform, guard_command
+from aioparallel.testing.processes.guarded import check_platform, start_guard
 
 __all__ = ["Child", "ChildFailed"]
 
@@ -63,7 +63,6 @@ class Child:
         self._environment = environment
         self._directory = directory
         self._life: _Life | None = None
-        self._exit_code: int | None = None
 
     @classmethod
     def of_module(
@@ -118,30 +117,29 @@ class Child:
         life = self._started()
         try:
             async with asyncio.timeout(timeout):
-                line = await life.output.readline()
-                if not line:
+                line = await self._read_line()
+                if line is None:
                     await asyncio.wait([life.over])
         except TimeoutError:
             raise ChildFailed(f"the {self.name} said nothing for {timeout:g} s{self.last_words()}") from None
-        except ValueError as error:
-            await self.kill()
-            raise ChildFailed(f"the {self.name} wrote a line that is too long, and was killed ({error})") from error
-        if not line:
+        if line is None:
             raise self._has_ended()
-        return line.decode(errors="replace").rstrip("\r\n")
+        return line
 
     async def lines(self) -> AsyncIterator[str]:
         """The lines that it writes to standard output, until it closes that. Read them: one that nobody hears blocks
         when its output is full."""
-        output = self._started().output
-        while not output.at_eof():
-            try:
-                line = await output.readline()
-            except ValueError as error:
-                await self.kill()
-                raise ChildFailed(f"the {self.name} wrote a line that is too long, and was killed ({error})") from error
-            if line:
-                yield line.decode(errors="replace").rstrip("\r\n")
+        while (line := await self._read_line()) is not None:
+            yield line
+
+    async def _read_line(self) -> str | None:
+        """The next line; None at the end of its output."""
+        try:
+            line = await self._started().output.readline()
+        except ValueError as error:
+            await self.kill()
+            raise ChildFailed(f"the {self.name} wrote a line that is too long, and was killed ({error})") from error
+        return line.decode(errors="replace").rstrip("\r\n") if line else None
 
     async def say(self, line: str, timeout: float = _TIMEOUT) -> None:
         """A line to its standard input. Raises ChildFailed when it has ended, or takes nothing for so many seconds."""
@@ -265,15 +263,13 @@ class _Life:
         directory: Path | None,
     ) -> None:
         with self._log.open("ab") as log:
-            self._guard = subprocess.Popen(
-                guard_command(self._control_of_guard),
+            self._guard = start_guard(
+                self._control_of_guard,
                 stdin=their_input.fileno(),
                 stdout=their_output.fileno(),
-                stderr=log,
-                env={**os.environ, **environment},
-                cwd=directory,
-                pass_fds=[self._control_of_guard.fileno()],
-                start_new_session=True,
+                stderr=log.fileno(),
+                environment={**os.environ, **environment},
+                works_in=directory,
             )
 
     def ask(self, request: dict[str, object]) -> None:

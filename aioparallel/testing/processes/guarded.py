@@ -12,13 +12,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from aioparallel.errors import BrokerStartError
 
-__all__ = ["GuardedProcess", "check_platform", "guard_command"]
+__all__ = ["GuardedProcess", "check_platform", "start_guard"]
 
 _ANSWER_TIMEOUT: Final = 20.0
 """Seconds within which the guard answers one line; it only ever starts or signals a process."""
@@ -48,13 +48,7 @@ class GuardedProcess:
         self._control, theirs = socket.socketpair()
         self._control.settimeout(_ANSWER_TIMEOUT)
         with theirs:
-            self._guard = subprocess.Popen(
-                guard_command(theirs, self.directory),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+            self._guard = start_guard(theirs, self.directory)
 
     def run(self, command: Sequence[str], log: Path) -> None:
         """Start a command with the directory as its working directory; its output is appended to ``log``."""
@@ -120,9 +114,27 @@ class GuardedProcess:
         return line
 
 
-def guard_command(control: socket.socket, directory: Path | None = None) -> list[str]:
-    """Starts a guard that is told what to do through ``control``, and removes ``directory`` at its end. The process
-    must get the socket under its number here (``pass_fds``), and a session of its own."""
+def start_guard(
+    control: socket.socket,
+    removes: Path | None = None,
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.DEVNULL,
+    stderr: int | None = None,
+    environment: Mapping[str, str] | None = None,
+    works_in: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a guard that is told what to do through ``control``, and removes a directory at its end."""
     # -I and -S: nothing of the user's environment may break the guard, and it starts in a third of the time.
-    script, owner = Path(__file__).with_name("guard.py"), os.getpid()
-    return [sys.executable, "-I", "-S", str(script), str(control.fileno()), str(owner), str(directory or "")]
+    script = Path(__file__).with_name("guard.py")
+    arguments = str(control.fileno()), str(os.getpid()), str(removes or "")
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(script), *arguments],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        env=environment,
+        cwd=works_in,
+        pass_fds=[control.fileno()],
+        start_new_session=True,
+    )
