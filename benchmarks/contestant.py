@@ -118,6 +118,8 @@ class Job:
         self.log = EventLog(self.path, times=work.script == "pace", room=2 * work.records + SPARE)
         self.let_go = asyncio.Event()
         """Set by ``go``."""
+        self.all_called = asyncio.Event()
+        """Every record's handler was called; set where handlers do not wait."""
         self._over = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._started = time.perf_counter()
@@ -135,7 +137,7 @@ class Job:
     def _quick(self) -> Handle:
         """Says only that it began, as there is nothing between that and its end."""
         words, count, began = self.log.words, 0, EventLog.word_of(EventKind.BEGAN, 0, 0)
-        edges = {1, self.work.records if self.work.handler != "produce" else 1}
+        edges = {1, self.work.records}
 
         async def handle(record: Readable) -> None:
             nonlocal count
@@ -191,8 +193,10 @@ class Job:
 
     def _at_edge(self, count: int) -> None:
         self.begin()
-        if count == self.work.records and self.work.handler != "produce":
-            self.finish(count)
+        if count == self.work.records:
+            self.all_called.set()
+            if self.work.handler != "produce":
+                self.finish(count)
 
     def begin(self) -> None:
         """The first handler is called; said again it means nothing."""

@@ -106,9 +106,10 @@ async def go_on(consumer: ParallelConsumer, job: Job) -> None:
 
 
 async def tell_partitions(consumer: ParallelConsumer, job: Job) -> None:
-    """How many are open, whenever that changes; where latency is measured only until it has all of them."""
+    """How many are open, whenever that changes, until the records are let go; where latency is measured, until it
+    has all of them. ``stats()`` looks at the whole backlog: it is not asked while the clock runs."""
     told = 0
-    while job.work.script == "members" or told < job.work.partitions:
+    while not job.let_go.is_set() and (job.work.script == "members" or told < job.work.partitions):
         try:
             count = sum(one.state == "open" for one in consumer.stats().partitions)
         except ConsumerStateError:  # not running yet
@@ -120,7 +121,9 @@ async def tell_partitions(consumer: ParallelConsumer, job: Job) -> None:
 
 
 async def finish_when_acknowledged(consumer: ParallelConsumer, job: Job) -> None:
-    """A record has succeeded once the broker has its output."""
+    """A record has succeeded once the broker has its output. ``stats()`` looks at the whole backlog, so it is asked
+    when that is nearly gone."""
+    await job.all_called.wait()
     succeeded = 0
     while succeeded < job.work.records:
         await asyncio.sleep(POLL)
