@@ -48,7 +48,7 @@ RUN: Final[dict[str, Callable[[Case, Arena], Awaitable[Result]]]] = {
 
 def options(arguments: Sequence[str]) -> argparse.Namespace:
     """What was asked for."""
-    parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser("python -m benchmarks", description=(__doc__ or "").replace("``", ""))
     letters = "; ".join(f"{letter}: {title}" for letter, title in GROUPS.items())
     parser.add_argument("--cases", default="".join(GROUPS), help=f"letters of the groups of cases. {letters}")
     parser.add_argument("--only", action="append", default=[], help="only this contestant; may be given several times")

@@ -254,14 +254,12 @@ class Judgement(NamedTuple):
 
 
 def judge(goals: Mapping[str, Sequence[Goal]], results: Results) -> list[Judgement]:
-    """Every goal, by the name of the case it is about."""
-    return [_judged(name, goal, results) for name, of_case in goals.items() for goal in of_case]
+    """Every goal of the cases that there are results of. ``goals``: by the name of the case they are about."""
+    return [_judged(name, goal, results) for name, of_case in goals.items() if name in results for goal in of_case]
 
 
 def _judged(name: str, goal: Goal, results: Results) -> Judgement:
     group, reaches = name[0], _REACHES[goal.relation]
-    if name not in results:
-        return Judgement(group, goal, "not measured", None, f"{name} did not run")
     try:
         value = goal.measure(results[name], results)
     except NotMeasured as reason:

@@ -86,7 +86,8 @@ def as_typed(error: AioparallelError, flags: Mapping[str, str]) -> str:
     # As in `client_options['sasl_mechanism']`, or `RetryPolicy jitter`.
     name, *key = re.findall(r"\w+", error.option.rpartition(" ")[2])
     option = " ".join([flags[name], *key]) if name in flags else error.option
-    return f"{option}={error.value!r}: {_with_flags(error.allowed, flags)}"
+    found = f"without {option}" if error.value is False else f"{option}={error.value!r}"
+    return f"{found}: {_with_flags(error.allowed, flags)}"
 
 
 def _with_flags(text: str, flags: Mapping[str, str]) -> str:

@@ -128,6 +128,12 @@ def test_options_are_named_as_they_are_typed(option: str, typed: str) -> None:
     assert console.as_typed(ConfigurationError(option, "x", "wrong, see client_options"), flags) == typed
 
 
+def test_a_flag_that_was_not_given_is_told_as_that() -> None:
+    """Nobody types ``--yes=False``."""
+    said = console.as_typed(ConfigurationError("yes", False, "nobody to ask"), {"yes": "--yes"})
+    assert said == "without --yes: nobody to ask"
+
+
 def test_other_errors_name_options_as_they_are_typed() -> None:
     """Not only those that are about one option."""
     flags = {"bootstrap_servers": "--bootstrap-servers", "client_options": "--client-option"}
