@@ -31,7 +31,7 @@ def draw(results: Sequence[Result], folder: Path) -> None:
         rows = [row for result in results if result.group == name[0] for row in rows_of(result)]
         if rows:
             chart = form(rows).properties(title=f"({name[0]}) {GROUPS[name[0]]}")
-            chart.save(folder / name, scale_factor=2)
+            chart.save(folder / name)
         else:
             (folder / name).unlink(missing_ok=True)
 
@@ -154,13 +154,13 @@ def pairs(rows: Sequence[Row]) -> Any:
 
 
 PLOTS: Final[dict[str, tuple[Callable[[Result], Iterator[Row]], Callable[[Sequence[Row]], Any]]]] = {
-    "a-throughput.png": (rates, bars),
-    "b-keys.png": (counted("b-key-", "seconds", "keys"), lines("seconds for all records", "log")),
-    "c-throughput.png": (rates, bars),
-    "d-throughput.png": (rates, bars),
-    "e-cost.png": (costs, lines("CPU a record, µs", "linear")),
-    "f-latency.png": (latencies, points),
-    "g-maps.png": (patterns, pairs),
-    "j-throughput.png": (rates, bars),
-    "k-throughput.png": (rates, bars),
+    "a-throughput.svg": (rates, bars),
+    "b-keys.svg": (counted("b-key-", "seconds", "keys"), lines("seconds for all records", "log")),
+    "c-throughput.svg": (rates, bars),
+    "d-throughput.svg": (rates, bars),
+    "e-cost.svg": (costs, lines("CPU a record, µs", "linear")),
+    "f-latency.svg": (latencies, points),
+    "g-maps.svg": (patterns, pairs),
+    "j-throughput.svg": (rates, bars),
+    "k-throughput.svg": (rates, bars),
 }

@@ -82,7 +82,7 @@ def write(results: Sequence[Measured], folder: Path) -> str:
         for one in judged(results)
     ]  # fmt: skip
     document = {"format": FORMAT, "results": [asdict(one) for one in results], "goals": goals}
-    text = markdown(results, sorted(plot.name for plot in folder.glob("?-*.png")))
+    text = markdown(results, sorted(plot.name for plot in folder.glob("?-*.svg")))
     for name, content in (("results.json", json.dumps(document, indent=1) + "\n"), ("results.md", text)):
         # In one step: somebody who stops the command keeps the old one or gets the new one.
         new = folder / f"{name}.new"
