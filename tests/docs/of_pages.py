@@ -134,7 +134,9 @@ for sensor in range(7):
         says="True\nTrue\n",
     ),
     "docs/parallel-map.md: From programs that are not asynchronous": Given(says=f"{sum(range(100_000)) * 2}\n"),
-    "docs/testing.md: Apache Kafka as a process": Given(starts_kafka=True),
+    "docs/testing.md: Apache Kafka as a process": Given(
+        starts_kafka=True, instead={"await asyncio.sleep(20)": "await asyncio.sleep(0.5)"}
+    ),
     "docs/testing.md: Several brokers": Given(starts_kafka=True, says=r"\{0: frozenset\(.*\n"),
     "docs/testing.md: Checkers": Given(
         instead={

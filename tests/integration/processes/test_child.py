@@ -314,6 +314,7 @@ async def test_one_that_takes_nothing_is_told(log: Path) -> None:
         await child.line()
         with pytest.raises(ChildFailed, match=r"took nothing for 0.2 s"):
             await child.say("x" * 10_000_000, timeout=0.2)
+        await child.kill()  # or leaving would wait until it does not listen to SIGTERM either
     with pytest.raises(ChildFailed, match="exit code"):
         await child.say("anybody?")
     closed = "import os, time; os.close(0); print('up', flush=True); time.sleep(600)"
@@ -321,6 +322,7 @@ async def test_one_that_takes_nothing_is_told(log: Path) -> None:
         await child.line()
         with pytest.raises(ChildFailed, match="has closed its standard input"):
             await child.say("anybody?")
+        await child.kill()
 
 
 async def test_a_line_without_an_end_is_told_once(log: Path) -> None:
