@@ -21,7 +21,9 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prepare the jars, or run brokers until Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="python -m aioparallel.testing.local_kafka", description=(__doc__ or "").replace("``", ""))
+    parser = argparse.ArgumentParser(
+        prog="python -m aioparallel.testing.local_kafka", description=(__doc__ or "").replace("``", "")
+    )
     parser.add_argument("--prepare", action="store_true", help="fetch the jars into the cache, and end")
     parser.add_argument("--brokers", type=int, default=1, help="how many to run; default 1")
     parser.add_argument("--port", type=int, help="where the first listens, the others behind it; default: free ones")

@@ -48,7 +48,7 @@ def test_the_stored_results_can_be_shown(tmp_path: Path) -> None:
     results = report.read(tmp_path)
     plots.draw([one.case for one in results], tmp_path)
     text = report.write(results, tmp_path)
-    assert {path.name for path in RESULTS.glob("?-*.svg")} <= {path.name for path in tmp_path.glob("?-*.png")}
+    assert {path.name for path in RESULTS.glob("?-*.svg")} <= {path.name for path in tmp_path.glob("?-*.svg")}
     for one in results:
         assert f"- `{one.case.name}`: {one.case.title}" in text
 
