@@ -60,8 +60,9 @@ __all__ = ["PartitionProgress", "ProgressListener", "QueryProgress", "QuerySourc
 
 logger = logging.getLogger(__name__)
 
-# Seconds for the last events of queries that have ended: Spark sends them from a queue.
-_LAST_EVENTS: Final = 5.0
+# Seconds for the last events of queries that have ended: Spark sends them from a queue, and on a busy machine that took
+# more than 5 of them.
+_LAST_EVENTS: Final = 20.0
 # Seconds for the last commit when the process ends without close().
 _EXIT_TIMEOUT: Final = 5.0
 # Ended queries that are remembered; the oldest are forgotten.
@@ -141,8 +142,8 @@ class ProgressListener(StreamingQueryListener):
         with self._heard:
             return tuple(self._runs.values())
 
-    def close(self, timeout: float = 15.0) -> None:
-        """Wait for what Spark still has to say of queries that have ended (5 s at most), leave the terminal as it was,
+    def close(self, timeout: float = 30.0) -> None:
+        """Wait for what Spark still has to say of queries that have ended (20 s at most), leave the terminal as it was,
         and commit the last offsets; all within about ``timeout`` seconds. Figures go on. On Spark Connect the listener
         is removed if no query runs. Twice does no harm."""
         if self._is_closed:
