@@ -178,7 +178,7 @@ class AiokafkaCluster:
         return client
 
     def unreachable_client(self, group_id: str) -> AiokafkaClient:
-        return AiokafkaClient(unused_address(), group_id)
+        return AiokafkaClient(NOBODY, group_id)
 
     def producer(
         self,
@@ -198,7 +198,7 @@ class AiokafkaCluster:
         return producer
 
     def unreachable_producer(self, *, delivery_timeout: float) -> AiokafkaProducer:
-        return self.producer(delivery_timeout=delivery_timeout, bootstrap_servers=unused_address())
+        return self.producer(delivery_timeout=delivery_timeout, bootstrap_servers=NOBODY)
 
     async def records(self, topic: str) -> list[Record]:
         reader = cast(
@@ -254,12 +254,9 @@ class AiokafkaCluster:
         return [acknowledged.offset for acknowledged in await asyncio.gather(*sent)]
 
 
-def unused_address() -> str:
-    """Nobody listens there, and nobody will: the port is reserved, where one that is free now may be another test's
-    broker a moment later."""
-    return "127.0.0.1:1"
-
-
+NOBODY = "127.0.0.1:1"
+"""Nobody listens there, and nobody will: the port is reserved, where one that is free now may be another test's broker
+a moment later."""
 EMBEDDED_TIMING = Timing(session_timeout=2.0, heartbeat_interval=0.3, rebalance_timeout=5.0, deadline=120.0)
 KAFKA_TIMING = Timing(session_timeout=3.0, heartbeat_interval=0.3, rebalance_timeout=6.0, deadline=120.0)
 
