@@ -22,7 +22,7 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 from aioparallel.clients.aiokafka.admin_internals import AdminClient
 from aioparallel.clients.aiokafka.connecting import find_broker
 from aioparallel.clients.aiokafka.errors import deadline, is_passing
-from aioparallel.clients.aiokafka.internals import DeleteGroupsAnswer, OffsetFetchAnswer
+from aioparallel.clients.aiokafka.internals import ClusterView, DeleteGroupsAnswer, OffsetFetchAnswer
 from aioparallel.clients.aiokafka.settings import check_servers, connection_options, option_names
 from aioparallel.clients.aiokafka.silence import Silence
 from aioparallel.clients.codes import ErrorCode
@@ -92,7 +92,15 @@ class Admin:
 
     async def topics(self) -> dict[str, int]:
         """The topics that this user may see, each with its number of partitions."""
-        cluster = await self._answer("asking for the topics", self._admin._client.fetch_all_metadata)
+
+        async def ask() -> ClusterView:
+            try:
+                return await self._admin._client.fetch_all_metadata()
+            except kafka.KafkaError as error:
+                # aiokafka says "over all known brokers" and not why; whatever it was, the deadline ends it.
+                raise kafka.NodeNotReadyError from error
+
+        cluster = await self._answer("asking for the topics", ask)
         names = cluster.topics(exclude_internal_topics=True)
         return {name: len(cluster.partitions_for_topic(name) or ()) for name in names}
 
@@ -110,6 +118,9 @@ class Admin:
                 return  # made by an attempt that got no answer
             if is_passing(kafka.for_code(code)):
                 raise kafka.for_code(code)
+            if code == ErrorCode.INVALID_REPLICATION_FACTOR and "fenced" in (message or ""):
+                # The controller has not heard of any broker for a session: they were started a moment ago, or hung.
+                raise kafka.NodeNotReadyError(message)
             if code != ErrorCode.NONE:
                 raise ClientError(
                     f"topic {name!r} with {partitions} partitions was not created at {self._bootstrap_servers}: "

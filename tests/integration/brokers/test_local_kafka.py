@@ -10,6 +10,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
+from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.errors import BrokerStartError, ClientError, ConfigurationError
 from aioparallel.testing.brokers.local import LocalKafka
 from aioparallel.testing.brokers.readiness import answers, free_port
@@ -59,6 +60,18 @@ async def test_a_wrong_topic_config_is_told(local_kafka: LocalKafka) -> None:
     """What the broker says against a config is in the error."""
     with pytest.raises(ClientError, match="tidy"):
         await local_kafka.create_topic("wrong-config", configs={"cleanup.policy": "tidy"})
+
+
+@real
+async def test_a_topic_is_made_when_a_broker_that_was_not_heard_of_is_back() -> None:
+    """A broker whose heartbeats come late is fenced between them, and nothing can be placed on it: we ask again."""
+    late = {"broker.session.timeout.ms": "500", "broker.heartbeat.interval.ms": "2000"}
+    with LocalKafka(server_properties=late) as kafka:
+        async with Admin(kafka.bootstrap_servers) as admin:
+            for number in range(4):
+                await admin.create_topic(f"late-{number}")
+                await asyncio.sleep(0.3)  # longer in all than it counts as alive after a heartbeat
+            assert {f"late-{number}" for number in range(4)} <= set(await admin.topics())
 
 
 @real
