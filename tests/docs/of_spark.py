@@ -14,6 +14,15 @@ __all__ = ["GIVEN"]
 _RAW = [Outgoing("docs-raw", b"value %d" % n, b"k%d" % (n % 5), [("trace", b"t")]) for n in range(200)]
 _PLACES = 'SERVERS, CHECKPOINT = "localhost:9092", "{folder}/checkpoint"\n'
 _STREAM = 'frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()\n'
+_UNTIL_ROWS = """
+import time
+def until_rows(progress):
+    for _ in range(600):
+        if any(figures.rows for figures in progress.snapshot()):
+            return
+        time.sleep(0.1)
+    raise TimeoutError("no batch within a minute")
+"""
 _FLIGHTS = """
 from aioparallel.spark import async_udf, kafka_jars, parallel_map, run_locally
 
@@ -72,8 +81,8 @@ assert all(named <= {header.key for header in row.headers} for row in written)
         topics={"docs-raw": _RAW, "docs-work": []},
     ),
     "docs/spark.md: Watching a stream": Given(
-        before=_PLACES + _STREAM,
-        instead={"awaitTermination(5)": "awaitTermination(2)"},
+        before=_PLACES + _STREAM + _UNTIL_ROWS,
+        instead={".start().awaitTermination(5)": ".start()\n    until_rows(progress)"},
         after="assert progress.snapshot()[0].rows > 0\n",
         topics={"docs-watched": []},
     ),
@@ -102,8 +111,8 @@ def clean(records):
     "aioparallel.spark.local.run_locally": Given(before=_FLIGHTS),
     "aioparallel.spark.operator.parallel_map": Given(before=_FLIGHTS, after="print(enriched.count())", says="100\n"),
     "aioparallel.spark.progress": Given(
-        before="from aioparallel.spark import ProgressListener\n" + _STREAM + "df = frame\n",
-        instead={"awaitTermination()": "awaitTermination(2)", '"checkpoint"': '"{folder}/checkpoint"'},
+        before="from aioparallel.spark import ProgressListener\n" + _STREAM + "df = frame\n" + _UNTIL_ROWS,
+        instead={"query.awaitTermination()": "until_rows(progress)", '"checkpoint"': '"{folder}/checkpoint"'},
         after="assert progress.snapshot()[0].rows > 0\n",
     ),
 }

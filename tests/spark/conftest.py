@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from pyspark import SparkContext
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from aioparallel.errors import JarsMissing, JavaNotFound
@@ -75,6 +77,14 @@ def _end_jvm() -> None:
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(EXIT_TIMEOUT)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_log() -> None:
+    """pyspark's loggers give each handler their own format, JSON. pytest adds its own handler to those that do not
+    propagate: what any later test of this process sees of the log would be JSON. So they add handlers as others do,
+    until the process ends: the loggers stay."""
+    pytest.MonkeyPatch().setattr(PySparkLogger, "addHandler", logging.Logger.addHandler)
 
 
 @pytest.fixture
