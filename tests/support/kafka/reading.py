@@ -41,10 +41,10 @@ def _read_all(servers: str, topic: str) -> list[Record]:
     deadline = time.monotonic() + DEADLINE
     found: list[Record] = []
     try:
-        left = _partitions(consumer, topic, deadline)
+        left = _ends(consumer, topic, deadline)
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in left])
         while left:
-            assert time.monotonic() < deadline, f"{topic}: the ends of {left} were not reached within {DEADLINE:g} s"
+            assert time.monotonic() < deadline, f"{topic}: the ends {left} were not reached within {DEADLINE:g} s"
             for one in consumer.consume(10_000, 0.2):
                 partition, offset, error = one.partition(), one.offset(), one.error()
                 assert partition is not None
@@ -53,21 +53,26 @@ def _read_all(servers: str, topic: str) -> list[Record]:
                     found.append(
                         Record(topic, partition, offset or 0, one.key(), one.value(), headers, one.timestamp()[1])
                     )
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    left.discard(partition)
+                elif error.code() == KafkaError._PARTITION_EOF and (offset or 0) >= left.get(partition, 0):
+                    left.pop(partition, None)
     finally:
         consumer.close()
     return found
 
 
-def _partitions(consumer: Consumer, topic: str, deadline: float) -> set[int]:
+def _ends(consumer: Consumer, topic: str, deadline: float) -> dict[int, int]:
+    """The end offset of each partition.
+
+    Where a fetch finds nothing more is not the end: a leader that has just become it gives out what it knows to be
+    replicated, and for a moment that is less than what was acknowledged. Asked for its end it refuses to answer then.
+    """
     while True:
         try:
             if found := consumer.list_topics(topic, _ASK).topics[topic].partitions:
-                return set(found)
+                return {one: consumer.get_watermark_offsets(TopicPartition(topic, one), _ASK)[1] for one in found}
         except KafkaException:
-            pass  # that broker hangs
-        assert time.monotonic() < deadline, f"nobody says which partitions {topic} has"
+            pass  # that broker hangs, or has just become the leader
+        assert time.monotonic() < deadline, f"nobody says where the partitions of {topic} end"
 
 
 async def committed(servers: str, group: str) -> dict[int, Committed]:
