@@ -190,11 +190,12 @@ class Scheduler:
             self.put_back(record)
             raise
 
-    def take(self) -> AnyRecord | Call | None:
-        """The next record, or batch of them, to run, now in flight; None when nothing is ready."""
+    def take(self) -> AnyRecord | None:
+        """The next record to run, now in flight; None when nothing is ready. For sources without batches."""
         while self.has_ready:
             taken = self.run_ready(_leave_in_flight, _keep, 1)
             if taken is not None:
+                assert not isinstance(taken[0], Call)
                 return taken[0]
         return None
 
