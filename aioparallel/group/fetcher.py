@@ -64,10 +64,11 @@ class Fetcher:
             await asyncio.sleep(0)  # a fetch that finds something does not suspend: let workers run
 
     def _sate(self, sessions: Iterable[Session], plan: Plan) -> None:
-        """Tell whose batches wait for nothing more: there is no room, or no more that is asked for."""
+        """Tell whose batches wait for nothing more: nothing more is asked for, or there is no room before some start."""
         for session in sessions:
             at_end = session.opened and session.ledger.position >= session.target
-            self._processor.set_sated(session, at_end or (plan.is_full and session.partition not in plan.quotas))
+            waits = session.partition not in plan.quotas and (plan.is_full or not session.ready)
+            self._processor.set_sated(session, at_end or waits)
 
     def _admit(self, fetched: Fetched, stamped: Session | None) -> None:
         # Between the plan and now the partition may have been given away, even given back: then these records
