@@ -2,8 +2,8 @@
 
     python -m examples.fill_flights 20000       # at most 336776
 
-The broker is the one of the variable AIOPARALLEL_BOOTSTRAP_SERVERS, else localhost:9092. The embedded one keeps 5 MiB of
-each partition: with eight of them about 100,000 flights.
+The broker is the one of the variable AIOPARALLEL_BOOTSTRAP_SERVERS, else localhost:9092. The embedded one keeps 5 MiB
+of each partition: with eight of them about 100,000 flights.
 """
 
 import asyncio

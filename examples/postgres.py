@@ -112,7 +112,9 @@ class _Server:
         self._as_user = [sys.executable, "-I", "-S", "-c", _BECOME, str(user.pw_uid), str(user.pw_gid)]
         try:
             version = [str(self._programs / "postgres"), "--version"]
-            subprocess.run(version, user=user.pw_uid, group=user.pw_gid, extra_groups=[], capture_output=True, check=True)
+            subprocess.run(
+                version, user=user.pw_uid, group=user.pw_gid, extra_groups=[], capture_output=True, check=True
+            )
         except PermissionError:  # an environment within /root: that of root's stays closed, and a copy is made
             self._programs = _copied(self._programs, self._process.directory)
 
