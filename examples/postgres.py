@@ -52,7 +52,7 @@ _NOT_DURABLE: Final = {"fsync": "off", "full_page_writes": "off", "synchronous_c
 
 @contextmanager
 def postgres(*, durable: bool = False) -> Iterator[str]:
-    """Start one with an empty database; its address, as libpq and asyncpg take it. Afterwards it is gone, with its data.
+    """Start one with an empty database; its address, as libpq and asyncpg take it. Afterwards all of it is gone.
 
     It listens on a unix socket in a temporary directory of its own. When this process ends, however, a guard kills it
     and removes the directory (see :class:`GuardedProcess`); a SIGKILL leaves 56 bytes of shared memory until the next
@@ -115,7 +115,7 @@ class _Server:
             subprocess.run(
                 version, user=user.pw_uid, group=user.pw_gid, extra_groups=[], capture_output=True, check=True
             )
-        except PermissionError:  # an environment within /root: that of root's stays closed, and a copy is made
+        except PermissionError:  # an environment within /root, which stays closed: they get a copy
             self._programs = _copied(self._programs, self._process.directory)
 
     def _run(self, program: str, *arguments: str) -> None:
