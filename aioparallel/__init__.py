@@ -15,6 +15,7 @@ And its engine without Kafka, over any items: :func:`parallel_map`.
 
 from typing import TYPE_CHECKING
 
+from aioparallel.batches import Batch, batches
 from aioparallel.coordinates import source_headers
 from aioparallel.deferral import Deferral
 from aioparallel.delivery.results import Result
@@ -67,6 +68,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AioparallelError",
+    "Batch",
     "BrokerOutputs",
     "BrokerStartError",
     "BrokerUnreachable",
@@ -126,6 +128,7 @@ __all__ = [
     "TopicPartition",
     "Work",
     "__version__",
+    "batches",
     "parallel_map",
     "resource",
     "source_headers",

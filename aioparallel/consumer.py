@@ -31,12 +31,11 @@ from aioparallel.group.client import Client
 from aioparallel.group.run import GroupRun
 from aioparallel.group.run_state import RunState
 from aioparallel.handlers import (
-    Handler,
     Handlers,
     HandlersOf,
+    Stack,
     check_handlers,
     check_middleware,
-    coroutine_handler,
     handler_stack,
 )
 from aioparallel.observe.health import Health, Problem, ProblemKind
@@ -223,17 +222,19 @@ class ParallelConsumer(Generic[K_co, V_co]):
 
     async def _run(self, handler: Handlers, outlet: Outlet | None) -> None:
         retry_topics = self.options.failures.retry_topics
-        handle = handler_stack(handler, {found.topic for found in self._found} - set(retry_topics), self.options)
-        if retry_topics:
-            handle = from_retry_topics(coroutine_handler(handle), retry_topics)
+        before = (from_retry_topics(retry_topics),) if retry_topics else ()
+        topics = {found.topic for found in self._found} - set(retry_topics)
+        stack = handler_stack(handler, topics, self.options, before, retry_topics)
         if self._results is not None:
-            handle = self._results.boxed(handle)
+            if stack.batchings is not None:
+                raise ConfigurationError("handler", handler, "gives results of records; those of batches are run()'s")
+            stack = Stack(self._results.boxed(stack.handler))
         self._state.begin()
         try:
             targets = await unless(self._state.ending, self._targets())
             if self._state.ending.is_set():
                 return
-            self._engine = contextvars.copy_context().run(self._new_engine, handle, targets, outlet)
+            self._engine = contextvars.copy_context().run(self._new_engine, stack, targets, outlet)
             await self._engine.run(self._topics)
         except BaseException as error:
             self._state.fail(error)
@@ -242,7 +243,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
             self._state.leave_run()
 
     def _new_engine(
-        self, handler: Handler, targets: Mapping[TopicPartition, int] | None, outlet: Outlet | None
+        self, stack: Stack, targets: Mapping[TopicPartition, int] | None, outlet: Outlet | None
     ) -> GroupRun:
         self._resources.reach()  # within a context of its own, which handlers copy
         disposal: Disposal | None = self._delivery.disposal()
@@ -251,7 +252,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
             companion = Deduplication(self.options.deduplicate, self._seen)
             disposal = None if disposal is None else companion.around(disposal)
         return GroupRun(
-            self._client, self._group_id, self.options, handler, self._state, targets, outlet, disposal, companion
+            self._client, self._group_id, self.options, stack, self._state, targets, outlet, disposal, companion
         )
 
     async def results(self, handler: Callable[[Record[K_co, V_co]], Awaitable[T]]) -> AsyncGenerator[Result[T], None]:

@@ -90,6 +90,8 @@ def defer(record: Record[Any, Any], seconds: float) -> Deferral:
     """Make the record's handle. Raises ConsumerStateError when this attempt has one already."""
     if isinstance(seconds, bool) or not 0 < seconds < 1e7:
         raise ConfigurationError("defer timeout", seconds, "must be seconds, more than 0, at most 10,000,000")
+    if getattr(getattr(record, "_source", None), "batching", None) is not None:
+        raise ConsumerStateError(f"{record!r} is handled in a batch, whose records end together: defer() is for others")
     history = history_of(record)
     if history.deferral is not None:
         raise ConsumerStateError(f"{record!r} is deferred already: defer() once an attempt")

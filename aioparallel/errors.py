@@ -212,6 +212,10 @@ class ProduceFailed(ClientError):
         self.passing = passing
 
 
+class NotAHandler(BaseException):
+    """Outside Exception, so that it is not retried: every record would end the same way."""
+
+
 class RecordFailure(AioparallelError):
     """What went wrong with one record."""
 

@@ -5,29 +5,33 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
 
-from aioparallel.errors import ConfigurationError, DeserializationError, NoHandler
+from aioparallel.batches import Batch, BatchHandler, Batching, Call
+from aioparallel.callables import check_async
+from aioparallel.errors import ConfigurationError, DeserializationError, NoHandler, NotAHandler
 from aioparallel.handling import CallNext, Middleware
 from aioparallel.options import Deserializer, Options
-from aioparallel.policies import is_async
 from aioparallel.records import K_co, Outgoing, Record, V_co
 
 __all__ = [
+    "Batchings",
+    "Before",
     "Handler",
     "Handlers",
     "HandlersOf",
-    "NotAHandler",
     "Outputs",
+    "Stack",
     "around",
-    "check_arguments",
     "check_handlers",
     "check_middleware",
     "collect",
     "coroutine_handler",
     "handler_stack",
     "in_task",
+    "together",
 ]
 
 Handler = Callable[[Record[Any, Any]], Awaitable[object] | AsyncIterable[object]]
@@ -40,18 +44,107 @@ HandlersOf = HandlerOf[K_co, V_co] | Mapping[str, HandlerOf[K_co, V_co]]
 """One handler for all topics, or one by topic."""
 Handlers = Handler | Mapping[str, Handler]
 """The same, of any types."""
+Before = Callable[[Record[Any, Any]], None]
+"""What looks at a record before its attempt; what it raises fails that."""
 _Run = Callable[[Record[Any, Any]], Coroutine[Any, Any, object]]
 
 
-def handler_stack(handlers: Handlers, topics: set[str], options: Options) -> Handler:
-    """One handler with all around it that the options ask for; the bare handler where they ask for nothing.
+class Stack(NamedTuple):
+    """What runs records, with all around it that the options ask for."""
 
-    ``topics``: the names that exist now, and need a handler. Raises ConfigurationError.
+    handler: Handler
+    """Of records by themselves."""
+    batchings: Batchings | None = None
+    """Which records go into batches; None: none."""
+
+
+def handler_stack(
+    handlers: Handlers, topics: set[str], options: Options, before: Sequence[Before] = (), later: Collection[str] = ()
+) -> Stack:
+    """Handlers with what is around them; a bare one where nothing is.
+
+    ``topics``: the names that exist now, and need a handler. ``before``: what looks at each record before its attempt.
+    ``later``: topics with records of any of the handlers' topics. Raises ConfigurationError.
     """
-    handler = around(_one_handler(handlers, topics), options.middleware)
+    check_handlers(handlers)
+    if isinstance(handlers, Mapping):
+        missing = sorted(topics - set(handlers))
+        if missing:
+            raise ConfigurationError("handler", sorted(handlers), f"has none for topic {', '.join(missing)}")
     if options.key_deserializer or options.value_deserializer:
-        return _deserialised(coroutine_handler(handler), options.key_deserializer, options.value_deserializer)
-    return handler
+        before = (*before, partial(_deserialise, options.key_deserializer, options.value_deserializer))
+    handler = around(_by_topic(dict(handlers)) if isinstance(handlers, Mapping) else handlers, options.middleware)
+    return Stack(
+        _prepared(coroutine_handler(handler), before) if before else handler,
+        _batchings(handlers, lambda one: together(one, before, options.middleware), later),
+    )
+
+
+class Batchings:
+    """Which records go into batches of which handler."""
+
+    def __init__(self, by_topic: Mapping[str, Batching | None], every: Batching | None, later: Collection[str]) -> None:
+        self._by_topic = by_topic
+        self._every = every
+        self._later = later
+
+    def of(self, record: Record[Any, Any]) -> Batching | None:
+        """None: it runs by itself."""
+        if self._every is not None:
+            return self._every
+        topic = record.topic if record.topic in self._by_topic else record.origin.topic
+        return self._by_topic.get(topic)
+
+    def are_mixed(self, record: Record[Any, Any]) -> bool:
+        """Whether records from where this one comes from go different ways."""
+        return self._every is None and record.topic in self._later and record.topic not in self._by_topic
+
+
+def _batchings(
+    handlers: Handlers, made: Callable[[BatchHandler[Any, Any]], Batching], later: Collection[str]
+) -> Batchings | None:
+    if isinstance(handlers, BatchHandler):
+        return Batchings({}, made(handlers), ())
+    if not isinstance(handlers, Mapping):
+        return None
+    # One for each handler, so that topics of one handler share its batches.
+    kinds = {id(one): made(one) for one in handlers.values() if isinstance(one, BatchHandler)}
+    return Batchings({topic: kinds.get(id(one)) for topic, one in handlers.items()}, None, later) if kinds else None
+
+
+def together(handler: BatchHandler[Any, Any], before: Sequence[Before], middleware: Sequence[Middleware]) -> Batching:
+    """The batch handler within its middleware, which gets batches too."""
+    handle = coroutine_handler(around(cast("Handler", handler.__wrapped__), middleware))
+
+    async def run(call: Call) -> object:
+        batch = _prepared_batch(call, before) if before else Batch(call.records, call)
+        return await handle(cast("Any", batch)) if batch else None
+
+    return Batching(handler, run)
+
+
+def _prepared_batch(call: Call, before: Sequence[Before]) -> Batch[Any]:
+    """Those of the call that can be run: not one that something fails before its attempt, nor what is behind it."""
+    for place, record in enumerate(call.records):
+        try:
+            for look in before:
+                look(record)
+        except Exception as error:
+            call.failures[place] = error
+    if not call.failures:
+        return Batch(call.records, call)
+    left_out = call.blocked(call.failures) | call.failures.keys()
+    places = [place for place in range(len(call.records)) if place not in left_out]
+    return Batch([call.records[place] for place in places], call, places)
+
+
+def _prepared(run: _Run, before: Sequence[Before]) -> _Run:
+    async def prepared(record: Record[Any, Any]) -> object:
+        for look in before:
+            look(record)
+        return await run(record)
+
+    return prepared
 
 
 def around(handler: Handler, middleware: Sequence[Middleware]) -> Handler:
@@ -61,65 +154,19 @@ def around(handler: Handler, middleware: Sequence[Middleware]) -> Handler:
     return handler
 
 
-def check_arguments(function: Callable[..., object], name: str, wanted: str, arguments: int) -> None:
-    """Raises ConfigurationError for what cannot be called with so many arguments; ``wanted`` says which."""
-    try:
-        inspect.signature(function).bind(*[None] * arguments)
-    except TypeError as error:
-        raise ConfigurationError(name, function, f"must take {wanted} ({error})") from None
-    except ValueError:
-        pass  # a callable without a signature, e.g. one written in C
-
-
 def check_middleware(middleware: Sequence[Middleware], *, takes: str = "the record") -> None:
     """Raises ConfigurationError for what cannot be called as middleware."""
     for one in middleware:
-        _check(one, "middleware", f"two arguments, {takes} and call_next", 2, takes)
+        check_async(one, "middleware", f"two arguments, {takes} and call_next", 2, takes)
 
 
 def check_handlers(handlers: Handlers, *, takes: str = "the record") -> None:
     """Raises ConfigurationError for what cannot be a handler."""
     if not isinstance(handlers, Mapping):
-        _check(handlers, "handler", f"one argument, {takes}", 1, takes)
+        check_async(handlers, "handler", f"one argument, {takes}", 1, takes)
         return
     for topic, handler in handlers.items():
-        _check(handler, f"handler for topic {topic!r}", f"one argument, {takes}", 1, takes)
-
-
-def _one_handler(handlers: Handlers, topics: set[str]) -> Handler:
-    check_handlers(handlers)
-    if not isinstance(handlers, Mapping):
-        return handlers
-    missing = sorted(topics - set(handlers))
-    if missing:
-        raise ConfigurationError("handler", sorted(handlers), f"has none for topic {', '.join(missing)}")
-    return _by_topic(dict(handlers))
-
-
-def _check(function: object, name: str, wanted: str, arguments: int, takes: str) -> None:
-    if inspect.iscoroutine(function):
-        function.close()
-        raise ConfigurationError(name, function, "is a call of a function: give the function itself, without ()")
-    if not callable(function):
-        raise ConfigurationError(name, function, f"must be an async function of {wanted}")
-    check_arguments(function, name, wanted, arguments)
-    called: object = getattr(function, "__call__", None)  # noqa: B004 - of an object; a function has none of its own
-    if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(called):
-        raise ConfigurationError(name, function, "must be an `async def` function, this is a plain one with `yield`")
-    if getattr(function, "__name__", None) == "<lambda>":
-        raise ConfigurationError(
-            name,
-            function,
-            "must be an `async def` function, or a partial of one: what a lambda gives is known when it is called",
-        )
-    if not is_async(function):
-        raise ConfigurationError(
-            name,
-            function,
-            "must be an `async def` function, or a partial, a method, a `__call__` or a wrapper (functools.wraps) of "
-            "one; call a blocking function within one: "
-            f"`await asyncio.to_thread(function, {takes.removeprefix('the ')})`",
-        )
+        check_async(handler, f"handler for topic {topic!r}", f"one argument, {takes}", 1, takes)
 
 
 def _by_topic(handlers: dict[str, Handler]) -> Handler:
@@ -141,16 +188,13 @@ def _called(middleware: Middleware, call_next: CallNext) -> _Run:
     return called
 
 
-def _deserialised(run: _Run, of_key: Deserializer | None, of_value: Deserializer | None) -> _Run:
-    async def deserialised(record: Record[Any, Any]) -> object:
-        if not hasattr(record, "_raw"):  # else an earlier attempt has done it
-            raw = record.key, record.value
-            key = _read("key", of_key, raw[0])
-            record.value = _read("value", of_value, raw[1])
-            record.key, record._raw = key, raw
-        return await run(record)
-
-    return deserialised
+def _deserialise(of_key: Deserializer | None, of_value: Deserializer | None, record: Record[Any, Any]) -> None:
+    if hasattr(record, "_raw"):
+        return  # an earlier attempt has done it
+    raw = record.key, record.value
+    key = _read("key", of_key, raw[0])
+    record.value = _read("value", of_value, raw[1])
+    record.key, record._raw = key, raw
 
 
 def _read(part: str, deserializer: Deserializer | None, raw: bytes | None) -> object:
@@ -160,10 +204,6 @@ def _read(part: str, deserializer: Deserializer | None, raw: bytes | None) -> ob
         return deserializer(raw)
     except Exception as error:
         raise DeserializationError(part, len(raw), error) from error
-
-
-class NotAHandler(BaseException):
-    """Outside Exception, so that it is not retried: every record would end the same way."""
 
 
 def coroutine_handler(handler: Handler) -> _Run:

@@ -18,6 +18,7 @@ class History:
     """Kept on the record (``Record._history``); everything on one event loop."""
 
     __slots__ = (
+        "alone",
         "attempts_before",
         "deferral",
         "first_failure",
@@ -31,6 +32,7 @@ class History:
     )
 
     def __init__(self) -> None:
+        self.alone = False  # runs in no batch with others: it has failed with them
         self.attempts_before = 0  # in the topics the record stood in before
         self.idle_parks = 0  # times it was parked without an attempt: not due yet, or its handler asked for patience
         self.waiting_since: float | None = None  # the handler asked for patience first, seconds since the epoch

@@ -11,12 +11,12 @@ from time import perf_counter
 from types import AsyncGeneratorType, TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
+from aioparallel.callables import check_arguments
 from aioparallel.engine.feeding import feed
 from aioparallel.engine.flow import Flow, FlowStats, Outcome
 from aioparallel.engine.waiting import to_the_end
 from aioparallel.engine.work import Label, OnError, Work
 from aioparallel.errors import ConfigurationError, ConsumerStateError
-from aioparallel.handlers import check_arguments
 from aioparallel.handling import Handling, Middleware, Resource, check_choice, check_time
 from aioparallel.policies import RetryPolicy, is_async
 from aioparallel.resources import Resources

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from aioparallel.delivery.letters import original_headers, read_letter
 from aioparallel.engine.failures import NotDue
+from aioparallel.handlers import Before
 from aioparallel.history import history_of
 from aioparallel.records import Record
 
 __all__ = ["from_retry_topics", "with_retry_topics"]
 
-_Handle = Callable[[Record[Any, Any]], Awaitable[object]]
 
+def from_retry_topics(topics: Collection[str]) -> Before:
+    """What gives records of these topics their history back from their headers before they run, and parks them
+    until they are due. One that carries no such headers is run like any other."""
 
-def from_retry_topics(handle: _Handle, topics: Collection[str]) -> _Handle:
-    """``handle`` for records of other topics and of these: the latter get their history back from their headers, and
-    are parked until they are due. One that carries no such headers is run like any other."""
-
-    async def restored(record: Record[Any, Any]) -> object:
+    def restore(record: Record[Any, Any]) -> None:
         if record._history is None and record.topic in topics:
             letter = read_letter(record)
             if letter is not None:
@@ -32,9 +31,8 @@ def from_retry_topics(handle: _Handle, topics: Collection[str]) -> _Handle:
                 record.headers = original_headers(record.headers)
                 if letter.due is not None and (wait := letter.due - time.time()) > 0:
                     raise NotDue(wait)
-        return await handle(record)
 
-    return restored
+    return restore
 
 
 def with_retry_topics(

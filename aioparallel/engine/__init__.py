@@ -7,6 +7,7 @@ What is called *pure* has plain methods only: no ``await``, no clock, no I/O; ti
     sources.py      where records come from, in lanes, and what hears that they are complete
     lanes.py        a lane: records linked one behind the other; those that outlive their source   pure
     scheduler.py    which record runs next, and what an outcome changes            pure
+    gathering.py    batches: which records go together into one call              pure
     turn.py         records of one source started one after the other: the hot path  pure
     tally.py        the books: how many records are where, and their moves         pure
     fairness.py     whose turn it is: sources with something ready                 pure
@@ -17,7 +18,9 @@ What is called *pure* has plain methods only: no ``await``, no clock, no I/O; ti
     failure_log.py  lines about failures, and how many of them
     isolation.py    one handler after the other, each in its own context, inside a worker's task
     workers.py      up to max_concurrency coroutines that run handlers
+    lingering.py    how long batches wait for more records
     endings.py      from a handler's end to its record's outcome
+    batch_endings.py  the same for the records of a batch
     hits.py         cancelling one handler without its worker
     deadlines.py    when handlers must have ended, and who cancels them
     waiting.py      waiting that something else cuts short, and waiting that nothing does

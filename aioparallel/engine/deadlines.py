@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import Any, Generic, TypeVar
 
+from aioparallel.batches import Call
 from aioparallel.engine.hits import EARLY, STUCK_AFTER, Hit, Worker
 from aioparallel.records import Record
 
@@ -86,7 +87,7 @@ class Watch:
         upcoming = self._deadlines.next_time
         self._timer = None if upcoming is None else self._loop.call_later(upcoming - now, self._passed)
 
-    def _look(self, worker: Worker, record: Record[Any, Any]) -> None:
+    def _look(self, worker: Worker, record: Record[Any, Any] | Call) -> None:
         """The handler of this record was struck a while ago."""
         del self._struck[worker]
         if worker.record is record and worker.hit is Hit.DEADLINE:

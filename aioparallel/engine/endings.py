@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from contextvars import Context
 
+from aioparallel.batches import Call
 from aioparallel.engine.deadlines import Watch
 from aioparallel.engine.failure_log import FailureLog
 from aioparallel.engine.failures import Decision, Failures, NotDue
@@ -29,7 +30,7 @@ from aioparallel.handlers import collect
 from aioparallel.history import history_of
 from aioparallel.policies import Patience
 
-__all__ = ["Endings"]
+__all__ = ["Endings", "own", "stray"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +55,8 @@ class Endings:
         log: FailureLog,
     ) -> None:
         self._scheduler = scheduler
-        self._outlet = outlet
-        self._disposal = disposal
+        self.outlet = outlet
+        self.disposal = disposal
         self._retries = retries
         self._signals = signals
         self._notify = notify
@@ -67,7 +68,7 @@ class Endings:
 
     def hand_over(self, record: AnyRecord, ended: Ended) -> bool:
         """Let outputs leave in one step where that is possible; what is not goes through :meth:`finish`."""
-        if not ended.is_plain or record._source.dropped or not self._outlet.offer(record, ended.value, self):
+        if not ended.is_plain or record._source.dropped or not self.outlet.offer(record, ended.value, self):
             return False
         ended.value = None  # or the worker would keep it until its next record
         return True
@@ -92,26 +93,26 @@ class Endings:
         await worker.take_back_cancels()
         if isinstance(value, AsyncIterable):
             self._notify()
-            value = await self._collected(worker, record, context, value)
+            value = await self.collected(worker, record, context, value)
         history = record._history
         if history is not None and history.deferral is not None:
             self._notify()
             value = await history.deferral.wait(value)
             if isinstance(value, AsyncIterable):
-                value = await self._collected(worker, record, context, value)
-        outputs = self._outlet.collect(record, value)
+                value = await self.collected(worker, record, context, value)
+        outputs = self.outlet.collect(record, value)
         if outputs is None:
             self._scheduler.succeed(record)
             return
-        await self._until_room(self._outlet.room)
+        await self.until_room(self.outlet.room)
         if record._source.dropped:
             self._scheduler.put_back(record)  # dropped while it waited; its next owner runs it
             return
         self._scheduler.produce(record)
-        self._outlet.deliver(record, outputs, self)
+        self.outlet.deliver(record, outputs, self)
 
-    async def _collected(
-        self, worker: Worker, record: AnyRecord, context: Context, outputs: AsyncIterable[object]
+    async def collected(
+        self, worker: Worker, record: AnyRecord | Call, context: Context, outputs: AsyncIterable[object]
     ) -> object:
         """Collecting is the handler's own time: it has the deadline anew."""
         driver = drive(lambda _: collect(outputs), worker.task.cancelling)
@@ -129,7 +130,8 @@ class Endings:
             raise ended.error
         return ended.value
 
-    async def _until_room(self, room_in: Callable[[], Awaitable[None] | None]) -> None:
+    async def until_room(self, room_in: Callable[[], Awaitable[None] | None]) -> None:
+        """Wait until this gives None, which has room then."""
         while (room := room_in()) is not None:
             self._notify()  # this worker waits, others need not
             await room
@@ -162,36 +164,41 @@ class Endings:
         if worker.hit is Hit.DRAIN:
             self._scheduler.put_back(record)  # its source is stopped: it ends as dropped
             return None
-        if worker.hit is Hit.DEADLINE:
-            assert self._watch is not None
-            return HandlerTimeout(self._watch.seconds)
-        if not worker.task.cancelling():
-            return _own(error)
+        if (failure := self.own_failure(worker, error)) is not None:
+            return failure
         # A stray: from outside, from the handler's own task.cancel(), or from a timeout that an earlier record
         # has left behind. The record starts once more at once; a second time it is its own failure.
-        history = history_of(record)
-        history.strayed = not history.strayed
-        if not history.strayed:
-            return _own(error)
+        if not stray(record):
+            return own(error)
         self._scheduler.put_back(record)
         raise error
 
+    def own_failure(self, worker: Worker, error: asyncio.CancelledError) -> Exception | None:
+        """What a cancelled handler has failed with, if that is certain: a deadline, or a cancellation of its own."""
+        if worker.hit is Hit.DEADLINE:
+            assert self._watch is not None
+            return HandlerTimeout(self._watch.seconds)
+        return None if worker.task.cancelling() else own(error)
+
     async def _decided(self, record: AnyRecord, error: Exception) -> None:
-        decision = self._decide(record, error)
+        decision = self.decide(record, error)
         if decision is not None and (decision.retry_topic or decision.end == "dead_letter"):
-            await self._until_room(self._disposal.room)
+            await self.until_room(self.disposal.room)
             if record._source.dropped:
                 self._scheduler.put_back(record)
                 return
             self._scheduler.produce(record)
-        self._follow(record, error, decision)
+        self.follow(record, error, decision)
 
     # -- what becomes of a failure ----------------------------------------------------------------------
 
-    def _decide(self, record: AnyRecord, error: Exception) -> Decision | None:
-        """None when the decision itself failed, which ends the run."""
+    def decide(self, record: AnyRecord, error: Exception, beside: int = 0, *, quiet: bool = False) -> Decision | None:
+        """What becomes of it; None when the decision itself failed, which ends the run.
+
+        ``beside``: so many others have failed with it, of one error. ``quiet``: a line about one of them is enough.
+        """
         try:
-            decision = self._failures.decide(record, error, time.time())
+            decision = self._failures.decide(record, error, time.time(), beside=beside)
         except (Exception, asyncio.CancelledError) as error_in_it:
             # Nothing is awaited there, so a cancellation is its own; raised by run() it would look like somebody's.
             broken = error_in_it if isinstance(error_in_it, Exception) else RuntimeError("it raised CancelledError")
@@ -200,12 +207,12 @@ class Endings:
             return None
         if not decision.waits:
             self._scheduler.tally.failed_attempts += 1
-        if not isinstance(error, NotDue):
-            self._log.decided(record, error, decision, time.monotonic())
+        if not isinstance(error, NotDue) and not quiet:
+            self._log.decided(record, error, decision, time.monotonic(), beside)
         return decision
 
-    def _follow(self, record: AnyRecord, error: Exception, decision: Decision | None) -> None:
-        """The record is in flight, or producing if it is to be put away."""
+    def follow(self, record: AnyRecord, error: Exception, decision: Decision | None) -> None:
+        """Do it. The record is in flight, or producing if it is to be put away."""
         if decision is None or decision.delay is not None:
             self._retries.park(record, None if decision is None else decision.delay)
         elif decision.end == "skip":
@@ -221,7 +228,7 @@ class Endings:
             self._signals.fatal(stopped)
         else:
             try:
-                self._disposal.dispose(record, error, decision.retry_topic, self.disposed)
+                self.disposal.dispose(record, error, decision.retry_topic, self.disposed)
             except Exception as broken:  # its handler may have put anything in the place of its bytes
                 broken.add_note(f"while putting {record!r} away")
                 self._retries.park(record, None)
@@ -233,15 +240,15 @@ class Endings:
         """See :class:`~aioparallel.engine.outlets.Receipts`."""
         worker_comes = self._scheduler.has_ready
         self._scheduler.end_produced(records)
-        self._look_around(worker_comes)
+        self.look_around(worker_comes)
 
     def undelivered(self, record: AnyRecord, error: Exception) -> None:
         """See :class:`~aioparallel.engine.outlets.Receipts`."""
         if isinstance(error, Abandoned) or record._source.dropped:
             self._scheduler.put_back(record)
-            self._look_around()
+            self.look_around()
         else:
-            self._follow(record, error, self._decide(record, error))
+            self.follow(record, error, self.decide(record, error))
 
     def disposed(self, record: AnyRecord, error: Exception | None) -> None:
         """It is put away, or not, because its source is stopped."""
@@ -249,22 +256,33 @@ class Endings:
             self._end(record, EndState.DEAD_LETTERED)
         else:
             self._retries.park(record, None)
-            self._look_around()
+            self.look_around()
 
     def _end(self, record: AnyRecord, outcome: EndState) -> None:
         worker_comes = self._scheduler.has_ready
         self._scheduler.end(record, outcome)
-        self._look_around(worker_comes)
+        self.look_around(worker_comes)
 
-    def _look_around(self, worker_comes: bool = False) -> None:
-        """``worker_comes``: something was ready before, so a worker was woken for it and will wake others."""
+    def look_around(self, worker_comes: bool = False) -> None:
+        """Something has ended outside of a worker.
+
+        ``worker_comes``: something was ready before, so a worker was woken for it and will wake others.
+        """
         if not worker_comes:
             self._notify()
         if not self._scheduler.tally.producing:
             self._signals.idle()
 
 
-def _own(error: asyncio.CancelledError) -> HandlerCancelled:
+def stray(record: AnyRecord) -> bool:
+    """Whether a cancellation that may not be the record's own is the first one in a row."""
+    history = history_of(record)
+    history.strayed = not history.strayed
+    return history.strayed
+
+
+def own(error: asyncio.CancelledError) -> HandlerCancelled:
+    """As a failure of the record."""
     failure = HandlerCancelled()
     failure.__cause__ = error
     return failure

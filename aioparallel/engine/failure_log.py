@@ -48,8 +48,10 @@ class FailureLog:
     def __init__(self) -> None:
         self._budgets: dict[tuple[type[BaseException], bool], _Budget] = {}
 
-    def decided(self, record: Record[Any, Any], error: Exception, decision: Decision, now: float) -> None:
-        """One attempt has failed, and this becomes of the record."""
+    def decided(
+        self, record: Record[Any, Any], error: Exception, decision: Decision, now: float, beside: int = 0
+    ) -> None:
+        """One attempt has failed, and this becomes of the record. ``beside``: so many others of its batch, too."""
         following = self.following(decision)
         if following is None:
             return
@@ -72,8 +74,9 @@ class FailureLog:
         if traceback:
             budget.traceback_at = now
         logger.warning(
-            "%s failed (attempt %d): %r; %s%s",
+            "%s%s failed (attempt %d): %r; %s%s",
             record.place,
+            f" and {beside} more of its batch" if beside else "",
             record.attempt,
             error,
             following,

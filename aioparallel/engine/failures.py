@@ -45,9 +45,18 @@ class Failures:
         self._next_topic = dict(itertools.pairwise(chain))
         self._first_topic = topics[0] if topics else None
 
-    def decide(self, record: Record[Any, Any], error: Exception, now: float) -> Decision:
-        """``now``: seconds since the epoch. Raises what the user's retry function raises, or ConfigurationError for
-        what it returns."""
+    def decide(self, record: Record[Any, Any], error: Exception, now: float, *, beside: int = 0) -> Decision:
+        """``now``: seconds since the epoch. ``beside``: so many other records have failed with it, in one call: no
+        record is given up for what another may have failed with, so it runs by itself before that.
+
+        Raises what the user's retry function raises, or ConfigurationError for what it returns."""
+        decision = self._decide(record, error, now)
+        if beside and decision.delay is None:
+            history_of(record).alone = True
+            return Decision(delay=0.0)
+        return decision
+
+    def _decide(self, record: Record[Any, Any], error: Exception, now: float) -> Decision:
         history = history_of(record)
         if isinstance(error, NotDue):
             history.idle_parks += 1

@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-
-from aioparallel.engine.sources import Source
+from collections.abc import Sized
+from typing import Any, Protocol
 
 __all__ = ["FairRing"]
+
+
+class InTurn(Protocol):
+    """A source, or whatever else takes turns with sources."""
+
+    in_ring: bool
+    per_turn: int
+    """Of what is in flight, as much as one turn may start."""
+
+    @property
+    def ready(self) -> Sized:
+        """What may start."""
+
+    @property
+    def in_flight(self) -> Sized:
+        """What it holds."""
 
 
 class FairRing:
@@ -20,35 +36,35 @@ class FairRing:
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
-        self.line: deque[Source] = deque()
+        self.line: deque[Any] = deque()
 
-    def begin(self) -> Source:
+    def begin(self) -> Any:
         """The source whose turn it is, which stays in front until :meth:`end`. To be called while there is one."""
         line = self.line
         first = line[0]
         count = len(line)
-        if len(first.in_flight) * count <= self._slots:
+        if len(first.in_flight) * count <= self._slots * first.per_turn:
             return first
-        for _ in range(count - 1):
+        for _ in range(count):  # where none is within its share, the first is first again
             line.rotate(-1)
-            if len(line[0].in_flight) * count <= self._slots:
+            if len(line[0].in_flight) * count <= self._slots * line[0].per_turn:
                 break
         return line[0]
 
-    def end(self, source: Source) -> None:
+    def end(self, source: InTurn) -> None:
         """Its turn is over: to the end of the line, or out of it."""
         if not source.ready:
             self.leave(source)
         elif source.in_ring:
             self.line.rotate(-1)
 
-    def join(self, source: Source) -> None:
+    def join(self, source: InTurn) -> None:
         """It has something ready."""
         if not source.in_ring:
             source.in_ring = True
             self.line.append(source)
 
-    def leave(self, source: Source) -> None:
+    def leave(self, source: InTurn) -> None:
         """It has nothing ready any more."""
         if source.in_ring:
             source.in_ring = False

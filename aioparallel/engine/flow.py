@@ -12,11 +12,12 @@ import dataclasses
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence, Set
 from time import perf_counter
 from types import CoroutineType
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
+from aioparallel.batches import Batch, BatchHandler, Batching, Call
 from aioparallel.engine.failure_log import FailureLog
 from aioparallel.engine.failures import Decision
 from aioparallel.engine.lanes import length_from
@@ -25,8 +26,8 @@ from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.engine.work import Label, OnError, Work
-from aioparallel.errors import HandlerCancelled
-from aioparallel.handlers import Handler, around, coroutine_handler
+from aioparallel.errors import HandlerCancelled, InvalidOutput
+from aioparallel.handlers import Batchings, Handler, Stack, around, coroutine_handler
 from aioparallel.policies import Patience, RetryPolicy
 from aioparallel.records import Record
 
@@ -127,6 +128,19 @@ class _ItemLog(FailureLog):
         return self._at_the_end if decision.delay is None else super().following(decision)
 
 
+def _values(values: object, count: int) -> Sequence[Any]:
+    """One for each item. Raises InvalidOutput."""
+    wanted = f"the handler of a batch of {count} must return one value for each, a list of {count}"
+    if isinstance(values, str | bytes | Mapping | Set) or not (
+        hasattr(values, "__len__") and hasattr(values, "__iter__")
+    ):
+        raise InvalidOutput(f"{wanted}; it returned {'None' if values is None else f'a {type(values).__name__}'}")
+    found = list(cast("Iterable[Any]", values))
+    if len(found) != count:
+        raise InvalidOutput(f"{wanted}; it returned {len(found)}")
+    return found
+
+
 def _note(error: BaseException, text: str) -> None:
     """Some exceptions take no notes, and one object may be raised for many items."""
     with contextlib.suppress(Exception):
@@ -168,10 +182,9 @@ class Flow(Generic[T, R]):
         """What has ended it before its time."""
         signals = Signals()
         signals.fatal = self._fail
-        handle = around(cast("Handler", work.handler), handling.middleware)
         self._log = _ItemLog(work.on_error)
         self._processor = Processor(
-            self._told(cast("Callable[[T], Awaitable[R]]", coroutine_handler(handle)), work.copy),
+            self._stack(work),
             # All that is fed may wait for its next attempt: what bounds it is the room.
             dataclasses.replace(handling, order_by=None, max_parked=self.bound + 2 * handling.max_concurrency),
             Patience(work.retry or _ONE_ATTEMPT, "dead_letter"),
@@ -228,12 +241,14 @@ class Flow(Generic[T, R]):
                     continue
             records.append(record)
         self._processor.admit(self._source, records)
+        self._processor.set_sated(self._source, not self.room)
         for record, failure in without_key:  # last: who hears of it may feed more
             self._key_failed(record, failure)
 
     def end(self) -> None:
         """Nothing more will be fed."""
         self.ended = True
+        self._processor.set_sated(self._source, True)
         if not self._outstanding:
             self._on_ready()
 
@@ -250,6 +265,7 @@ class Flow(Generic[T, R]):
         if self._lent:
             self._outstanding -= self._lent
             self._lent = 0
+            self._processor.set_sated(self._source, self.ended)
             self._on_room()
         ready = self._ready
         if at_most >= len(ready):
@@ -298,6 +314,42 @@ class Flow(Generic[T, R]):
             self._early.clear()
 
     # -- how items end ----------------------------------------------------------------------------------
+
+    def _stack(self, work: Work[T, R]) -> Stack:
+        handler, middleware = cast("Any", work.handler), work.handling.middleware
+        if isinstance(handler, BatchHandler):
+            run = self._told_together(
+                coroutine_handler(around(cast("Handler", handler.__wrapped__), middleware)), work.copy
+            )
+            return Stack(handler, Batchings({}, Batching(handler, run), ()))
+        handle = coroutine_handler(around(handler, middleware))
+        return Stack(self._told(cast("Callable[[T], Awaitable[R]]", handle), work.copy))
+
+    def _told_together(
+        self, handle: Callable[[Any], Awaitable[Any]], copy: Callable[[T], T] | None
+    ) -> Callable[[Call], Coroutine[Any, Any, None]]:
+        """The batch handler of the records around items. It tells of those that have succeeded."""
+
+        async def run(call: Call) -> None:
+            began, records = perf_counter(), call.records
+            out: Collection[int] = range(len(records))  # of the call, and not to be told of
+            values: Sequence[R] = ()
+            try:
+                items = [record.value if copy is None else copy(record.value) for record in records]
+                values = _values(await handle(Batch(items, call)), len(records))
+                out = call.blocked(call.failures) | call.failures.keys()
+            finally:
+                for place in out:
+                    self._began.setdefault(records[place].offset, began)
+            for place, record in enumerate(records):
+                if place in out:
+                    continue
+                attempts, first = 1, began
+                if record._history is not None:
+                    attempts, first = record.attempt, self._began.pop(record.offset, began)
+                self._give(Outcome(record.value, record.offset, values[place], None, attempts, perf_counter() - first))
+
+        return run
 
     def _told(
         self, handle: Callable[[T], Awaitable[R]], copy: Callable[[T], T] | None

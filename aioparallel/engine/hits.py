@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from aioparallel.batches import Call
 from aioparallel.records import Record
 
 __all__ = ["EARLY", "STUCK_AFTER", "Hit", "Stuck", "Worker"]
@@ -31,7 +33,7 @@ class Hit(enum.Enum):
 class Stuck(NamedTuple):
     """A handler that goes on although it was cancelled."""
 
-    record: Record[Any, Any]
+    record: Record[Any, Any] | Call
     seconds: float
     """Since it was cancelled."""
 
@@ -43,9 +45,16 @@ class Worker:
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None]
-        self.record: Record[Any, Any] | None = None
+        self.record: Record[Any, Any] | Call | None = None
         self.hit: Hit | None = None
         self.hit_at = 0.0
+
+    @property
+    def records(self) -> Sequence[Record[Any, Any]]:
+        """What its handler has got."""
+        if self.record is None:
+            return ()
+        return self.record.records if isinstance(self.record, Call) else (self.record,)
 
     def strike(self, hit: Hit, now: float) -> None:
         """Cancel the handler that runs. ``now``: of the event loop's clock."""

@@ -8,18 +8,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from aioparallel.engine.batch_endings import BatchEndings
 from aioparallel.engine.deadlines import Watch
 from aioparallel.engine.drains import Drains
 from aioparallel.engine.endings import Endings
 from aioparallel.engine.failure_log import FailureLog
 from aioparallel.engine.hits import Stuck
+from aioparallel.engine.lingering import Lingering
 from aioparallel.engine.outlets import Disposal, NoOutlet, Outlet
 from aioparallel.engine.retries import Retries
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.engine.workers import WorkerPool
-from aioparallel.handlers import Handler
+from aioparallel.handlers import Stack
 from aioparallel.handling import Handling
 from aioparallel.policies import Patience
 
@@ -38,7 +40,7 @@ class Processor:
 
     def __init__(
         self,
-        handler: Handler,
+        stack: Stack,
         handling: Handling,
         patience: Patience,
         signals: Signals,
@@ -57,6 +59,7 @@ class Processor:
             signals=signals,
             on_drained=self._drains.drained,
             on_full=self._fullness_changed,
+            batchings=stack.batchings,
         )
         self._retries = Retries(self.scheduler, self.notify)
         watch = None if handling.handler_timeout is None else Watch(handling.handler_timeout)
@@ -71,13 +74,16 @@ class Processor:
             watch,
             log or FailureLog(),
         )
+        gatherer = self.scheduler.gatherer
+        self._lingering = None if gatherer is None else Lingering(gatherer, self.notify)
         self._pool = WorkerPool(
             self.scheduler,
-            handler,
+            stack.handler,
             handling.max_concurrency,
             endings,
             signals,
             watch,
+            None if gatherer is None else BatchEndings(self.scheduler, endings),
             task_per_record=handling.isolation == "task",
         )
 
@@ -91,6 +97,18 @@ class Processor:
         """Something may have become ready: let a worker look."""
         if self.scheduler.has_ready:
             self._pool.notify()
+
+    @property
+    def gathers(self) -> bool:
+        """Whether some records go into batches."""
+        return self.scheduler.gatherer is not None
+
+    def set_sated(self, source: Source, sated: bool) -> None:
+        """Whether nothing more will come of it before some of its records start, or end: its batches do not wait."""
+        gatherer = self.scheduler.gatherer
+        if gatherer is not None and sated is not source.is_sated:
+            gatherer.set_sated(source, sated)
+            self.notify()
 
     @property
     def stuck(self) -> list[Stuck]:
@@ -117,6 +135,8 @@ class Processor:
     async def close(self, timeout: float) -> None:
         """End the workers; names the handlers that do not end within ``timeout`` seconds."""
         self._retries.close()
+        if self._lingering is not None:
+            self._lingering.close()
         for record in await self._pool.close(timeout):
             logger.warning(
                 "handler for %s did not end after it was cancelled; it is left behind",

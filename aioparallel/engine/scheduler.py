@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
+from aioparallel.batches import Call
 from aioparallel.engine.fairness import FairRing
+from aioparallel.engine.gathering import Gatherer, Line
 from aioparallel.engine.isolation import ENDED
 from aioparallel.engine.lanes import Orphans, lane_keys
 from aioparallel.engine.parking import Parking
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.engine.tally import EndState, Tally
-from aioparallel.engine.turn import HandOver, Step, Taken, Turn
+from aioparallel.engine.turn import TOGETHER, HandOver, Step, Taken, TakenTogether, Turn
+from aioparallel.handlers import Batchings
 from aioparallel.handling import OrderBy, Ordering
 from aioparallel.history import history_of
 from aioparallel.records import Record
@@ -58,6 +61,7 @@ class Scheduler:
         signals: Signals | None = None,
         on_drained: Callable[[Source], None] = _ignore,
         on_full: Callable[[Source], None] = _ignore,
+        batchings: Batchings | None = None,
     ) -> None:
         self._ordering = ordering
         self._order_by = order_by
@@ -71,6 +75,8 @@ class Scheduler:
         self._parking = Parking(max_parked, self.sources, self._fullness_changed)
         self.tally = Tally(self._parking, signals or Signals())
         self._turn = Turn(self.tally, self.put_back)
+        self.gatherer = None if batchings is None else Gatherer(self._ring, self.tally, batchings)
+        """None: all records run by themselves."""
         self.paused = False
 
     @property
@@ -113,6 +119,7 @@ class Scheduler:
     def admit(self, source: Source, records: Sequence[AnyRecord]) -> None:
         """Put records, ascending by offset, into their lanes. Whoever made them has set their ``_size``."""
         lanes, ready = source.lanes, source.ready
+        heads = len(ready)
         orphans = self._orphans if self._orphans.left else None
         buffered_bytes = 0
         for record, key in zip(records, lane_keys(records, self._ordering, self._order_by), strict=False):
@@ -132,27 +139,41 @@ class Scheduler:
         if source not in self.sources:
             self.sources[source] = None
             self._parking.join(source)
+            if self.gatherer is not None:
+                self.gatherer.join(source, records[0])
         self.tally.admitted += len(records)
         source.buffered += len(records)
         source.buffered_bytes += buffered_bytes
+        if self.gatherer is not None:
+            self.gatherer.admitted(source, records, len(ready) - heads)
         if ready:
             self._ring.join(source)
 
     # -- out --------------------------------------------------------------------------------------------
 
-    def run_ready(self, step: Step, hand_over: HandOver, most: int) -> Taken | None:
+    def run_ready(self, step: Step, hand_over: HandOver, most: int) -> Taken | TakenTogether | None:
         """Start ready records, up to ``most`` of one source, by calling ``step(record)`` for one after the other.
 
         Those for which it returns :data:`~aioparallel.engine.isolation.ENDED` have succeeded; those for which
         ``hand_over(record, ended)`` is true are producing. The first that is neither is in flight, and comes back with
-        what the step returned. None: there was no such record, or none at all; see :attr:`has_ready`.
+        what the step returned. None: there was no such record, or none at all; see :attr:`has_ready`. Where they go
+        into batches a call comes back, all of it in flight, and nothing was stepped.
         """
         if not self._line or self.paused:
             return None
         ring = self._ring
         source = ring.begin()
         try:
-            taken = self._turn.run(source, step, hand_over, most)
+            if type(source) is not Line and source.batching is None:
+                taken = self._turn.run(source, step, hand_over, most)
+            else:
+                assert self.gatherer is not None
+                found = self.gatherer.take(source)
+                if found is None:
+                    return None
+                if isinstance(found, Call):
+                    return found, TOGETHER
+                taken = self._run_by_itself(found, step)
         finally:
             ring.end(source)
         if taken is not None and taken[1] is ENDED:
@@ -160,11 +181,21 @@ class Scheduler:
             return None
         return taken
 
+    def _run_by_itself(self, record: AnyRecord, step: Step) -> Taken:
+        """A record that goes into no batch, while others of its source do."""
+        self.tally.start(record)
+        try:
+            return record, step(record)
+        except BaseException:
+            self.put_back(record)
+            raise
+
     def take(self) -> AnyRecord | None:
-        """The next record to run, now in flight; None when nothing is ready."""
+        """The next record to run, now in flight; None when nothing is ready. For sources without batches."""
         while self.has_ready:
             taken = self.run_ready(_leave_in_flight, _keep, 1)
             if taken is not None:
+                assert not isinstance(taken[0], Call)
                 return taken[0]
         return None
 
@@ -197,6 +228,102 @@ class Scheduler:
             source.ready.append(following)
             if not source.in_ring:
                 self._ring.join(source)
+
+    def succeed_together(self, call: Call) -> None:
+        """:meth:`succeed` for all records of a call in flight."""
+        assert self.gatherer is not None
+        if any(source.stopped for source in call.parts):
+            self.settle(call, ())
+            return
+        self.gatherer.ended(call)
+        mates, count = call.mates, 0
+        for source, records in call.parts.items():
+            source.in_flight.difference_update(records)
+            source.complete_all([record.offset for record in records])
+            count += len(records)
+            lanes, ready = source.lanes, source.ready
+            if not lanes:
+                continue
+            for record in records:
+                if record._lane is None:
+                    continue
+                following = record._next
+                if following is None:
+                    del lanes[record._lane]
+                    continue
+                record._next = None
+                if not mates or following not in mates:
+                    ready.append(following)
+            if ready:
+                self._ring.join(source)
+        self.tally.in_flight -= count
+        self.tally.count_succeeded(count)
+
+    def produce_together(self, call: Call) -> None:
+        """The handler has ended, outputs are on their way: :meth:`settle` comes next."""
+        assert self.gatherer is not None
+        self.gatherer.ended(call)
+        self.tally.produce_together(call)
+
+    def settle(self, call: Call, failed: Collection[AnyRecord]) -> list[AnyRecord]:
+        """The call is over, these of its records have failed, the others have succeeded; they are in flight or
+        producing.
+
+        Returns those failed ones that are to have an outcome of their own, still in flight or producing: of a lane the
+        first, for what is behind it goes back, and none of what was dropped.
+        """
+        assert self.gatherer is not None
+        self.gatherer.ended(call)
+        closed: set[tuple[Source, Hashable]] = set()
+        still: list[AnyRecord] = []
+        for record in call.records:
+            source = record._source
+            lane = source, record._lane
+            if source.dropped:
+                self.tally.leave(record)
+                self._end_stopped(record, source, None)
+            elif lane in closed:
+                self._put_behind(record)
+            elif record in failed:
+                still.append(record)
+                if record._lane is not None:
+                    closed.add(lane)
+            else:
+                self._succeed_of(call, record)
+        return still
+
+    def _succeed_of(self, call: Call, record: AnyRecord) -> None:
+        source = record._source
+        self.tally.leave(record)
+        if source.stopped:
+            self._end_stopped(record, source, EndState.SUCCEEDED)
+            return
+        source.complete(record.offset)
+        self.tally.count(EndState.SUCCEEDED)
+        if record._lane is None:
+            return
+        following, record._next = record._next, None
+        if following is None:
+            del source.lanes[record._lane]
+        elif following not in call.mates:
+            source.ready.append(following)
+            self._ring.join(source)
+
+    def _put_behind(self, record: AnyRecord) -> None:
+        """:meth:`put_back` for one behind another, which is not ready before that has ended."""
+        source = record._source
+        self.tally.leave(record)
+        if source.stopped:
+            self._end_stopped(record, source, None)
+            return
+        if not record._parks:
+            record._parks = history_of(record).idle_parks = 1
+        self.tally.park(record)
+
+    def put_back_together(self, call: Call) -> None:
+        """:meth:`put_back` for all of a call."""
+        for record in self.settle(call, call.records):
+            self.put_back(record)
 
     def end_produced(self, records: Sequence[AnyRecord]) -> None:
         """The outputs of these records, all of them producing, are acknowledged: they have succeeded.
@@ -325,6 +452,8 @@ class Scheduler:
             self._ring.leave(source)
             source.ready.clear()
             source.held.clear()
+            if self.gatherer is not None:
+                self.gatherer.leave(source)
         return source.begun
 
     def drop(self, source: Source) -> None:
@@ -345,6 +474,10 @@ class Scheduler:
         heads = {*self._orphans.waiting}
         for source in self.sources:
             heads.update(source.in_flight, source.producing, source.parked, source.ready, source.held)
+        if self.gatherer is not None:
+            heads.update(self.gatherer.heads)
+            # Of one call several may be of a lane, and where they went back, parked one behind the other.
+            heads.difference_update([head._next for head in heads])
         return heads
 
     def pause(self) -> None:
@@ -371,3 +504,5 @@ class Scheduler:
             source.ready.extend(source.held)
             source.held.clear()
             self._ring.join(source)
+        if self.gatherer is not None and not source.stopped:
+            self.gatherer.hold(source)

@@ -3,16 +3,29 @@ kind of it: a member of a consumer group one for each session, an iterable one f
 
 from __future__ import annotations
 
+import enum
 import sys
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING
 
 from aioparallel.records import Record
 
-__all__ = ["NO_CEILING", "Source"]
+if TYPE_CHECKING:
+    from aioparallel.batches import Batching
+    from aioparallel.engine.gathering import Gathering
+
+__all__ = ["NO_CEILING", "Mixed", "Source"]
 
 NO_CEILING = sys.maxsize
 """Every offset may start."""
+
+
+class Mixed(enum.Enum):
+    """In the place of a batching."""
+
+    MIXED = enum.auto()
+    """Each record of the source tells its own, or none."""
 
 
 def _no_ledger(offsets: object) -> None:
@@ -28,6 +41,7 @@ class Source:
     """
 
     __slots__ = (
+        "batching",
         "buffered",
         "buffered_bytes",
         "ceiling",
@@ -35,13 +49,16 @@ class Source:
         "complete_all",
         "dropped",
         "full",
+        "gatherings",
         "held",
         "in_flight",
         "in_ring",
+        "is_sated",
         "lanes",
         "map_ceiling",
         "name",
         "parked",
+        "per_turn",
         "producing",
         "ready",
         "stopped",
@@ -66,6 +83,10 @@ class Source:
         self.map_ceiling = NO_CEILING  # nothing above it starts; see Scheduler.set_ceiling()
         self.ceiling = NO_CEILING  # nothing above it starts without a closer look: map_ceiling, or -1 while full
         self.held: list[Record] = []  # ready, but not to be started now
+        self.batching: Batching | Mixed | None = None  # its records run by themselves, or in batches; see gathering.py
+        self.gatherings: dict[Hashable, Gathering] = {}  # of its records alone
+        self.per_turn = 1  # records of a handler's call, at most
+        self.is_sated = False  # brings nothing more before some of its records start, or end
 
     @property
     def begun(self) -> int:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from aioparallel.batches import Call
 from aioparallel.engine.parking import Parking
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
@@ -95,6 +96,31 @@ class Tally:
         source.producing.update(records)
         self.producing += len(records)
         self._leave_buffer(source, records)
+
+    def start_together(self, call: Call) -> None:
+        """From buffered, or parked, to in flight."""
+        started = 0
+        for source, records in call.parts.items():
+            source.in_flight.update(records)
+            self.in_flight += len(records)
+            retried = [record for record in records if record._parks]
+            for record in retried:
+                self.parking.leave(record)
+            fresh = [record for record in records if not record._parks] if retried else records
+            source.buffered -= len(fresh)
+            source.buffered_bytes -= sum([record._size for record in fresh])
+            started += len(records)
+        self.taken_left, taken_left = self.taken_left - started, self.taken_left
+        if self.taken_left <= 0 < taken_left:
+            self.signals.taken()
+
+    def produce_together(self, call: Call) -> None:
+        """From in flight to producing."""
+        for source, records in call.parts.items():
+            source.in_flight.difference_update(records)
+            self.in_flight -= len(records)
+            source.producing.update(records)
+            self.producing += len(records)
 
     def _leave_buffer(self, source: Source, records: Sequence[AnyRecord]) -> None:
         source.buffered -= len(records)

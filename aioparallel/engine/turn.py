@@ -7,14 +7,15 @@ The books are kept by turn, not by record. Whatever looks at the scheduler from 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
+from aioparallel.batches import Call
 from aioparallel.engine.isolation import ENDED, Ended
 from aioparallel.engine.sources import Source
 from aioparallel.engine.tally import Tally
 from aioparallel.records import Record
 
-__all__ = ["HandOver", "Step", "Taken", "Turn"]
+__all__ = ["TOGETHER", "HandOver", "Step", "Taken", "TakenTogether", "Turn"]
 
 AnyRecord = Record[Any, Any]
 
@@ -26,6 +27,9 @@ HandOver = Callable[[AnyRecord, Ended], bool]
 becomes of them is told later, never within this call."""
 Taken = tuple[AnyRecord, object]
 """A record in flight, and what its first step has returned."""
+TOGETHER: Final = object()
+"""In the place of that: it is a call of several records."""
+TakenTogether = tuple[Call, object]
 
 
 class Turn:

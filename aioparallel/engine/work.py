@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Generic, Literal, TypeVar, cast
 
+from aioparallel.batches import BatchHandler
 from aioparallel.errors import ConfigurationError
 from aioparallel.handlers import check_handlers, check_middleware
 from aioparallel.handling import Handling, check_choice
@@ -49,6 +50,10 @@ class Work(Generic[T, R]):
         if isinstance(self.handler, Mapping):
             raise ConfigurationError("handler", self.handler, "must be one async function of the item")
         check_handlers(cast("Any", self.handler), takes="the item")
+        if isinstance(self.handler, BatchHandler) and self.handler.max_bytes is not None:
+            raise ConfigurationError(
+                "batches max_bytes", self.handler.max_bytes, "is for Kafka's records: items have no size; leave it out"
+            )
         if not isinstance(self.handling, Handling):
             raise ConfigurationError("handling", self.handling, "must be a Handling(...)")
         check_middleware(self.handling.middleware, takes="the item")
@@ -60,4 +65,5 @@ class Work(Generic[T, R]):
     @property
     def bound(self) -> int:
         """Items fed whose outcomes are not read, at most."""
-        return self.handling.max_buffered + self.handling.max_concurrency
+        each = self.handler.size if isinstance(self.handler, BatchHandler) else 1
+        return self.handling.max_buffered + self.handling.max_concurrency * each

@@ -11,21 +11,26 @@ left; a handler that cancels its own task and returns would otherwise kill the n
 from __future__ import annotations
 
 import asyncio
+import math
 import types
 from collections.abc import Callable, Generator
 from contextvars import copy_context
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
+from aioparallel.batches import Call
+from aioparallel.engine.batch_endings import BatchEndings
 from aioparallel.engine.deadlines import Watch
 from aioparallel.engine.endings import Endings
 from aioparallel.engine.hits import Hit, Stuck, Worker
-from aioparallel.engine.isolation import ENDED, Ended, drive
+from aioparallel.engine.isolation import ENDED, Ended, drive, resume
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
 from aioparallel.engine.signals import Signals
-from aioparallel.errors import ConsumerStateError
-from aioparallel.handlers import Handler, NotAHandler, coroutine_handler, in_task
+from aioparallel.engine.turn import TOGETHER
+from aioparallel.errors import ConsumerStateError, NotAHandler
+from aioparallel.handlers import Handler, coroutine_handler, in_task
+from aioparallel.records import Record
 
 __all__ = ["WorkerPool"]
 
@@ -51,6 +56,7 @@ class WorkerPool:
         endings: Endings,
         signals: Signals,
         watch: Watch | None = None,
+        together: BatchEndings | None = None,
         *,
         task_per_record: bool = False,
     ) -> None:
@@ -58,6 +64,8 @@ class WorkerPool:
         self._handler = in_task(handler) if task_per_record else coroutine_handler(handler)
         self._size = size
         self._endings = endings
+        self._together = together
+        self._in_tasks = task_per_record
         self._signals = signals
         self._watch = watch
         self._loop = asyncio.get_running_loop()
@@ -93,7 +101,7 @@ class WorkerPool:
         now = self._loop.time()
         hits = 0
         for worker in self._workers:
-            if worker.record is not None and worker.hit is not Hit.DRAIN and wanted(worker.record):
+            if worker.hit is not Hit.DRAIN and any(map(wanted, worker.records)):
                 worker.strike(Hit.DRAIN, now)
                 hits += 1
         return hits
@@ -104,7 +112,7 @@ class WorkerPool:
         now = self._loop.time()
         return [stuck for worker in self._workers if (stuck := worker.stuck(now)) is not None]
 
-    async def close(self, timeout: float) -> list[AnyRecord]:
+    async def close(self, timeout: float) -> list[AnyRecord | Call]:
         """End all workers; handlers still running are cancelled. Returns the records of those that ignore it.
 
         Takes at most ``timeout`` seconds.
@@ -180,6 +188,11 @@ class WorkerPool:
                     yield from self._wait_for_work().__await__()
                 continue
             record, outcome = taken
+            if outcome is TOGETHER:
+                assert isinstance(record, Call)
+                yield from self._run_together(worker, record, began).__await__()
+                continue
+            assert isinstance(record, Record)
             worker.record = record
             taken = None  # or it would live as long as the handler, and be looked at by the garbage collector
             if type(outcome) is Ended:
@@ -215,6 +228,40 @@ class WorkerPool:
                 else:
                     yield from self._endings.finish(worker, record, context, outcome).__await__()
             worker.record = worker.hit = None
+
+    async def _run_together(self, worker: Worker, call: Call, began: float) -> None:
+        """Run the handler of a batch. It costs more than a step of a record's, and is paid once for all of them."""
+        assert self._together is not None
+        assert call.batching is not None
+        worker.record = call
+        run: Any = in_task(cast("Any", call.batching.run)) if self._in_tasks else call.batching.run
+        driver = drive(run, worker.task.cancelling)
+        driver.send(None)
+        context, watch = self._context.copy(), self._watch
+        try:
+            outcome = context.run(driver.send, call)
+            if outcome is not ENDED and type(outcome) is not Ended:
+                began = math.inf  # the clock has gone on without it
+                self._let_others()
+                if watch is not None:
+                    watch.enter(worker)
+                try:
+                    outcome = await resume(driver, context, outcome)
+                finally:
+                    if watch is not None:
+                        watch.leave(worker)
+        except BaseException:
+            call.is_over = True
+            self._scheduler.put_back_together(call)
+            raise
+        if outcome is ENDED and not call.failures:
+            call.is_over = True
+            self._scheduler.succeed_together(call)
+        else:
+            ended = outcome if isinstance(outcome, Ended) else Ended(None)
+            await self._together.finish(worker, call, context, ended)
+        self._slice -= max(0.0, perf_counter() - began)
+        worker.record = worker.hit = None
 
     async def _end_slice(self) -> None:
         """Let the loop turn, after so many records that did not suspend.

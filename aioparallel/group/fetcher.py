@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from aioparallel.engine.processor import Processor
 from aioparallel.errors import OffsetOutOfRange
 from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Client, Fetched
-from aioparallel.group.intake import Intake
+from aioparallel.group.intake import Intake, Plan
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.records import Record
 
@@ -48,6 +48,8 @@ class Fetcher:
             plan = self._intake.plan(list(sessions.values()))
             self.state = plan.state
             self._processor.scheduler.tally.taken_left = plan.starts_until_next
+            if self._processor.gathers:
+                self._sate(sessions.values(), plan)
             try:
                 # Without quotas too: the client tells here when the group refuses this member.
                 fetched = await self._client.fetch(plan.quotas, plan.most)
@@ -60,6 +62,12 @@ class Fetcher:
                 self._admit(one, sessions.get(one.partition))
             self._on_fetched()
             await asyncio.sleep(0)  # a fetch that finds something does not suspend: let workers run
+
+    def _sate(self, sessions: Iterable[Session], plan: Plan) -> None:
+        """Tell whose batches wait for nothing more: there is no room, or no more that is asked for."""
+        for session in sessions:
+            at_end = session.opened and session.ledger.position >= session.target
+            self._processor.set_sated(session, at_end or (plan.is_full and session.partition not in plan.quotas))
 
     def _admit(self, fetched: Fetched, stamped: Session | None) -> None:
         # Between the plan and now the partition may have been given away, even given back: then these records

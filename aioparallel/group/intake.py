@@ -59,6 +59,11 @@ class Plan(NamedTuple):
     state: str
     """Why intake is as it is, in words for people: see :attr:`Stats.intake`."""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room, or too little for some."""
+        return self.state.startswith("full")
+
 
 class _Room(NamedTuple):
     """What still fits, in records."""

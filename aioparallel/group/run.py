@@ -29,7 +29,7 @@ from aioparallel.group.run_state import RunState
 from aioparallel.group.sessions import SessionState
 from aioparallel.group.snapshot import problems_of, stats_of
 from aioparallel.group.stores import BrokerOffsets, OffsetStore
-from aioparallel.handlers import Handler
+from aioparallel.handlers import Stack
 from aioparallel.observe.health import Problem
 from aioparallel.observe.stats import BrokerOutputs, Stats
 from aioparallel.options import Options
@@ -56,7 +56,7 @@ class GroupRun:
         client: Client,
         group_id: str,
         options: Options,
-        handler: Handler,
+        stack: Stack,
         state: RunState,
         targets: Mapping[TopicPartition, int] | None = None,
         outlet: Outlet | None = None,
@@ -70,7 +70,7 @@ class GroupRun:
         self._targets = targets
         signals = Signals()
         self._processor = Processor(
-            handler, options, options.failures.patience, signals, outlet=outlet, disposal=disposal
+            stack, options, options.failures.patience, signals, outlet=outlet, disposal=disposal
         )
         store: OffsetStore = BrokerOffsets(client)
         if companion is not None:

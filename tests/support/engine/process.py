@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+from aioparallel.batches import BatchHandler
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.scheduler import AnyRecord
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.group.fetcher import measured
-from aioparallel.handlers import Handler
+from aioparallel.handlers import Batchings, Handler, Stack, together
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
 
@@ -38,7 +39,7 @@ async def process(
 
     signals = Signals()
     signals.fatal, signals.idle, signals.taken = end, turn.set, turn.set
-    processor = Processor(handler, options, options.failures.patience, signals)
+    processor = Processor(_stack(handler), options, options.failures.patience, signals)
     sources: dict[TopicPartition, Source] = {}
     items = iter(records)
     exhausted = False
@@ -47,6 +48,8 @@ async def process(
             room = options.max_buffered - processor.scheduler.buffered
             if not exhausted and room > 0:
                 exhausted = not _feed(processor, sources, items, min(chunk, room))
+                for source in sources.values() if exhausted else ():
+                    processor.set_sated(source, True)
                 await asyncio.sleep(0)
                 continue
             processor.scheduler.tally.taken_left = 1
@@ -56,6 +59,12 @@ async def process(
         await processor.close(timeout=options.drain_timeout)
     if fatal:
         raise fatal[0]
+
+
+def _stack(handler: Handler) -> Stack:
+    if isinstance(handler, BatchHandler):
+        return Stack(handler, Batchings({}, together(handler, (), ()), ()))
+    return Stack(handler)
 
 
 def _feed(

@@ -16,6 +16,7 @@ from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.errors import RecordStopped
 from aioparallel.group.fetcher import measured
+from aioparallel.handlers import Stack
 from aioparallel.handling import Ordering
 from aioparallel.options import Options
 from aioparallel.policies import FailurePolicy, RetryPolicy
@@ -107,7 +108,7 @@ def test_a_worker_cancelled_when_all_is_done_still_tells() -> None:
         signals = Signals()
         idle = asyncio.Event()
         signals.idle = idle.set
-        processor = Processor(handle, Options(max_concurrency=1), FailurePolicy().patience, signals)
+        processor = Processor(Stack(handle), Options(max_concurrency=1), FailurePolicy().patience, signals)
         source = Source("s")
         dropping.append(lambda: processor.scheduler.drop(source))
         processor.admit(source, measured(records(2)))
@@ -134,7 +135,7 @@ def test_generator_exit_of_a_handler_leaves_nothing_in_flight(suspends: bool) ->
         signals = Signals()
         ended: list[BaseException] = []
         signals.fatal = ended.append
-        processor = Processor(handle, Options(max_concurrency=1), FailurePolicy().patience, signals)
+        processor = Processor(Stack(handle), Options(max_concurrency=1), FailurePolicy().patience, signals)
         source = Source("s")
         processor.admit(source, measured(records(1)))
         async with asyncio.timeout(60):

@@ -1,0 +1,292 @@
+"""Batches: handlers that get many records, or items, at once.
+
+::
+
+    async def save(batch: Batch) -> None:
+        await database.executemany(INSERT, [(record.key, record.value) for record in batch])
+
+    await consumer.run(batches(save, size=500))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, Literal, TypeVar, cast, overload
+
+from aioparallel.callables import check_async
+from aioparallel.errors import ConfigurationError, ConsumerStateError, NotAHandler
+from aioparallel.handling import check_choice, check_count, check_time
+from aioparallel.records import Record, TopicPartition
+
+__all__ = ["Batch", "BatchHandler", "Batching", "By", "Call", "batches"]
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+R = TypeVar("R")
+
+By = Literal["any", "partition", "lane"]
+"""What the records of one batch have in common."""
+
+
+class Batch(Sequence[T_co]):
+    """Records of one call of a batch handler, or items; of each key in their order.
+
+    A sequence: ``len(batch)``, ``batch[0]``, ``for record in batch``.
+    """
+
+    __slots__ = ("_call", "_items", "_places")
+
+    def __init__(self, items: Sequence[T_co], call: Call, places: Sequence[int] | None = None) -> None:
+        self._items = items
+        self._call = call
+        self._places = places  # of the items in the call; None: the same
+
+    @classmethod
+    def of(cls, items: Iterable[T_co]) -> Batch[T_co]:
+        """A batch by itself, for tests of a handler: ``await save(Batch.of([record, ...]))``."""
+        return cls(list(items), Call({}))
+
+    def fail(self, item: object, error: Exception) -> None:
+        """This record has failed: it follows the failure policy; the others complete. What comes after it in the batch
+        with the same key goes back, as if it had not been in it.
+
+        ``item``: one of the batch, the object itself. ``error``: what it has failed with; Reject and RetryLater mean
+        what they do elsewhere. Of two errors for one record the first counts.
+
+        Raises ValueError for what is not in the batch, or stands in it twice (see :meth:`fail_at`), TypeError for what
+        is no exception, ConsumerStateError when the call is over.
+        """
+        found = [index for index, one in enumerate(self._items) if one is item]
+        if len(found) != 1:
+            what = "is not in this batch" if not found else f"is there {len(found)} times: use fail_at(index, error)"
+            raise ValueError(f"{item!r} {what}")
+        self.fail_at(found[0], error)
+
+    def fail_at(self, index: int, error: Exception) -> None:
+        """:meth:`fail` for the item at this place, from 0. Raises IndexError for one that there is not."""
+        if not 0 <= index < len(self._items):
+            raise IndexError(f"a batch of {len(self._items)} has no place {index}")
+        if not isinstance(error, Exception):
+            raise TypeError(f"an item fails with an exception, not with a {type(error).__name__}")
+        if self._call.is_over:
+            raise ConsumerStateError("the call of this batch is over: what its handler says now comes too late")
+        self._call.failures.setdefault(index if self._places is None else self._places[index], error)
+
+    @property
+    def failures(self) -> Mapping[int, Exception]:
+        """What was said with :meth:`fail`, by place in the batch."""
+        failures = self._call.failures
+        if self._places is None:
+            return MappingProxyType(failures)
+        return {index: failures[place] for index, place in enumerate(self._places) if place in failures}
+
+    @overload
+    def __getitem__(self, index: int) -> T_co: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T_co]: ...
+    def __getitem__(self, index: int | slice) -> T_co | Sequence[T_co]:
+        return self._items[index]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[T_co]:
+        return iter(self._items)
+
+    def __repr__(self) -> str:
+        # No record: there may be many, and what is in them may be secret.
+        return f"<Batch of {len(self._items)}>"
+
+
+class Call:
+    """Records that were taken together, as the engine sees them: one call of a batch handler."""
+
+    __slots__ = ("batching", "failures", "is_over", "mates", "parts", "records")
+
+    _history = None
+    """A record may have one, and whoever drives handlers looks at it."""
+
+    def __init__(
+        self,
+        parts: Mapping[Any, list[Record[Any, Any]]],
+        mates: set[Record[Any, Any]] | None = None,
+        batching: Batching | None = None,
+    ) -> None:
+        self.parts = parts
+        """By source, in the order of each lane."""
+        self.mates = mates or ()
+        """Those with one of the same lane before them in this call."""
+        self.batching = batching
+        self.records: list[Record[Any, Any]] = [record for part in parts.values() for record in part]
+        self.failures: dict[int, Exception] = {}
+        """By place in ``records``."""
+        self.is_over = False
+
+    def blocked(self, failed: Iterable[int]) -> set[int]:
+        """Places behind one of these in its lane: they go back. None of them without mates."""
+        if not self.mates:
+            return set()
+        failed = set(failed)
+        closed: set[tuple[object, object]] = set()
+        blocked = set()
+        for place, record in enumerate(self.records):
+            lane = record._source, record._lane
+            if record._lane is None:
+                continue
+            if lane in closed:
+                blocked.add(place)
+            elif place in failed:
+                closed.add(lane)
+        return blocked
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Of the first."""
+        return self.records[0].topic_partition
+
+    @property
+    def offset(self) -> int:
+        """Of the first."""
+        return self.records[0].offset
+
+    @property
+    def place(self) -> str:
+        """Where it stands, for people."""
+        more = len(self.records) - 1
+        return self.records[0].place + (f" (and {more} more in its batch)" if more else "")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batching:
+    """A batch handler with all around it, as the engine runs it. Compares by identity."""
+
+    terms: BatchHandler[Any, Any]
+    run: Callable[[Call], Coroutine[Any, Any, object]]
+
+
+class BatchHandler(Generic[T, R]):
+    """What :func:`batches` gives: a handler of single records, for whoever looks from outside."""
+
+    def __init__(
+        self,
+        handler: Callable[[Batch[T]], Awaitable[object]],
+        size: int,
+        linger: float,
+        by: By,
+        max_bytes: int | None,
+        on_error: Literal["one_by_one", "together"],
+    ) -> None:
+        self.__wrapped__ = handler
+        self.__qualname__ = f"batches({getattr(handler, '__qualname__', repr(handler))})"
+        self.size = size
+        self.linger = linger
+        self.by = by
+        self.max_bytes = max_bytes
+        self.on_error = on_error
+
+    async def __call__(self, item: T) -> R:
+        """The handler itself, given a Batch: for tests of it. A single record tells that this is wrapped into something
+        that hides it, which is refused."""
+        if isinstance(item, Batch):
+            return cast("R", await self.__wrapped__(item))
+        raise NotAHandler(
+            f"{self!r} got a single {type(item).__name__}: something is wrapped around it; batches(...) goes outside, "
+            "e.g. batches(wrapper(handler))"
+        )
+
+    def __repr__(self) -> str:
+        return f"<{self.__qualname__}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return BatchHandler, (self.__wrapped__, self.size, self.linger, self.by, self.max_bytes, self.on_error)
+
+
+class _Decorator:
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = options
+
+    def __call__(self, handler: Callable[[Batch[T]], Awaitable[object]]) -> BatchHandler[T, Any]:
+        return _batch_handler(handler, **self._options)
+
+
+@overload
+def batches(
+    handler: Callable[[Batch[T]], Awaitable[Sequence[R]]],
+    *,
+    size: int = ...,
+    linger: float = ...,
+    by: By = ...,
+    max_bytes: int | None = ...,
+    on_error: Literal["one_by_one", "together"] = ...,
+) -> BatchHandler[T, R]: ...
+@overload
+def batches(
+    handler: Callable[[Batch[T]], Awaitable[object]],
+    *,
+    size: int = ...,
+    linger: float = ...,
+    by: By = ...,
+    max_bytes: int | None = ...,
+    on_error: Literal["one_by_one", "together"] = ...,
+) -> BatchHandler[T, Any]: ...
+@overload
+def batches(
+    handler: None = None,
+    *,
+    size: int = ...,
+    linger: float = ...,
+    by: By = ...,
+    max_bytes: int | None = ...,
+    on_error: Literal["one_by_one", "together"] = ...,
+) -> _Decorator: ...
+def batches(
+    handler: Callable[[Batch[T]], Awaitable[object]] | None = None,
+    *,
+    size: int = 500,
+    linger: float = 0.05,
+    by: By = "any",
+    max_bytes: int | None = None,
+    on_error: Literal["one_by_one", "together"] = "one_by_one",
+) -> BatchHandler[T, Any] | _Decorator:
+    """A handler of many records at once: ``run(batches(save, size=500))``. Also a decorator: ``@batches(size=500)``.
+
+    It goes wherever a handler does: by topic, into ``parallel_map``, into Spark. ``handler`` gets a :class:`Batch`.
+    Records of one key stand in it in their order, and are never in two batches at once. ``max_concurrency`` counts
+    calls.
+
+    From a consumer it returns None, outputs of the batch as a whole, or outputs by record, ``{record: outputs}``; items
+    of ``parallel_map`` and rows of Spark have one value each: a list as long as the batch.
+
+    ``size``: records of a batch, at most.
+    ``linger``: seconds that records wait for others where a batch is not full. They do not where nothing more can come
+    (the end of the input, a full buffer), and hold no worker meanwhile. 0: none waits.
+    ``by``: a batch has records of any partitions of its topics (``"any"``), of one (``"partition"``), or of one key
+    (``"lane"``; records without order make batches by partition).
+    ``max_bytes``: of keys, values and headers of a batch; a single record may be larger. For Kafka's records.
+    ``on_error``: an exception fails all records of the batch, each under the failure policy: they run again one by one,
+    until the one that fails is found (``"one_by_one"``), or as one batch (``"together"``). No record is given up for
+    an error that it had in company: before its patience ends it runs by itself.
+
+    Raises ConfigurationError.
+    """
+    options = {"size": size, "linger": linger, "by": by, "max_bytes": max_bytes, "on_error": on_error}
+    check_count("batches size", size)
+    check_time("batches linger", linger, zero=True)
+    check_choice("batches by", by, ("any", "partition", "lane"))
+    if max_bytes is not None:
+        check_count("batches max_bytes", max_bytes)
+    check_choice("batches on_error", on_error, ("one_by_one", "together"))
+    return _Decorator(options) if handler is None else _batch_handler(handler, **cast("Any", options))
+
+
+def _batch_handler(handler: Callable[[Batch[T]], Awaitable[object]], **options: Any) -> BatchHandler[T, Any]:
+    if isinstance(handler, Mapping):
+        raise ConfigurationError(
+            "batches handler", handler, 'must be one function; by topic it is {"a topic": batches(function)}'
+        )
+    if isinstance(handler, BatchHandler):
+        raise ConfigurationError("batches handler", handler, "is batches(...) already")
+    check_async(handler, "batches handler", "one argument, the batch", 1, "the batch")
+    return BatchHandler(handler, **options)

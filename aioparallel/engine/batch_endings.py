@@ -1,0 +1,208 @@
+"""From the end of a batch's handler to the outcomes of its records.
+
+All that is certain is settled in one step: those that have succeeded are complete, what is behind a failed one of its
+lane goes back. Each that has failed follows the failure policy by itself, as in ``endings.py``. Where outputs are to
+leave first, the whole call is *producing* until the last of them is acknowledged, and settled then: the order of a lane
+holds across its records, and outputs of the batch as a whole belong to all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from contextvars import Context
+
+from aioparallel.batches import Call
+from aioparallel.engine.endings import Endings, own, stray
+from aioparallel.engine.failures import Decision
+from aioparallel.engine.hits import Hit, Worker
+from aioparallel.engine.isolation import Ended
+from aioparallel.engine.outlets import Abandoned
+from aioparallel.engine.scheduler import AnyRecord, Scheduler
+from aioparallel.errors import InvalidOutput
+from aioparallel.history import history_of
+
+__all__ = ["BatchEndings"]
+
+_Outputs = list[tuple[AnyRecord, object]]
+"""What is to leave, and the record that it is told of."""
+_Failed = tuple[AnyRecord, Exception, Decision | None]
+
+
+class BatchEndings:
+    """Gives the records of a call their outcomes; what they have in common with others is done by ``endings``."""
+
+    def __init__(self, scheduler: Scheduler, endings: Endings) -> None:
+        self._scheduler = scheduler
+        self._endings = endings
+
+    async def finish(self, worker: Worker, call: Call, context: Context, ended: Ended) -> None:
+        """The call is in flight when this begins and is not when it ends. Raises what must end the worker."""
+        failure, whole = ended.error, False
+        outputs: _Outputs = []
+        if failure is None:
+            try:
+                await worker.take_back_cancels()  # one that came too late must not hit what follows
+                value = ended.value
+                if isinstance(value, AsyncIterable):
+                    value = await self._endings.collected(worker, call, context, value)
+                call.is_over = True
+                whole = not isinstance(value, Mapping)
+                outputs = self._collected(call, value)
+                if outputs:
+                    await self._endings.until_room(self._endings.outlet.room)
+            except BaseException as error:
+                failure = error
+        call.is_over = True
+        if failure is not None:
+            await self._failed(worker, call, failure)
+        elif outputs:
+            self._let_leave(call, outputs, whole)
+        else:
+            await self._fail(worker, [(*one, self._endings.decide(*one)) for one in self._settled(call, {})])
+        await worker.take_back_cancels()
+
+    # -- outputs ----------------------------------------------------------------------------------------
+
+    def _collected(self, call: Call, value: object) -> _Outputs:
+        """Of those that have succeeded. Raises InvalidOutput."""
+        if value is None:
+            return []
+        out = call.blocked(call.failures) | call.failures.keys()
+        left = [record for place, record in enumerate(call.records) if place not in out]
+        if not isinstance(value, Mapping):
+            if not left:
+                return []
+            collected = self._endings.outlet.collect(left[0], value)
+            return [] if collected is None else [(left[0], collected)]
+        if strange := [key for key in value if key not in set(call.records)]:
+            raise InvalidOutput(
+                f"the handler of {call.place} returned outputs for {len(strange)} keys that are no records of its "
+                f"batch, the first a {type(strange[0]).__name__}: a mapping says which outputs are of which record, "
+                "{record: outputs}"
+            )
+        found = [(record, self._endings.outlet.collect(record, value[record])) for record in left if record in value]
+        return [(record, collected) for record, collected in found if collected is not None]
+
+    def _let_leave(self, call: Call, outputs: _Outputs, whole: bool) -> None:
+        self._scheduler.produce_together(call)
+        # While they waited for room a partition may have been dropped: its next owner runs what is its.
+        if whole:
+            outputs = outputs if not all(source.dropped for source in call.parts) else []
+        else:
+            outputs = [one for one in outputs if not one[0]._source.dropped]
+        receipts = _Receipts(self, call, [record for record, _ in outputs], whole)
+        for record, collected in outputs:
+            self._endings.outlet.deliver(record, collected, receipts)
+        if not outputs:
+            self.left(call, {})
+
+    def left(self, call: Call, errors: Mapping[AnyRecord, Exception]) -> None:
+        """All that was to leave has left, or has not: these."""
+        worker_comes = self._scheduler.has_ready
+        for record, error in self._settled(call, errors):
+            if isinstance(error, Abandoned):
+                self._scheduler.put_back(record)
+            else:
+                self._endings.follow(record, error, self._endings.decide(record, error))
+        self._endings.look_around(worker_comes)
+
+    # -- outcomes ---------------------------------------------------------------------------------------
+
+    def _settled(self, call: Call, errors: Mapping[AnyRecord, Exception]) -> list[tuple[AnyRecord, Exception]]:
+        """Settle it. Returns what has failed, each by itself now."""
+        failed = dict(errors) | {call.records[place]: error for place, error in call.failures.items()}
+        return [(record, failed[record]) for record in self._scheduler.settle(call, failed)]
+
+    async def _failed(self, worker: Worker, call: Call, error: BaseException) -> None:
+        """The handler has failed, and with it all records of the batch that have not failed by themselves."""
+        if isinstance(error, asyncio.CancelledError):
+            failure = self._cancelled(worker, call, error)
+            if failure is None:
+                return
+        elif isinstance(error, Exception):
+            failure = error
+        else:
+            self._scheduler.put_back_together(call)
+            raise error
+        assert call.batching is not None
+        one_by_one = call.batching.terms.on_error == "one_by_one"
+        beside = len(call.records) - len(call.failures) - 1
+        if beside and one_by_one:
+            for record in call.records:
+                history_of(record).alone = True
+        alone = {call.records[place]: one for place, one in call.failures.items()}
+        still = self._scheduler.settle(call, set(call.records))
+        delays: dict[int, float] = {}
+        found: list[_Failed] = []
+        is_told = False
+        for record in still:
+            if record in alone:
+                found.append((record, alone[record], self._endings.decide(record, alone[record])))
+                continue
+            decision = self._endings.decide(record, failure, beside, quiet=is_told)
+            is_told = True
+            if decision is not None and decision.delay is not None and not one_by_one:
+                # One time for all, or they would come back one by one.
+                decision = decision._replace(delay=delays.setdefault(record.attempt, decision.delay))
+            found.append((record, failure, decision))
+        await self._fail(worker, found)
+
+    def _cancelled(self, worker: Worker, call: Call, error: asyncio.CancelledError) -> Exception | None:
+        """What the records have failed with; None when it is no failure of theirs."""
+        if worker.hit is Hit.DRAIN:
+            self._scheduler.put_back_together(call)  # those of stopped sources end as dropped
+            return None
+        if (failure := self._endings.own_failure(worker, error)) is not None:
+            return failure
+        strays = [stray(record) for record in call.records]  # of each, whatever the others are
+        if not all(strays):
+            return own(error)
+        self._scheduler.put_back_together(call)
+        raise error
+
+    async def _fail(self, worker: Worker, failed: Iterable[_Failed]) -> None:
+        """These are in flight, each by itself. Those that are to be put away wait for room, one after the other."""
+        waiting = []
+        for record, error, decision in failed:
+            if decision is not None and (decision.retry_topic or decision.end == "dead_letter"):
+                waiting.append((record, error, decision))
+            else:
+                self._endings.follow(record, error, decision)
+        for index, (record, error, decision) in enumerate(waiting):
+            try:
+                await worker.take_back_cancels()
+                await self._endings.until_room(self._endings.disposal.room)
+            except asyncio.CancelledError:  # in a drain, or from outside
+                for left, _, _ in waiting[index:]:
+                    self._scheduler.put_back(left)
+                if worker.hit is None:
+                    raise
+                return
+            if record._source.dropped:
+                self._scheduler.put_back(record)
+            else:
+                self._scheduler.produce(record)
+                self._endings.follow(record, error, decision)
+
+
+class _Receipts:
+    """Hears what became of the outputs of one call."""
+
+    def __init__(self, endings: BatchEndings, call: Call, records: Sequence[AnyRecord], whole: bool) -> None:
+        self._endings = endings
+        self._call = call
+        self._awaited = set(records)
+        self._whole = whole
+        self._errors: dict[AnyRecord, Exception] = {}
+
+    def delivered(self, records: Sequence[AnyRecord]) -> None:
+        """See :class:`~aioparallel.engine.outlets.Receipts`."""
+        self._awaited.difference_update(records)
+        if not self._awaited:
+            self._endings.left(self._call, self._errors)
+
+    def undelivered(self, record: AnyRecord, error: Exception) -> None:
+        """See :class:`~aioparallel.engine.outlets.Receipts`."""
+        self._errors.update(dict.fromkeys(self._call.records if self._whole else (record,), error))
+        self.delivered((record,))
