@@ -3,9 +3,9 @@
 ``python -m benchmarks.database [--records 100000] [--rounds 3]``, with Java 17 for Apache Kafka; four minutes at most.
 
 Both run the handler's statement of ``examples/batch_to_database.py``, in one process, on uvloop, each commit of the
-database synced to its disk. The plain loop awaits one statement after the other and commits the offsets of each; batches
-have four statements at once, or, to compare what is around them, one. After each round every row is compared with its
-record, by count and checksum.
+database synced to its disk. The plain loop awaits one statement after the other and commits the offsets of each;
+batches have four statements at once, or, to compare what is around them, one. After each round every row is compared
+with its record, by count and checksum.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ PATH are. Started by root, who may not run PostgreSQL, they run as nobody.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pwd
 import shutil
@@ -36,6 +37,8 @@ _START_TIMEOUT: Final = 60.0
 """Seconds for making the data directory, and as many for the first answer; half a second on a quiet machine."""
 _STOP_TIMEOUT: Final = 10.0
 _LOOK: Final = 0.02
+_IPC_RMID: Final = 0
+"""From <sys/ipc.h>: remove it."""
 _ANYBODY: Final = "nobody"
 _BECOME: Final = (
     "import os, sys\n"
@@ -55,8 +58,7 @@ def postgres(*, durable: bool = False) -> Iterator[str]:
     """Start one with an empty database; its address, as libpq and asyncpg take it. Afterwards all of it is gone.
 
     It listens on a unix socket in a temporary directory of its own. When this process ends, however, a guard kills it
-    and removes the directory (see :class:`GuardedProcess`); a SIGKILL leaves 56 bytes of shared memory until the next
-    boot. ``durable``: commits are on the disk, as everybody has it in production; half a minute of tests needs none.
+    and removes the directory (see :class:`GuardedProcess`). ``durable``: commits are on the disk, as everybody has it in production; half a minute of tests needs none.
     Blocks for about a second. Linux and macOS. Raises AioparallelError where it cannot be started.
     """
     process = GuardedProcess("postgres")
@@ -64,8 +66,10 @@ def postgres(*, durable: bool = False) -> Iterator[str]:
         server = _Server(process, durable)
         server.create()
         server.start()
-        yield f"postgresql://postgres@/postgres?host={process.directory}"
-        server.stop()
+        try:
+            yield f"postgresql://postgres@/postgres?host={process.directory}"
+        finally:
+            server.stop()
     finally:
         process.close()
 
@@ -99,9 +103,10 @@ class _Server:
             if self._process.exit_code() is not None or time.monotonic() > deadline:
                 raise self._failed("it did not start")
             time.sleep(_LOOK)
+        self._forget_shared_memory()
 
     def stop(self) -> None:
-        """Connections are cut ("fast shutdown"): shared memory goes as well, as it does not when it is killed."""
+        """Connections are cut ("fast shutdown"). Returns when it has ended, or its time is up."""
         self._process.signal(signal.SIGINT)
         self._process.wait(_STOP_TIMEOUT)
 
@@ -128,6 +133,14 @@ class _Server:
         except OSError:
             return False
         return len(lines) > 7 and lines[7].strip() == "ready"
+
+    def _forget_shared_memory(self) -> None:
+        """Its 56 bytes of System V shared memory, by which servers see that a data directory is taken, would stay until
+        the next boot when it is killed. Linux keeps what is marked as removed until its last user has ended; others
+        may not."""
+        if sys.platform == "linux":
+            identifier = int((self._data / "postmaster.pid").read_text().splitlines()[6].split()[1])
+            ctypes.CDLL(None).shmctl(identifier, _IPC_RMID, None)
 
     def _failed(self, what: str) -> AioparallelError:
         said = self._log.read_text(errors="replace").splitlines()[-10:] if self._log.exists() else []

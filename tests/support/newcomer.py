@@ -42,7 +42,7 @@ class Newcomer:
         self._open = AsyncExitStack()
         self.environment: dict[str, str] = {}
         self.terminals: dict[str, Child] = {}
-        """What goes on running, by the last part of its program, as in ``first.py`` and ``broker``; the module after ``-m``."""
+        """What goes on running, by the last part of its program, as in ``first.py`` and ``broker``, or its module."""
 
     async def __aenter__(self) -> Self:
         try:
