@@ -58,8 +58,8 @@ def postgres(*, durable: bool = False) -> Iterator[str]:
     """Start one with an empty database; its address, as libpq and asyncpg take it. Afterwards all of it is gone.
 
     It listens on a unix socket in a temporary directory of its own. When this process ends, however, a guard kills it
-    and removes the directory (see :class:`GuardedProcess`). ``durable``: each commit waits for
-    the disk, as in production. Blocks for about a second. Linux and macOS. Raises AioparallelError where it cannot be started.
+    and removes the directory (see :class:`GuardedProcess`). ``durable``: each commit waits for the disk, as in
+    production. Blocks for about a second. Linux and macOS. Raises AioparallelError where it cannot be started.
     """
     process = GuardedProcess("postgres")
     try:
