@@ -67,7 +67,7 @@ class Fetcher:
         """Tell whose batches wait for nothing more: nothing more is asked for, or there is no room before some start."""
         for session in sessions:
             at_end = session.opened and session.ledger.position >= session.target
-            waits = session.partition not in plan.quotas and (plan.is_full or not session.ready)
+            waits = session.opened and session.partition not in plan.quotas and (plan.is_full or not session.ready)
             self._processor.set_sated(session, at_end or waits)
 
     def _admit(self, fetched: Fetched, stamped: Session | None) -> None:
