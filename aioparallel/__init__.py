@@ -15,6 +15,7 @@ And its engine without Kafka, over any items: :func:`parallel_map`.
 
 from typing import TYPE_CHECKING
 
+from aioparallel.blocking.threads import in_threads
 from aioparallel.coordinates import source_headers
 from aioparallel.deferral import Deferral
 from aioparallel.delivery.results import Result
@@ -126,6 +127,7 @@ __all__ = [
     "TopicPartition",
     "Work",
     "__version__",
+    "in_threads",
     "parallel_map",
     "resource",
     "source_headers",

@@ -11,7 +11,7 @@ from typing import Any
 from aioparallel.errors import ConfigurationError, DeserializationError, NoHandler
 from aioparallel.handling import CallNext, Middleware
 from aioparallel.options import Deserializer, Options
-from aioparallel.policies import is_async
+from aioparallel.policies import check_arguments, is_async
 from aioparallel.records import K_co, Outgoing, Record, V_co
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "NotAHandler",
     "Outputs",
     "around",
-    "check_arguments",
     "check_handlers",
     "check_middleware",
     "collect",
@@ -59,16 +58,6 @@ def around(handler: Handler, middleware: Sequence[Middleware]) -> Handler:
     for one in reversed(middleware):
         handler = _called(one, coroutine_handler(handler))
     return handler
-
-
-def check_arguments(function: Callable[..., object], name: str, wanted: str, arguments: int) -> None:
-    """Raises ConfigurationError for what cannot be called with so many arguments; ``wanted`` says which."""
-    try:
-        inspect.signature(function).bind(*[None] * arguments)
-    except TypeError as error:
-        raise ConfigurationError(name, function, f"must take {wanted} ({error})") from None
-    except ValueError:
-        pass  # a callable without a signature, e.g. one written in C
 
 
 def check_middleware(middleware: Sequence[Middleware], *, takes: str = "the record") -> None:

@@ -16,9 +16,8 @@ from aioparallel.engine.flow import Flow, FlowStats, Outcome
 from aioparallel.engine.waiting import to_the_end
 from aioparallel.engine.work import Label, OnError, Work
 from aioparallel.errors import ConfigurationError, ConsumerStateError
-from aioparallel.handlers import check_arguments
 from aioparallel.handling import Handling, Middleware, Resource, check_choice, check_time
-from aioparallel.policies import RetryPolicy, is_async
+from aioparallel.policies import RetryPolicy, check_arguments, is_async
 from aioparallel.resources import Resources
 
 __all__ = ["ParallelMap", "parallel_map"]

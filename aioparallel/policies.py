@@ -21,6 +21,7 @@ __all__ = [
     "RetryFunction",
     "RetryPolicy",
     "Verdict",
+    "check_arguments",
     "is_async",
 ]
 
@@ -271,6 +272,16 @@ def is_async(function: object) -> bool:
                 return True
         function = getattr(function, "__wrapped__", None)
     return False
+
+
+def check_arguments(function: Callable[..., object], name: str, wanted: str, arguments: int) -> None:
+    """Raises ConfigurationError for what cannot be called with so many arguments; ``wanted`` says which."""
+    try:
+        inspect.signature(function).bind(*[None] * arguments)
+    except TypeError as error:
+        raise ConfigurationError(name, function, f"must take {wanted} ({error})") from None
+    except ValueError:
+        pass  # a callable without a signature, e.g. one written in C
 
 
 def _is_plain(function: object) -> bool:

@@ -39,13 +39,15 @@ class Stuck(NamedTuple):
 class Worker:
     """One task; what it runs, and whether and when that was cancelled."""
 
-    __slots__ = ("hit", "hit_at", "record", "task")
+    __slots__ = ("hit", "hit_at", "record", "task", "waits")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None]
         self.record: Record[Any, Any] | None = None
         self.hit: Hit | None = None
         self.hit_at = 0.0
+        self.waits = False
+        """Whether its handler waits for something that is not its own time: it has no deadline meanwhile."""
 
     def strike(self, hit: Hit, now: float) -> None:
         """Cancel the handler that runs. ``now``: of the event loop's clock."""
