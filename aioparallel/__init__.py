@@ -32,6 +32,7 @@ from aioparallel.errors import (
     ConsumerStateError,
     DeferralTimeout,
     DeserializationError,
+    FailedInProcess,
     FetchFailed,
     HandlerCancelled,
     HandlerTimeout,
@@ -45,6 +46,7 @@ from aioparallel.errors import (
     NotCommitted,
     OffsetMapError,
     OffsetOutOfRange,
+    ProcessDied,
     ProduceFailed,
     RecordFailure,
     RecordStopped,
@@ -62,6 +64,7 @@ from aioparallel.records import Failure, Origin, Outgoing, Produced, Record, Top
 from aioparallel.resources import resource
 
 if TYPE_CHECKING:
+    from aioparallel.blocking.processes import in_processes
     from aioparallel.consumer import ParallelConsumer
 
 __version__ = "0.1.0"
@@ -80,6 +83,7 @@ __all__ = [
     "Deferral",
     "DeferralTimeout",
     "DeserializationError",
+    "FailedInProcess",
     "Failure",
     "FailurePolicy",
     "FetchFailed",
@@ -111,6 +115,7 @@ __all__ = [
     "PartitionStats",
     "Problem",
     "ProblemKind",
+    "ProcessDied",
     "ProduceFailed",
     "Produced",
     "Producing",
@@ -127,6 +132,7 @@ __all__ = [
     "TopicPartition",
     "Work",
     "__version__",
+    "in_processes",
     "in_threads",
     "parallel_map",
     "resource",
@@ -141,6 +147,11 @@ def __getattr__(name: str) -> object:
 
         globals()[name] = ParallelConsumer
         return ParallelConsumer
+    if name == "in_processes":  # multiprocessing
+        from aioparallel.blocking.processes import in_processes  # noqa: PLC0415
+
+        globals()[name] = in_processes
+        return in_processes
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

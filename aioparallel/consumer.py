@@ -10,6 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
+from aioparallel.blocking.guard import refuse_in_import_of_main
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer
 from aioparallel.deduplication.companion import Deduplication
 from aioparallel.deduplication.seen_topic import SeenTopic
@@ -218,6 +219,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         ended it otherwise. Cancelling it starts nothing more; leaving ``async with``
         then drains and commits.
         """
+        refuse_in_import_of_main()
         self._state.expect_open()
         await self._run(handler, self._delivery.outlet)
 

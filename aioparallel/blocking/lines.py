@@ -19,8 +19,7 @@ __all__ = ["BlockingStats", "Hand", "Threads"]
 
 logger = logging.getLogger(__name__)
 
-# Seconds that a call waits for a thread before that is worth a line in the log, and between two such lines.
-_LONG_WAIT = 1.0
+# Seconds between two lines about long waits.
 _QUIET = 60.0
 
 
@@ -65,24 +64,32 @@ class Threads:
     time; whoever cancels a call that runs has it aborted, under the lock that its end needs: never the one after it.
 
     ``idle_seconds``: after which a thread without calls ends; None: when it is closed. ``prepares``: whether hands have
-    to be prepared: then a call waits in line meanwhile, and is not running. ``unit``: what calls wait for, in the log.
+    to be prepared: then a call waits in line meanwhile, and is not running. ``long_wait``: seconds that are worth a
+    line in the log; None: none are.
     """
 
     def __init__(
-        self, size: int, name: str, hand: Callable[[], Hand], *, idle_seconds: float | None, prepares: bool, unit: str
+        self,
+        size: int,
+        name: str,
+        hand: Callable[[], Hand],
+        *,
+        idle_seconds: float | None,
+        prepares: bool,
+        long_wait: float | None,
     ) -> None:
         self._size = size
         self._name = name
         self._hand = hand
         self._idle_seconds = idle_seconds
         self._prepares = prepares
-        self._unit = unit
+        self._long_wait = long_wait
         self._noted_at = -_QUIET
         self._begin_anew()
 
     def _begin_anew(self) -> None:
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # close() may come from a garbage collection, anywhere
         self._waiting: dict[Call, None] = {}
         self._idle: dict[_Thread, None] = {}
         self._threads: set[_Thread] = set()
@@ -134,15 +141,14 @@ class Threads:
     def note_wait(self, seconds: float) -> None:
         """A line in the log about long waits, one a minute at most."""
         now = time.monotonic()
-        if seconds < _LONG_WAIT or now - self._noted_at < _QUIET:
+        if self._long_wait is None or seconds < self._long_wait or now - self._noted_at < _QUIET:
             return
         self._noted_at = now
         logger.warning(
-            "a call of %s waited %.1f s for a free %s, and %d wait now: there are %d; allow more of them, or lower "
+            "a call of %s waited %.1f s for a free thread, and %d wait now: there are %d; allow more of them, or lower "
             "max_concurrency",
             self._name,
             seconds,
-            self._unit,
             len(self._waiting),
             self._size,
             extra={"action": "blocking_wait", "waiting": len(self._waiting)},
@@ -208,7 +214,7 @@ class Threads:
             try:
                 thread.hand.prepare()
                 break
-            except Exception as error:
+            except BaseException as error:  # a handler's module may raise SystemExit when it is imported
                 self._fail_one(error)
         with self._lock:
             if thread not in self._threads:
@@ -226,7 +232,7 @@ class Threads:
         call.abort = thread.hand.abort
         self._running += 1
 
-    def _fail_one(self, error: Exception) -> None:
+    def _fail_one(self, error: BaseException) -> None:
         with self._lock:
             call = next(iter(self._waiting), None)
             if call is None:

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 from aioparallel.blocking.calls import Call, outcome_of
 from aioparallel.blocking.lines import BlockingStats, Threads
@@ -19,15 +19,19 @@ R = TypeVar("R")
 
 # Seconds after which a thread that has nothing to do ends.
 _IDLE = 30.0
+# Seconds that a call waits for a thread before that is worth a line in the log.
+_LONG_WAIT = 1.0
+
+
+class _Decorator(Protocol):
+    def __call__(self, handler: Callable[[T], R], /) -> InThreads[T, R]: ...
 
 
 @overload
 def in_threads(handler: Callable[[T], R], *, threads: int = 100) -> InThreads[T, R]: ...
 @overload
-def in_threads(*, threads: int = 100) -> Callable[[Callable[[T], R]], InThreads[T, R]]: ...
-def in_threads(
-    handler: Callable[[T], R] | None = None, *, threads: int = 100
-) -> InThreads[T, R] | Callable[[Callable[[T], R]], InThreads[T, R]]:
+def in_threads(*, threads: int = 100) -> _Decorator: ...
+def in_threads(handler: Callable[[T], R] | None = None, *, threads: int = 100) -> InThreads[T, R] | _Decorator:
     """Make a handler of a plain function that blocks: it runs in a thread. Also as ``@in_threads(threads=20)``.
 
     ``handler``: a plain function of a record, or of an item. What it returns or raises is the handler's, and it sees
@@ -42,7 +46,7 @@ def in_threads(
     Raises ConfigurationError for anything but a plain function of one argument, and for fewer than 1 thread.
     """
     if handler is None:
-        return lambda function: in_threads(function, threads=threads)
+        return functools.partial(InThreads, threads=threads)
     return InThreads(handler, threads)
 
 
@@ -57,7 +61,7 @@ class InThreads(Generic[T, R]):
         self._size = threads
         hand = _Plain(function)
         self._threads = Threads(
-            threads, name_of(function), lambda: hand, idle_seconds=_IDLE, prepares=False, unit="thread"
+            threads, name_of(function), lambda: hand, idle_seconds=_IDLE, prepares=False, long_wait=_LONG_WAIT
         )
         weakref.finalize(self, self._threads.close).atexit = False
 

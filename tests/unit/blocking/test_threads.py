@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from aioparallel import RetryPolicy, in_threads, parallel_map
-from aioparallel.blocking import lines, threads
+from aioparallel.blocking import threads
 from aioparallel.blocking.lines import Threads
 from aioparallel.blocking.threads import InThreads
 from aioparallel.errors import HandlerTimeout
@@ -77,7 +77,8 @@ async def test_it_is_a_handler_for_all_checks() -> None:
     assert is_async(double)
     assert (double.__name__, double.__doc__) == ("double", "Twice.")  # type: ignore[attr-defined]
     assert await double(4) == 8
-    assert await in_threads(lambda n: n)(4) == 4
+    same: InThreads[int, int] = in_threads(lambda n: n)
+    assert await same(4) == 4
     larger: Callable[[int], int] = partial(max, 3)
     assert await in_threads(larger)(4) == 4
     assert repr(double) == "<in_threads of double, 2 at most>"
@@ -341,7 +342,7 @@ async def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_long_wait_is_said_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """With how many wait, and what to do."""
-    monkeypatch.setattr(lines, "_LONG_WAIT", 0.0)
+    monkeypatch.setattr(threads, "_LONG_WAIT", 0.0)
     with caplog.at_level(logging.WARNING):
         [o async for o in parallel_map(in_threads(time.sleep, threads=1), [0.001] * 20)]
     assert [record.__dict__["action"] for record in caplog.records] == ["blocking_wait"]
