@@ -106,8 +106,7 @@ def _check(function: object, name: str, wanted: str, arguments: int, takes: str)
             name,
             function,
             "must be an `async def` function, or a partial, a method, a `__call__` or a wrapper (functools.wraps) of "
-            "one; call a blocking function within one: "
-            f"`await asyncio.to_thread(function, {takes.removeprefix('the ')})`",
+            "one; one that blocks, or computes, becomes a handler by in_threads(function), or in_processes(function)",
         )
 
 
@@ -168,7 +167,7 @@ def coroutine_handler(handler: Handler) -> _Run:
             return await collect(result)
         raise NotAHandler(
             f"the handler returned {type(result).__name__}, not an awaitable: it must be an `async def` "
-            "function; put a blocking one into it: `await asyncio.to_thread(function, record)`"
+            "function; a blocking one becomes a handler by in_threads(function)"
         )
 
     return checked
