@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
 from aioparallel import in_processes, in_threads, parallel_map
+from aioparallel.blocking.threads import InThreads
 
 THREADS = 100
 CALLS = 3_000
@@ -74,8 +75,8 @@ def _threads(began: float) -> None:
     print(f"  in_threads / bare pool: {ratio:.3f}")
 
 
-async def _count(handler: Callable[[int], object], at_once: int) -> int:
-    return len([o async for o in parallel_map(handler, range(CALLS), max_concurrency=at_once)])  # type: ignore[arg-type]
+async def _count(handler: InThreads[int, int], at_once: int) -> int:
+    return len([o async for o in parallel_map(handler, range(CALLS), max_concurrency=at_once)])
 
 
 def call(number: int) -> int:

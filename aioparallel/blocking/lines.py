@@ -215,7 +215,7 @@ class Threads:
                 thread.hand.prepare()
                 break
             except BaseException as error:  # a handler's module may raise SystemExit when it is imported
-                self._fail_one(error)
+                self._fail_one(thread, error)
         with self._lock:
             if thread not in self._threads:
                 return None
@@ -232,10 +232,10 @@ class Threads:
         call.abort = thread.hand.abort
         self._running += 1
 
-    def _fail_one(self, error: BaseException) -> None:
+    def _fail_one(self, thread: _Thread, error: BaseException) -> None:
         with self._lock:
             call = next(iter(self._waiting), None)
-            if call is None:
-                return
+            if call is None or thread not in self._threads:
+                return  # it was closed, and that is the cause; what waits now is for those after it
             del self._waiting[call]
         call.tell_end(None, error)

@@ -18,7 +18,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from aioparallel import FailedInProcess, ProcessDied, Record, RetryPolicy, in_processes, parallel_map
+from aioparallel import (
+    ConsumerStateError,
+    FailedInProcess,
+    ProcessDied,
+    Record,
+    RetryPolicy,
+    in_processes,
+    parallel_map,
+)
 from aioparallel.blocking.processes import InProcesses
 from aioparallel.errors import HandlerTimeout
 from aioparallel.history import history_of
@@ -54,11 +62,26 @@ async def test_values_come_back() -> None:
     with in_processes(work.double, processes=2) as double:
         given = [o.result() async for o in parallel_map(double, range(50), in_order=True)]
         assert given == [2 * n for n in range(50)]
-        assert double.stats() == (0, 0, 2)
+        assert double.stats().threads == 2
     assert double.stats() == (0, 0, 0)
     assert await double(4) == 8  # anew
     assert is_async(double)
     assert repr(double) == "<in_processes of double, 2 at most>"
+
+
+async def test_close_while_a_process_starts() -> None:
+    """What waits fails, and what comes after it is served: it does not hear of the one that was closed."""
+    places = in_processes(work.place, processes=1)
+    for _ in range(3):
+        first = asyncio.create_task(places(0))
+        async with asyncio.timeout(WAIT):
+            while not places.stats().waiting:
+                await asyncio.sleep(0)
+        places.close()
+        assert await places(1) > 0
+        with pytest.raises(ConsumerStateError, match="place was closed before it was called"):
+            await first
+        places.close()
 
 
 async def test_a_decorated_function() -> None:
