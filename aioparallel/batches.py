@@ -10,13 +10,15 @@
 
 from __future__ import annotations
 
+import pickle
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from aioparallel.callables import check_async
-from aioparallel.errors import ConfigurationError, ConsumerStateError, NotAHandler
+from aioparallel.errors import ConfigurationError, ConsumerStateError, FailedInProcess, NotAHandler
 from aioparallel.handling import check_choice, check_count, check_time
 from aioparallel.records import Record, TopicPartition
 
@@ -82,6 +84,19 @@ class Batch(Sequence[T_co]):
             return MappingProxyType(failures)
         return {index: failures[place] for index, place in enumerate(self._places) if place in failures}
 
+    def __cross__(self) -> object:
+        """See :class:`aioparallel.blocking.crossing.Crossing`."""
+        return _Crossed(list(self._items))
+
+    def __returned__(self, reply: tuple[object, bool, dict[int, Exception]]) -> object:
+        """See :class:`aioparallel.blocking.crossing.Crossing`."""
+        value, by_place, failures = reply
+        for place, error in failures.items():
+            self.fail_at(place, error)
+        if by_place:
+            return {self._items[place]: outputs for place, outputs in cast("dict[int, object]", value).items()}
+        return value
+
     @overload
     def __getitem__(self, index: int) -> T_co: ...
     @overload
@@ -98,6 +113,34 @@ class Batch(Sequence[T_co]):
     def __repr__(self) -> str:
         # No record: there may be many, and what is in them may be secret.
         return f"<Batch of {len(self._items)}>"
+
+
+class _Crossed:
+    """A batch on its way to a process: see :class:`aioparallel.blocking.crossing.Payload`."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self._items = items
+
+    def __run__(self, function: Callable[[Any], object]) -> tuple[object, bool, dict[int, Exception]]:
+        """What was returned, whether by place, and what has failed, by place."""
+        batch = Batch.of(self._items)
+        value = function(batch)
+        failures = {place: _picklable(error) for place, error in batch.failures.items()}
+        if not isinstance(value, Mapping) or not all(isinstance(key, Record) for key in value):
+            return value, False, failures
+        places = {record: place for place, record in enumerate(batch)}
+        if any(record not in places for record in value):
+            return value, False, failures  # which is refused where it comes back
+        return {places[record]: outputs for record, outputs in value.items()}, True, failures
+
+
+def _picklable(error: Exception) -> Exception:
+    try:
+        if type(pickle.loads(pickle.dumps(error))) is type(error):
+            return error
+    except Exception:
+        pass
+    return FailedInProcess(type(error).__qualname__, str(error), "".join(traceback.format_exception(error)))
 
 
 class Call:
@@ -288,5 +331,5 @@ def _batch_handler(handler: Callable[[Batch[T]], Awaitable[object]], **options: 
         )
     if isinstance(handler, BatchHandler):
         raise ConfigurationError("batches handler", handler, "is batches(...) already")
-    check_async(handler, "batches handler", "one argument, the batch", 1, "the batch")
+    check_async(handler, "batches handler", "one argument, the batch", 1)
     return BatchHandler(handler, **options)

@@ -20,6 +20,7 @@ from time import perf_counter
 from typing import Any, cast
 
 from aioparallel.batches import Call
+from aioparallel.blocking.clock import CLOCK
 from aioparallel.engine.batch_endings import BatchEndings
 from aioparallel.engine.deadlines import Watch
 from aioparallel.engine.endings import Endings
@@ -40,6 +41,27 @@ _SLICE = 0.0005
 _TURN = 16
 # Seconds after which a worker that was cancelled from outside is replaced.
 _REVIVE_DELAY = 0.02
+
+
+class _WorkerClock:
+    """See :class:`~aioparallel.blocking.clock.Clock`."""
+
+    __slots__ = ("_pool", "_watch", "_worker")
+
+    def __init__(self, pool: WorkerPool, worker: Worker, watch: Watch | None) -> None:
+        self._pool, self._worker, self._watch = pool, worker, watch
+
+    def stop(self) -> None:
+        self._worker.waits = True
+
+    def restart(self) -> None:
+        self._worker.waits = False
+        if self._watch is not None:
+            self._watch.restart(self._worker)
+
+    @property
+    def abandoned(self) -> bool:
+        return self._pool.abandoned
 
 
 class WorkerPool:
@@ -75,6 +97,8 @@ class WorkerPool:
         self._slice, self._slice_over = _SLICE, False
         self._revival: asyncio.TimerHandle | None = None  # in place of workers that have ended
         self._closing = False
+        self.abandoned = False
+        """Whether it was closed, and waits no more for handlers that go on."""
 
     def notify(self) -> None:
         """Something is ready: wake one worker, or make one. It wakes the next if there is more."""
@@ -129,6 +153,7 @@ class WorkerPool:
                 waiter.set_result(None)
         if tasks := [worker.task for worker in self._workers]:
             await asyncio.wait(tasks, timeout=timeout)
+        self.abandoned = True
         return [worker.record for worker in self._workers if worker.record is not None]
 
     # -- one worker -------------------------------------------------------------------------------------
@@ -166,7 +191,9 @@ class WorkerPool:
         scheduler, watch, hand_over = self._scheduler, self._watch, self._endings.hand_over
         driver = drive(self._handler, worker.task.cancelling)
         driver.send(None)
-        send, new_context, context = driver.send, self._context.copy, self._context
+        worker.context = own = self._context.copy()
+        own.run(CLOCK.set, _WorkerClock(self, worker, watch))
+        send, new_context, context = driver.send, own.copy, own
 
         def step(record: AnyRecord) -> object:
             nonlocal context
@@ -237,7 +264,7 @@ class WorkerPool:
         run: Any = in_task(cast("Any", call.batching.run)) if self._in_tasks else call.batching.run
         driver = drive(run, worker.task.cancelling)
         driver.send(None)
-        context, watch = self._context.copy(), self._watch
+        context, watch = worker.context.copy(), self._watch
         try:
             outcome = context.run(driver.send, call)
             if outcome is not ENDED and type(outcome) is not Ended:

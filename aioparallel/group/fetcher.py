@@ -64,7 +64,7 @@ class Fetcher:
             await asyncio.sleep(0)  # a fetch that finds something does not suspend: let workers run
 
     def _sate(self, sessions: Iterable[Session], plan: Plan) -> None:
-        """Tell whose batches wait for nothing more: nothing more is asked for, or there is no room before some start."""
+        """Tell whose batches wait for nothing: no more is asked for, or there is no room for it before some start."""
         for session in sessions:
             at_end = session.opened and session.ledger.position >= session.target
             waits = session.opened and session.partition not in plan.quotas and (plan.is_full or not session.ready)

@@ -74,6 +74,17 @@ GIVEN: Mapping[str, Given] = {
         says=r"b'N14228' b'...'\n1 0\n",
     ),
     "README.md: Without Kafka": Given(before=_FETCH, says=r"(a/1 3\n|a/22 4\n|b/broken broken\n){3}"),
+    "docs/blocking.md: In threads": Given(says="50 threads\n"),
+    "docs/blocking.md: In threads 2": Given(
+        topics={"orders": _orders("c1", "c2", "c3")},
+        ends=3,
+        says="(?s).*c3.*",  # of threads that print at once
+    ),
+    "docs/blocking.md: In processes 2": Given(
+        before="from pathlib import Path\n"
+        'Path("prices.py").write_text("def total(numbers):\\n    return sum(n * n % 7 for n in numbers)\\n")\n',
+        says="done\n",
+    ),
     "docs/deduplicate.md: Copies: each record handled once": Given(
         instead={'"work"': '"docs-copies"'},  # others have a topic work there
         topics={"docs-copies": _WORK},
