@@ -6,7 +6,7 @@ The books are kept by turn, not by record. Whatever looks at the scheduler from 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from aioparallel.engine.isolation import ENDED, Ended
@@ -45,23 +45,27 @@ class Turn:
 
     # The hot path in one piece: every call would be paid for each record.
     def run(  # noqa: C901, PLR0912, PLR0915
-        self, source: Source, step: Step, hand_over: HandOver, most: int
+        self, source: Source, step: Step, hand_over: HandOver, most: Iterable[object]
     ) -> Taken | None:
-        """Start ready records, up to ``most``. The first whose end is not plain is in flight, and comes back with what
-        its step returned; None: all that were started have ended well, or are producing. Where a step raises, its
-        record is put back."""
+        """Start ready records, as many as ``most`` has elements. The first whose end is not plain is in flight, and
+        comes back with what its step returned; None: all that were started have ended well, or are producing. Where a
+        step raises, its record is put back.
+
+        ``most`` may be a list that another thread clears (:mod:`~aioparallel.engine.loop_watch`): then the record that
+        runs now is the last."""
         self.source = source
         ready, lanes, ended, tally = source.ready, source.lanes, self._ended, self._tally
         taken: Taken | None = None
         try:
-            while ready and most > 0:
+            for _ in most:
+                if not ready:
+                    break
                 record = ready.popleft()
                 if record._parks or record.offset > source.ceiling:
                     if not self._start_slowly(record, source):
                         continue
                 else:
                     self._current = record
-                most -= 1
                 outcome = step(record)
                 if self._current is not record:  # a retry, or somebody has looked: it is in flight
                     taken = record, outcome
