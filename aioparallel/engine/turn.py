@@ -62,8 +62,10 @@ class Turn:
                     break
                 record = ready.popleft()
                 if record._parks or record.offset > source.ceiling:
-                    if not self._start_slowly(record, source):
-                        continue
+                    startable = self._start_slowly(record, source)
+                    if startable is None:
+                        break
+                    record = startable
                 else:
                     self._current = record
                 outcome = step(record)
@@ -108,15 +110,23 @@ class Turn:
         self.source = None
         return taken
 
-    def _start_slowly(self, record: AnyRecord, source: Source) -> bool:
-        """Start a retry, which has books of its own; or hold the record back: False."""
-        self._current = None
-        if record.offset > (source.map_ceiling if record._parks else source.ceiling):
-            source.held.append(record)
-            return False
-        self.keep_books()
-        self._tally.start(record)
-        return True
+    def _start_slowly(self, record: AnyRecord, source: Source) -> AnyRecord | None:
+        """This record or the first after it that is not held back. A retry is started: it has books of its own."""
+        ready = source.ready
+        while True:
+            self._current = None
+            if record.offset > (source.map_ceiling if record._parks else source.ceiling):
+                source.held.append(record)
+                if not ready:
+                    return None
+                record = ready.popleft()
+            elif record._parks:
+                self.keep_books()
+                self._tally.start(record)
+                return record
+            else:
+                self._current = record
+                return record
 
     def keep_books(self) -> None:
         """Count what of this turn has ended or was handed over so far, and the record whose handler is in its first
