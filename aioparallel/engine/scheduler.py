@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 from aioparallel.batches import Call
@@ -151,8 +151,8 @@ class Scheduler:
 
     # -- out --------------------------------------------------------------------------------------------
 
-    def run_ready(self, step: Step, hand_over: HandOver, most: int) -> Taken | TakenTogether | None:
-        """Start ready records, up to ``most`` of one source, by calling ``step(record)`` for one after the other.
+    def run_ready(self, step: Step, hand_over: HandOver, most: Iterable[object]) -> Taken | TakenTogether | None:
+        """Start ready records of one source, as many as ``most`` has elements, by calling ``step(record)`` for each.
 
         Those for which it returns :data:`~aioparallel.engine.isolation.ENDED` have succeeded; those for which
         ``hand_over(record, ended)`` is true are producing. The first that is neither is in flight, and comes back with
@@ -193,7 +193,7 @@ class Scheduler:
     def take(self) -> AnyRecord | None:
         """The next record to run, now in flight; None when nothing is ready. For sources without batches."""
         while self.has_ready:
-            taken = self.run_ready(_leave_in_flight, _keep, 1)
+            taken = self.run_ready(_leave_in_flight, _keep, (None,))
             if taken is not None:
                 assert not isinstance(taken[0], Call)
                 return taken[0]

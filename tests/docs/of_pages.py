@@ -50,6 +50,19 @@ def host_of(url):
 
 urls = ["a/1", "a/22", "b/broken"]
 """
+_DATABASE = """
+from aioparallel import Batch, ParallelConsumer, batches
+
+class Database:
+    rows = 0
+
+    async def executemany(self, statement, rows):
+        self.rows += len(rows)
+
+database, INSERT = Database(), "INSERT"
+consumer = ParallelConsumer("flights", bootstrap_servers="localhost:9092", group_id="database", until="end")
+await consumer.__aenter__()
+"""
 
 GIVEN: Mapping[str, Given] = {
     "README.md: A first program": Given(
@@ -160,6 +173,12 @@ assert not delivery.lost()
         },
     ),
     "aioparallel": Given(topics={"flights": _FLIGHTS}, ends=10),
+    "aioparallel.batches": Given(
+        before=_DATABASE,
+        after="await consumer.__aexit__(None, None, None)\nprint(database.rows)",
+        topics={"flights": _FLIGHTS},
+        says="10\n",
+    ),
     "aioparallel.consumer.ParallelConsumer": Given(before=_HANDLE, topics={"flights": _FLIGHTS}, ends=10),
     "aioparallel.mapping.parallel_map": Given(
         before=_FETCH + "from aioparallel import parallel_map\nurls.pop()\n", says=r"(a/1 3\n|a/22 4\n){2}"
