@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -222,6 +223,7 @@ class BatchHandler(Generic[T, R]):
         on_error: Literal["one_by_one", "together"],
     ) -> None:
         self.__wrapped__ = handler
+        self.__module__ = getattr(handler, "__module__", __name__)
         self.__qualname__ = f"batches({getattr(handler, '__qualname__', repr(handler))})"
         self.size = size
         self.linger = linger
@@ -242,7 +244,18 @@ class BatchHandler(Generic[T, R]):
     def __repr__(self) -> str:
         return f"<{self.__qualname__}>"
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def with_handler(self, handler: Callable[[Batch[T]], Awaitable[object]]) -> BatchHandler[T, Any]:
+        """Another handler on the same terms."""
+        return BatchHandler(handler, self.size, self.linger, self.by, self.max_bytes, self.on_error)
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        """By name where it has one, as functions are: a decorated function's own stands for this."""
+        name: str = getattr(self.__wrapped__, "__qualname__", "")
+        found: object = sys.modules.get(self.__module__)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is self and self.__module__ != "__main__":
+            return name
         return BatchHandler, (self.__wrapped__, self.size, self.linger, self.by, self.max_bytes, self.on_error)
 
 

@@ -290,6 +290,11 @@ class FailedInProcess(RecordFailure):
         self.add_note(traceback)
 
 
+class InvalidValues(InvalidOutput):
+    """A batch handler of items did not return one value for each: nobody can tell whose they are. That is wrong with
+    the handler and with no item, so all of them have failed, and none runs by itself for it."""
+
+
 class RecordStopped(RecordFailure):
     """The patience with one record has ended, and the policy says to stop the consumer."""
 

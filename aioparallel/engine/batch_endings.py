@@ -19,7 +19,7 @@ from aioparallel.engine.hits import Hit, Worker
 from aioparallel.engine.isolation import Ended
 from aioparallel.engine.outlets import Abandoned
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
-from aioparallel.errors import InvalidOutput
+from aioparallel.errors import InvalidOutput, InvalidValues
 from aioparallel.history import history_of
 
 __all__ = ["BatchEndings"]
@@ -127,7 +127,7 @@ class BatchEndings:
             raise error
         assert call.batching is not None
         one_by_one = call.batching.terms.on_error == "one_by_one"
-        beside = len(call.records) - len(call.failures) - 1
+        beside = 0 if isinstance(failure, InvalidValues) else len(call.records) - len(call.failures) - 1
         if beside and one_by_one:
             for record in call.records:
                 history_of(record).alone = True

@@ -17,6 +17,7 @@ from aioparallel import (
     ConsumerStateError,
     HandlerTimeout,
     InvalidOutput,
+    InvalidValues,
     Outcome,
     Reject,
     RetryPolicy,
@@ -341,13 +342,19 @@ def test_the_deadline_is_that_of_the_batch() -> None:
     ],
 )
 def test_another_number_of_values_fails_the_batch(returned: object, told: str) -> None:
-    """Both numbers are told."""
+    """Both numbers are told, and none of the items is tried by itself: its value might be another's."""
+    sizes: list[int] = []
 
     async def handle(batch: Batch[int]) -> Any:
+        sizes.append(len(batch))
         return returned
 
-    with pytest.raises(InvalidOutput, match=f"of a batch of 1 must return one value for each, a list of 1; {told}"):
-        all_of(batches(handle, size=1), range(1))
+    outcomes = all_of(batches(handle, size=3), range(3), retry=AT_ONCE, on_error="emit")
+    assert {type(one.error) for one in outcomes} == {InvalidValues}
+    assert f"of a batch of 3 must return one value for each, a list of 3; {told}" in str(outcomes[0].error)
+    assert sum(sizes) == 9
+    with pytest.raises(InvalidOutput, match="must return one value for each"):
+        all_of(batches(handle, size=3), range(3))
 
 
 # -- what is refused ------------------------------------------------------------------------------------
