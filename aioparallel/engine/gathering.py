@@ -329,8 +329,9 @@ class Gatherer:
         if not gathering.lingers:
             gathering.lingers = True
             self.on_linger(gathering)
-            # Its records are ready no more, and have not started either: whoever brings more may bring some now.
-            self._tally.signals.taken()
+        # What it has taken is ready no more, and has not started either: whoever brings records looks anew at whether
+        # there may be more.
+        self._tally.signals.taken()
 
     def _start(self, gathering: Gathering) -> Call:
         if gathering.room:
