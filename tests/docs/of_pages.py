@@ -64,6 +64,22 @@ consumer = ParallelConsumer("flights", bootstrap_servers="localhost:9092", group
 await consumer.__aenter__()
 """
 
+_DATABASE_ALONE = """
+class database:
+    async def executemany(statement, rows):
+        pass
+"""
+_SERVICE = """
+from aioparallel import Batch, Record
+from types import SimpleNamespace
+
+class service:
+    async def send(values):
+        return [SimpleNamespace(status=503 if number == 0 else 200) for number, _ in enumerate(values)]
+
+_batch = Batch.of([Record("t", 0, 0), Record("t", 0, 1)])
+"""
+
 GIVEN: Mapping[str, Given] = {
     "README.md: A first program": Given(
         topics={"flights": _FLIGHTS}, lines=10, says=r"(flights \d \d+ b'N\d' .*\n){10}"
@@ -87,6 +103,18 @@ GIVEN: Mapping[str, Given] = {
         says=r"b'N14228' b'...'\n1 0\n",
     ),
     "README.md: Without Kafka": Given(before=_FETCH, says=r"(a/1 3\n|a/22 4\n|b/broken broken\n){3}"),
+    "docs/batches.md: Many records at once: `batches`": Given(before=_DATABASE_ALONE, after="assert callable(main)"),
+    "docs/batches.md: When something fails": Given(
+        before=_SERVICE,
+        after="await handler(_batch)\nprint(_batch.failures)",
+        says=r".*0: ConnectionError\('status 503'\).*\n",
+    ),
+    "docs/batches.md: What it returns": Given(says="1700\n"),
+    "docs/batches.md: Testing it": Given(says=r"\{1: ValueError\('empty'\)\}\n"),
+    "README.md: Many records at once; handlers that block": Given(
+        before=_DATABASE_ALONE + "class picture:\n    resize = staticmethod(len)\n\n",
+        after='for record in (Record("t", 0, 0, value=b"v"),):\n    await handlers["pictures"](record)\n',
+    ),
     "docs/blocking.md: In threads": Given(says="50 threads\n"),
     "docs/blocking.md: In threads 2": Given(
         topics={"orders": _orders("c1", "c2", "c3")},
