@@ -39,12 +39,13 @@ class Batch(Sequence[T_co]):
     A sequence: ``len(batch)``, ``batch[0]``, ``for record in batch``.
     """
 
-    __slots__ = ("_call", "_items", "_places")
+    __slots__ = ("_call", "_items", "_places", "_places_of")
 
     def __init__(self, items: Sequence[T_co], call: Call, places: Sequence[int] | None = None) -> None:
         self._items = items
         self._call = call
         self._places = places  # of the items in the call; None: the same
+        self._places_of: dict[int, list[int]] | None = None  # of each object, made when first asked for
 
     @classmethod
     def of(cls, items: Iterable[T_co]) -> Batch[T_co]:
@@ -61,11 +62,16 @@ class Batch(Sequence[T_co]):
         Raises ValueError for what is not in the batch, or stands in it twice (see :meth:`fail_at`), TypeError for what
         is no exception, ConsumerStateError when the call is over.
         """
-        found = [index for index, one in enumerate(self._items) if one is item]
-        if len(found) != 1:
-            what = "is not in this batch" if not found else f"is there {len(found)} times: use fail_at(index, error)"
+        if self._places_of is None:
+            found: dict[int, list[int]] = {}
+            for index, one in enumerate(self._items):
+                found.setdefault(id(one), []).append(index)
+            self._places_of = found
+        places = self._places_of.get(id(item), ())
+        if len(places) != 1:
+            what = "is not in this batch" if not places else f"is there {len(places)} times: use fail_at(index, error)"
             raise ValueError(f"{item!r} {what}")
-        self.fail_at(found[0], error)
+        self.fail_at(places[0], error)
 
     def fail_at(self, index: int, error: Exception) -> None:
         """:meth:`fail` for the item at this place, from 0. Raises IndexError for one that there is not."""

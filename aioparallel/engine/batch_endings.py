@@ -75,7 +75,8 @@ class BatchEndings:
                 return []
             collected = self._endings.outlet.collect(left[0], value)
             return [] if collected is None else [(left[0], collected)]
-        if strange := [key for key in value if key not in set(call.records)]:
+        known = set(call.records)
+        if strange := [key for key in value if key not in known]:
             raise InvalidOutput(
                 f"the handler of {call.place} returned outputs for {len(strange)} keys that are no records of its "
                 f"batch, the first a {type(strange[0]).__name__}: a mapping says which outputs are of which record, "

@@ -322,7 +322,7 @@ class Scheduler:
 
     def put_back_together(self, call: Call) -> None:
         """:meth:`put_back` for all of a call."""
-        for record in self.settle(call, call.records):
+        for record in self.settle(call, set(call.records)):
             self.put_back(record)
 
     def end_produced(self, records: Sequence[AnyRecord]) -> None:
