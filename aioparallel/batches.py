@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
@@ -169,7 +170,8 @@ class Call:
         self.mates = mates or ()
         """Those with one of the same lane before them in this call."""
         self.batching = batching
-        self.records: list[Record[Any, Any]] = [record for part in parts.values() for record in part]
+        first, *others = parts.values() if parts else ([],)
+        self.records: list[Record[Any, Any]] = first if not others else list(chain(first, *others))
         self.failures: dict[int, Exception] = {}
         """By place in ``records``."""
         self.is_over = False

@@ -117,7 +117,7 @@ class Scheduler:
     # -- in ---------------------------------------------------------------------------------------------
 
     def admit(self, source: Source, records: Sequence[AnyRecord]) -> None:
-        """Put records, ascending by offset, into their lanes. Whoever made them has set their ``_size``."""
+        """Put records, ascending by offset, into their lanes."""
         lanes, ready = source.lanes, source.ready
         heads = len(ready)
         orphans = self._orphans if self._orphans.left else None

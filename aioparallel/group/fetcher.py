@@ -81,18 +81,8 @@ class Fetcher:
             records, next_offset = _below(records, session.target), session.target
         before = session.buffered_bytes
         wanted = session.register(records, next_offset)
-        self._processor.admit(session, measured(wanted))
+        self._processor.admit(session, wanted)
         self._intake.saw(len(wanted), session.buffered_bytes - before)
-
-
-def measured(records: Sequence[Record]) -> Sequence[Record]:
-    """These records, each with its size: bytes of its key, value and headers."""
-    for record in records:
-        key, value = record.key, record.value
-        record._size = (len(key) if key else 0) + (len(value) if value else 0)
-        if record.headers:
-            record._size += sum([len(name) + (0 if held is None else len(held)) for name, held in record.headers])
-    return records
 
 
 def _below(records: Sequence[Record], target: int) -> Sequence[Record]:

@@ -12,7 +12,6 @@ from aioparallel.engine.retries import RetryQueue
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.engine.sources import Source
 from aioparallel.group.client import Generation
-from aioparallel.group.fetcher import measured
 from aioparallel.group.sessions import Session
 from aioparallel.handling import Ordering
 from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map
@@ -142,7 +141,7 @@ class Sessions(RuleBasedStateMachine):
         assert list(wanted) == expected
         chosen = [record for record in records if record.offset in set(wanted)]
         if chosen:
-            self.scheduler.admit(holding.session, measured(chosen))
+            self.scheduler.admit(holding.session, chosen)
             self.model.admit(holding, chosen)
 
     @precondition(having(*BEGUN))
