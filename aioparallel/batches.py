@@ -85,6 +85,11 @@ class Batch(Sequence[T_co]):
         self._call.failures.setdefault(index if self._places is None else self._places[index], error)
 
     @property
+    def is_run(self) -> bool:
+        """Whether the engine has made it, for a call that is not over; else it is a test's."""
+        return self._call.batching is not None and not self._call.is_over
+
+    @property
     def failures(self) -> Mapping[int, Exception]:
         """What was said with :meth:`fail`, by place in the batch."""
         failures = self._call.failures

@@ -17,7 +17,7 @@ from aioparallel.deduplication.seen_topic import SeenTopic
 from aioparallel.delivery.delivery import Delivery
 from aioparallel.delivery.producer import Producer
 from aioparallel.delivery.results import Result, ResultStream
-from aioparallel.delivery.retry_topics import from_retry_topics, with_retry_topics
+from aioparallel.delivery.retry_topics import from_retry_topics, origin_topic, with_retry_topics
 from aioparallel.engine.outlets import Disposal, Outlet
 from aioparallel.engine.waiting import to_the_end, unless
 from aioparallel.errors import (
@@ -226,7 +226,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         retry_topics = self.options.failures.retry_topics
         before = (from_retry_topics(retry_topics),) if retry_topics else ()
         topics = {found.topic for found in self._found} - set(retry_topics)
-        stack = handler_stack(handler, topics, self.options, before, retry_topics)
+        stack = handler_stack(handler, topics, self.options, before, origin_topic if retry_topics else None)
         if self._results is not None:
             if stack.batchings is not None:
                 raise ConfigurationError("handler", handler, "gives results of records; those of batches are run()'s")

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
 from aioparallel.batches import Batch, BatchHandler, Batching, Call
 from aioparallel.callables import check_async
-from aioparallel.errors import ConfigurationError, DeserializationError, NoHandler, NotAHandler
+from aioparallel.errors import ConfigurationError, ConsumerStateError, DeserializationError, NoHandler, NotAHandler
 from aioparallel.handling import CallNext, Middleware
 from aioparallel.options import Deserializer, Options
 from aioparallel.records import K_co, Outgoing, Record, V_co
@@ -25,6 +25,7 @@ __all__ = [
     "Outputs",
     "Stack",
     "around",
+    "around_batches",
     "check_handlers",
     "check_middleware",
     "collect",
@@ -59,12 +60,17 @@ class Stack(NamedTuple):
 
 
 def handler_stack(
-    handlers: Handlers, topics: set[str], options: Options, before: Sequence[Before] = (), later: Collection[str] = ()
+    handlers: Handlers,
+    topics: set[str],
+    options: Options,
+    before: Sequence[Before] = (),
+    origin: Callable[[Record[Any, Any]], str | None] | None = None,
 ) -> Stack:
     """Handlers with what is around them; a bare one where nothing is.
 
     ``topics``: the names that exist now, and need a handler. ``before``: what looks at each record before its attempt.
-    ``later``: topics with records of any of the handlers' topics. Raises ConfigurationError.
+    ``origin``: the topic that a record of another one than the handlers' is from, before it is looked at. Raises
+    ConfigurationError.
     """
     check_handlers(handlers)
     if isinstance(handlers, Mapping):
@@ -76,51 +82,77 @@ def handler_stack(
     handler = around(_by_topic(dict(handlers)) if isinstance(handlers, Mapping) else handlers, options.middleware)
     return Stack(
         _prepared(coroutine_handler(handler), before) if before else handler,
-        _batchings(handlers, lambda one: together(one, before, options.middleware), later),
+        _batchings(handlers, lambda one: together(one, before, options.middleware), origin),
     )
 
 
 class Batchings:
     """Which records go into batches of which handler."""
 
-    def __init__(self, by_topic: Mapping[str, Batching | None], every: Batching | None, later: Collection[str]) -> None:
+    def __init__(
+        self,
+        by_topic: Mapping[str, Batching | None],
+        every: Batching | None,
+        origin: Callable[[Record[Any, Any]], str | None] | None = None,
+    ) -> None:
         self._by_topic = by_topic
         self._every = every
-        self._later = later
+        self._origin = origin
 
     def of(self, record: Record[Any, Any]) -> Batching | None:
         """None: it runs by itself."""
         if self._every is not None:
             return self._every
-        topic = record.topic if record.topic in self._by_topic else record.origin.topic
-        return self._by_topic.get(topic)
+        if record.topic in self._by_topic or self._origin is None:
+            return self._by_topic.get(record.topic)
+        return self._by_topic.get(self._origin(record) or "")
 
     def are_mixed(self, record: Record[Any, Any]) -> bool:
         """Whether records from where this one comes from go different ways."""
-        return self._every is None and record.topic in self._later and record.topic not in self._by_topic
+        return self._every is None and self._origin is not None and record.topic not in self._by_topic
 
 
 def _batchings(
-    handlers: Handlers, made: Callable[[BatchHandler[Any, Any]], Batching], later: Collection[str]
+    handlers: Handlers,
+    made: Callable[[BatchHandler[Any, Any]], Batching],
+    origin: Callable[[Record[Any, Any]], str | None] | None,
 ) -> Batchings | None:
     if isinstance(handlers, BatchHandler):
-        return Batchings({}, made(handlers), ())
+        return Batchings({}, made(handlers))
     if not isinstance(handlers, Mapping):
         return None
     # One for each handler, so that topics of one handler share its batches.
     kinds = {id(one): made(one) for one in handlers.values() if isinstance(one, BatchHandler)}
-    return Batchings({topic: kinds.get(id(one)) for topic, one in handlers.items()}, None, later) if kinds else None
+    return Batchings({topic: kinds.get(id(one)) for topic, one in handlers.items()}, None, origin) if kinds else None
 
 
 def together(handler: BatchHandler[Any, Any], before: Sequence[Before], middleware: Sequence[Middleware]) -> Batching:
     """The batch handler within its middleware, which gets batches too."""
-    handle = coroutine_handler(around(cast("Handler", handler.__wrapped__), middleware))
+    handle = around_batches(handler, middleware)
 
     async def run(call: Call) -> object:
         batch = _prepared_batch(call, before) if before else Batch(call.records, call)
         return await handle(cast("Any", batch)) if batch else None
 
     return Batching(handler, run)
+
+
+def around_batches(handler: BatchHandler[Any, Any], middleware: Sequence[Middleware]) -> Callable[[Any], Any]:
+    """What runs a batch: the handler within its middleware, the first outermost."""
+    handle = coroutine_handler(cast("Handler", handler.__wrapped__))
+    if not middleware:
+        return handle
+
+    async def checked(given: Any) -> object:
+        # What is not in it would count as handled, and what is failed in it as well.
+        if not isinstance(given, Batch) or not given.is_run:
+            raise ConsumerStateError(
+                f"middleware gave call_next() {given!r} in place of the batch that it got: pass that on, and fail "
+                "records in it with batch.fail()"
+            )
+        return await handle(cast("Any", given))
+
+    return coroutine_handler(around(checked, middleware))
 
 
 def _prepared_batch(call: Call, before: Sequence[Before]) -> Batch[Any]:

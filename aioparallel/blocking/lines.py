@@ -161,7 +161,9 @@ class Threads:
 
     def close(self) -> None:
         """End the threads that are idle, and the hands of all. Calls that run in plain threads go on to their end. The
-        next call starts threads anew."""
+        next call starts threads anew. In a process that was forked meanwhile, where there are none, it ends nothing."""
+        if self._process != os.getpid():
+            return
         with self._lock:
             threads, waiting = list(self._threads), list(self._waiting)
             for one in (self._threads, self._idle, self._waiting):

@@ -13,7 +13,7 @@ from aioparallel.handlers import Before
 from aioparallel.history import history_of
 from aioparallel.records import Record
 
-__all__ = ["from_retry_topics", "with_retry_topics"]
+__all__ = ["from_retry_topics", "origin_topic", "with_retry_topics"]
 
 
 def from_retry_topics(topics: Collection[str]) -> Before:
@@ -33,6 +33,14 @@ def from_retry_topics(topics: Collection[str]) -> Before:
                     raise NotDue(wait)
 
     return restore
+
+
+def origin_topic(record: Record[Any, Any]) -> str | None:
+    """Where a record of a retry topic stood first; None: it does not say."""
+    if record._history is not None:
+        return record.origin.topic
+    letter = read_letter(record)
+    return None if letter is None else letter.origin.topic
 
 
 def with_retry_topics(

@@ -96,16 +96,20 @@ class BatchEndings:
         for record, collected in outputs:
             self._endings.outlet.deliver(record, collected, receipts)
         if not outputs:
-            self.left(call, {})
+            self.left(call, {}, whole)
 
-    def left(self, call: Call, errors: Mapping[AnyRecord, Exception]) -> None:
-        """All that was to leave has left, or has not: these."""
+    def left(self, call: Call, errors: Mapping[AnyRecord, Exception], whole: bool = False) -> None:
+        """All that was to leave has left, or has not: these. ``whole``: it was of all of them together."""
         worker_comes = self._scheduler.has_ready
+        beside = len(call.records) - 1 if whole else 0
+        if beside and errors:
+            self._let_run_alone(call)
         for record, error in self._settled(call, errors):
             if isinstance(error, Abandoned):
                 self._scheduler.put_back(record)
             else:
-                self._endings.follow(record, error, self._endings.decide(record, error))
+                own = record not in errors
+                self._endings.follow(record, error, self._endings.decide(record, error, 0 if own else beside))
         self._endings.look_around(worker_comes)
 
     # -- outcomes ---------------------------------------------------------------------------------------
@@ -127,11 +131,9 @@ class BatchEndings:
             self._scheduler.put_back_together(call)
             raise error
         assert call.batching is not None
-        one_by_one = call.batching.terms.on_error == "one_by_one"
-        beside = 0 if isinstance(failure, InvalidValues) else len(call.records) - len(call.failures) - 1
-        if beside and one_by_one:
-            for record in call.records:
-                history_of(record).alone = True
+        beside = 0 if isinstance(failure, InvalidValues) else len(call.records) - 1
+        if beside:
+            self._let_run_alone(call)
         alone = {call.records[place]: one for place, one in call.failures.items()}
         still = self._scheduler.settle(call, set(call.records))
         delays: dict[int, float] = {}
@@ -143,11 +145,18 @@ class BatchEndings:
                 continue
             decision = self._endings.decide(record, failure, beside, quiet=is_told)
             is_told = True
-            if decision is not None and decision.delay is not None and not one_by_one:
+            if decision is not None and decision.delay is not None and call.batching.terms.on_error == "together":
                 # One time for all, or they would come back one by one.
                 decision = decision._replace(delay=delays.setdefault(record.attempt, decision.delay))
             found.append((record, failure, decision))
         await self._fail(worker, found)
+
+    def _let_run_alone(self, call: Call) -> None:
+        """They have failed together; where they are to, each runs by itself from now on."""
+        assert call.batching is not None
+        if call.batching.terms.on_error == "one_by_one":
+            for record in call.records:
+                history_of(record).alone = True
 
     def _cancelled(self, worker: Worker, call: Call, error: asyncio.CancelledError) -> Exception | None:
         """What the records have failed with; None when it is no failure of theirs."""
@@ -164,12 +173,12 @@ class BatchEndings:
 
     async def _fail(self, worker: Worker, failed: Iterable[_Failed]) -> None:
         """These are in flight, each by itself. Those that are to be put away wait for room, one after the other."""
-        waiting = []
+        waiting, now = [], asyncio.get_running_loop().time()
         for record, error, decision in failed:
             if decision is not None and (decision.retry_topic or decision.end == "dead_letter"):
                 waiting.append((record, error, decision))
             else:
-                self._endings.follow(record, error, decision)
+                self._endings.follow(record, error, decision, now)
         for index, (record, error, decision) in enumerate(waiting):
             try:
                 await worker.take_back_cancels()
@@ -201,7 +210,7 @@ class _Receipts:
         """See :class:`~aioparallel.engine.outlets.Receipts`."""
         self._awaited.difference_update(records)
         if not self._awaited:
-            self._endings.left(self._call, self._errors)
+            self._endings.left(self._call, self._errors, self._whole)
 
     def undelivered(self, record: AnyRecord, error: Exception) -> None:
         """See :class:`~aioparallel.engine.outlets.Receipts`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from typing import Any, Generic, TypeVar
 
 from aioparallel.batches import Call
@@ -36,11 +37,11 @@ class Deadlines(Generic[T]):
             return deadline
         return None
 
-    def due(self, now: float) -> list[T]:
-        """Take out all whose deadline has come, the earliest first."""
-        taken = []
+    def due(self, now: float, at_most: int = sys.maxsize) -> list[T]:
+        """Take out those whose deadline has come, the earliest first."""
+        taken: list[T] = []
         for one, deadline in self.running.items():
-            if deadline > now:
+            if deadline > now or len(taken) == at_most:
                 break
             taken.append(one)
         for one in taken:

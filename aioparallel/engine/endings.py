@@ -92,7 +92,6 @@ class Endings:
         # It succeeded: a cancel that came too late must not hit what follows.
         await worker.take_back_cancels()
         if isinstance(value, AsyncIterable):
-            self._notify()
             value = await self.collected(worker, record, context, value)
         history = record._history
         if history is not None and history.deferral is not None:
@@ -115,6 +114,7 @@ class Endings:
         self, worker: Worker, record: AnyRecord | Call, context: Context, outputs: AsyncIterable[object]
     ) -> object:
         """Collecting is the handler's own time: it has the deadline anew."""
+        self._notify()
         driver = drive(lambda _: collect(outputs), worker.task.cancelling)
         driver.send(None)
         first = context.run(driver.send, record)
@@ -211,10 +211,10 @@ class Endings:
             self._log.decided(record, error, decision, time.monotonic(), beside)
         return decision
 
-    def follow(self, record: AnyRecord, error: Exception, decision: Decision | None) -> None:
-        """Do it. The record is in flight, or producing if it is to be put away."""
+    def follow(self, record: AnyRecord, error: Exception, decision: Decision | None, now: float | None = None) -> None:
+        """Do it. The record is in flight, or producing if it is to be put away. ``now``: from when a delay counts."""
         if decision is None or decision.delay is not None:
-            self._retries.park(record, None if decision is None else decision.delay)
+            self._retries.park(record, None if decision is None else decision.delay, now)
         elif decision.end == "skip":
             self._end(record, EndState.SKIPPED)
         elif decision.end == "stop":

@@ -13,16 +13,14 @@ class InTurn(Protocol):
     """A source, or whatever else takes turns with sources."""
 
     in_ring: bool
-    per_turn: int
-    """Of what is in flight, as much as one turn may start."""
 
     @property
     def ready(self) -> Sized:
         """What may start."""
 
     @property
-    def in_flight(self) -> Sized:
-        """What it holds."""
+    def holds(self) -> Sized:
+        """What it has of the slots: records in flight, or calls of several."""
 
 
 class FairRing:
@@ -43,11 +41,11 @@ class FairRing:
         line = self.line
         first = line[0]
         count = len(line)
-        if len(first.in_flight) * count <= self._slots * first.per_turn:
+        if len(first.holds) * count <= self._slots:
             return first
         for _ in range(count):  # where none is within its share, the first is first again
             line.rotate(-1)
-            if len(line[0].in_flight) * count <= self._slots * line[0].per_turn:
+            if len(line[0].holds) * count <= self._slots:
                 break
         return line[0]
 

@@ -27,7 +27,7 @@ from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.engine.work import Label, OnError, Work
 from aioparallel.errors import HandlerCancelled, InvalidValues
-from aioparallel.handlers import Batchings, Handler, Stack, around, coroutine_handler
+from aioparallel.handlers import Batchings, Stack, around, around_batches, coroutine_handler
 from aioparallel.policies import Patience, RetryPolicy
 from aioparallel.records import Record
 
@@ -318,10 +318,8 @@ class Flow(Generic[T, R]):
     def _stack(self, work: Work[T, R]) -> Stack:
         handler, middleware = cast("Any", work.handler), work.handling.middleware
         if isinstance(handler, BatchHandler):
-            run = self._told_together(
-                coroutine_handler(around(cast("Handler", handler.__wrapped__), middleware)), work.copy
-            )
-            return Stack(handler, Batchings({}, Batching(handler, run), ()))
+            run = self._told_together(around_batches(handler, middleware), work.copy)
+            return Stack(handler, Batchings({}, Batching(handler, run)))
         handle = coroutine_handler(around(handler, middleware))
         return Stack(self._told(cast("Callable[[T], Awaitable[R]]", handle), work.copy))
 

@@ -85,12 +85,11 @@ class Gathering:
 class Line:
     """What is due of one handler. Takes turns as a source does."""
 
-    __slots__ = ("in_flight", "in_ring", "per_turn", "ready")
+    __slots__ = ("holds", "in_ring", "ready")
 
     def __init__(self) -> None:
         self.ready: deque[Gathering] = deque()
-        self.in_flight: set[Call] = set()
-        self.per_turn = 1
+        self.holds: set[Call] = set()
         self.in_ring = False
 
 
@@ -127,12 +126,15 @@ class Gatherer:
             return
         batching = source.batching = self._batchings.of(first)
         if batching is not None:
-            source.per_turn = batching.terms.size
+            source.holds = set()
             if not source.is_sated:
                 self._kinds[batching].hungry.add(source)
 
     def leave(self, source: Source) -> None:
         """Nothing more of it starts: its records are in no gathering any more."""
+        own, source.gatherings = source.gatherings, {}
+        for gathering in own.values():
+            self._end(gathering)
         for gathering in list(self._of(source)):
             self._took_out(gathering, gathering.parts.pop(source))
         self._sate(source)
@@ -266,7 +268,7 @@ class Gatherer:
         gathering = self._opened(batching, source, lane)
         if _is_alone(record):
             return self._by_itself(gathering, record)
-        if not gathering.fits(record):
+        if not gathering.room or not gathering.fits(record):
             source.ready.appendleft(record)
             return self._start(gathering)
         part = gathering.parts.setdefault(source, [])
@@ -343,13 +345,22 @@ class Gatherer:
     def _begin(self, call: Call) -> Call:
         assert call.batching is not None
         self._tally.start_together(call)
-        self._kinds[call.batching].line.in_flight.add(call)
+        for holds in self._holds_of(call):
+            holds.add(call)
         return call
 
     def ended(self, call: Call) -> None:
         """Its handler holds no worker any more."""
         assert call.batching is not None
-        self._kinds[call.batching].line.in_flight.discard(call)
+        for holds in self._holds_of(call):
+            holds.discard(call)
+
+    def _holds_of(self, call: Call) -> Iterator[set[Call]]:
+        assert call.batching is not None
+        yield self._kinds[call.batching].line.holds
+        for source in call.parts:
+            if source.holds is not source.in_flight:
+                yield source.holds
 
     def make_due(self, gathering: Gathering) -> None:
         """It waits for nothing more but a worker."""
@@ -411,12 +422,15 @@ class Gatherer:
         return made
 
     def _close(self, gathering: Gathering) -> None:
-        gathering.is_over = True
-        del self._open[gathering]
         if gathering.owner is None:
             self._kinds[gathering.batching].shared = None
         else:
-            gathering.owner.gatherings.pop(gathering.key, None)
+            del gathering.owner.gatherings[gathering.key]
+        self._end(gathering)
+
+    def _end(self, gathering: Gathering) -> None:
+        gathering.is_over = True
+        del self._open[gathering]
         if gathering.lingers:
             self.on_over(gathering)
 

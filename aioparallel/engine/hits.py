@@ -69,6 +69,7 @@ class Worker:
     def end(self) -> None:
         """The start has ended."""
         self.record = self.hit = None
+        self.waits = False
 
     def stuck(self, now: float) -> Stuck | None:
         """Its handler, if that goes on long after it was cancelled; None when it does not, or may still end."""

@@ -154,6 +154,11 @@ class Recent:
         self._ended = (*self._ended, *holds)[-_MOST:]
         self._going = ()
 
+    def forget(self, now: float) -> None:
+        """What is older, and the records of it."""
+        if self._ended and now - self._ended[0].until > _REMEMBERED:
+            self._ended = tuple(hold for hold in self._ended if now - hold.until <= _REMEMBERED)
+
     def worst(self, now: float) -> list[Worst]:
         """By handler, the longest first."""
         found: dict[str | None, Worst] = {}

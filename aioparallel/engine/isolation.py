@@ -23,6 +23,10 @@ ENDED: Final = object()
 """The handler has returned None, and nothing else is to be done about the record."""
 
 
+def _never() -> bool:
+    return False
+
+
 class Ended:
     """A handler has returned ``value``, or raised ``error``.
 
@@ -69,11 +73,16 @@ def drive(handler: Callable[[Record[Any, Any]], Coroutine[Any, Any, object]], ca
 
 
 @types.coroutine
-def resume(driver: Driver, context: Context, yielded: object) -> Generator[Any, Any, object]:
-    """Await the rest of the handler whose first step in ``context`` has yielded ``yielded``; how it ended."""
+def resume(
+    driver: Driver, context: Context, yielded: object, is_overdue: Callable[[], bool] = _never
+) -> Generator[Any, Any, object]:
+    """Await the rest of the handler whose first step in ``context`` has yielded ``yielded``; how it ended. While
+    ``is_overdue()`` it goes on in the next turn of the event loop."""
     while yielded is not ENDED and type(yielded) is not Ended:
         try:
             sent = yield yielded
+            while is_overdue():
+                yield
         except GeneratorExit:
             context.run(driver.close)
             raise

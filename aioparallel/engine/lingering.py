@@ -13,6 +13,10 @@ from aioparallel.engine.hits import EARLY
 __all__ = ["Lingering"]
 
 
+# Gatherings that one turn of the event loop makes due, at most.
+_AT_ONCE = 500
+
+
 class Lingering:
     """Makes gatherings due when they have lingered. ``on_due()`` hears that some are. Made within a running loop."""
 
@@ -44,14 +48,14 @@ class Lingering:
 
     def _passed(self, batching: Batching) -> None:
         waits, now = self._waits[batching], self._loop.time()
-        for gathering in waits.due(now + EARLY):
+        for gathering in waits.due(now + EARLY, _AT_ONCE):
             self._gatherer.make_due(gathering)
         # The timer goes on where some wait: they began after those it was set for.
         upcoming = waits.next_time
         if upcoming is None:
             del self._timers[batching]
         else:
-            self._timers[batching] = self._loop.call_later(upcoming - now, self._passed, batching)
+            self._timers[batching] = self._loop.call_later(max(0.0, upcoming - now), self._passed, batching)
         self._on_due()
 
 

@@ -153,6 +153,7 @@ class LoopWatch:
             return self._ask(loop)
         answered_at = self._answered_at
         if answered_at is not None:
+            self.recent.forget(now)
             self._tell(self._judge.answered(answered_at), now)
             if now >= self._wary_until and len(self.quota) < _TURN:
                 self.quota = [None] * _TURN

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -48,9 +49,12 @@ class RetryQueue:
         heapq.heapify(self._heap)
 
     def due(self, now: float, at_most: int = sys.maxsize) -> list[AnyRecord]:
-        """Take out records whose time has come, in the order of their times."""
+        """Take out records whose time has come, in the order of their times; more than ``at_most`` where these have one
+        time."""
         taken: list[AnyRecord] = []
-        while self._heap and self._heap[0][0] <= now and len(taken) < at_most:
+        last = -math.inf
+        while self._heap and (first := self._heap[0][0]) <= now and (len(taken) < at_most or first == last):
+            last = first
             taken.append(heapq.heappop(self._heap)[2])
         return taken
 
@@ -67,11 +71,12 @@ class Retries:
         self._timer_at = 0.0
         self._closed = False
 
-    def park(self, record: AnyRecord, delay: float | None) -> None:
-        """Let it wait ``delay`` seconds; None: for good, because the run ends."""
+    def park(self, record: AnyRecord, delay: float | None, now: float | None = None) -> None:
+        """Let it wait ``delay`` seconds; None: for good, because the run ends. ``now``: from when, of the loop's clock;
+        what has one time is ready in one step."""
         if not self._scheduler.park(record) or delay is None:
             return
-        self._queue.add(record, asyncio.get_running_loop().time() + delay)
+        self._queue.add(record, (asyncio.get_running_loop().time() if now is None else now) + delay)
         if len(self._queue) > 2 * self._scheduler.parked + _FORGOTTEN:
             # Records of dropped sources would stay until their time, which may be far away.
             self._queue.keep(lambda one: one._source.current)

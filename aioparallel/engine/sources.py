@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 import sys
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence, Sized
 from typing import TYPE_CHECKING
 
 from aioparallel.records import Record
@@ -51,6 +51,7 @@ class Source:
         "full",
         "gatherings",
         "held",
+        "holds",
         "in_flight",
         "in_ring",
         "is_sated",
@@ -58,7 +59,6 @@ class Source:
         "map_ceiling",
         "name",
         "parked",
-        "per_turn",
         "producing",
         "ready",
         "stopped",
@@ -76,6 +76,7 @@ class Source:
         # By source, so that to stop or drop one takes time by what it has, not by what all have.
         self.parked: set[Record] = set()
         self.in_flight: set[Record] = set()
+        self.holds: Sized = self.in_flight  # of the slots; for one with batches its calls in flight
         self.producing: set[Record] = set()
         self.stopped = False  # draining or dropped: outcomes take the slow path
         self.dropped = False  # over: outcomes that still arrive change nothing
@@ -85,7 +86,6 @@ class Source:
         self.held: list[Record] = []  # ready, but not to be started now
         self.batching: Batching | Mixed | None = None  # its records run by themselves, or in batches; see gathering.py
         self.gatherings: dict[Hashable, Gathering] = {}  # of its records alone
-        self.per_turn = 1  # records of a handler's call, at most
         self.is_sated = False  # brings nothing more before some of its records start, or end
 
     @property

@@ -51,12 +51,18 @@ class _WorkerClock:
         self._pool, self._worker, self._watch = pool, worker, watch
 
     def stop(self) -> None:
-        self._worker.waits = True
+        if self._is_its_own():
+            self._worker.waits = True
 
     def restart(self) -> None:
-        self._worker.waits = False
-        if self._watch is not None:
-            self._watch.restart(self._worker)
+        if self._worker.waits and self._is_its_own():
+            self._worker.waits = False
+            if self._watch is not None:
+                self._watch.restart(self._worker)
+
+    def _is_its_own(self) -> bool:
+        # Tasks that an earlier handler has left behind have this clock, too.
+        return self._pool.in_tasks or asyncio.current_task() is self._worker.task
 
     @property
     def abandoned(self) -> bool:
@@ -86,7 +92,7 @@ class WorkerPool:
         self._size = size
         self._endings = endings
         self._together = together
-        self._in_tasks = task_per_record
+        self.in_tasks = task_per_record
         self._signals = signals
         self._watch = watch
         self._loop = asyncio.get_running_loop()
@@ -273,7 +279,7 @@ class WorkerPool:
         assert self._together is not None
         assert call.batching is not None
         worker.record = call
-        run: Any = in_task(cast("Any", call.batching.run)) if self._in_tasks else call.batching.run
+        run: Any = in_task(cast("Any", call.batching.run)) if self.in_tasks else call.batching.run
         driver = drive(run, worker.task.cancelling)
         driver.send(None)
         context, watch = worker.context.copy(), self._watch
@@ -285,7 +291,7 @@ class WorkerPool:
                 if watch is not None:
                     watch.enter(worker)
                 try:
-                    outcome = await resume(driver, context, outcome)
+                    outcome = await resume(driver, context, outcome, self._is_overdue)
                 finally:
                     if watch is not None:
                         watch.leave(worker)
@@ -301,6 +307,9 @@ class WorkerPool:
             await self._together.finish(worker, call, context, ended)
         self._slice -= max(0.0, perf_counter() - began)
         worker.record = worker.hit = None
+
+    def _is_overdue(self) -> bool:
+        return self.loop_watch.overdue
 
     async def _end_slice(self) -> None:
         """Let the loop turn, after so many records that did not suspend.

@@ -67,8 +67,9 @@ class Fetcher:
         """Tell whose batches wait for nothing: no more is asked for, or there is no room for it before some start."""
         for session in sessions:
             at_end = session.opened and session.ledger.position >= session.target
-            waits = session.opened and session.partition not in plan.quotas and (plan.is_full or not session.ready)
-            self._processor.set_sated(session, at_end or waits)
+            # Where there is no room, others may still bring a record each, for which nobody waits.
+            waits = plan.is_full or (session.partition not in plan.quotas and not session.ready)
+            self._processor.set_sated(session, at_end or (waits and session.opened))
 
     def _admit(self, fetched: Fetched, stamped: Session | None) -> None:
         # Between the plan and now the partition may have been given away, even given back: then these records

@@ -62,7 +62,7 @@ async def process(
 
 def _stack(handler: Handler) -> Stack:
     if isinstance(handler, BatchHandler):
-        return Stack(handler, Batchings({}, together(handler, (), ()), ()))
+        return Stack(handler, Batchings({}, together(handler, (), ())))
     return Stack(handler)
 
 

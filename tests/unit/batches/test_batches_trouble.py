@@ -1,0 +1,233 @@
+"""Batches where something else goes wrong beside them: what was found by attacking them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from aioparallel import Batch, FailurePolicy, Outgoing, Producing, Record, RetryPolicy, batches, parallel_map
+from aioparallel.testing.memory import InMemoryBroker
+from tests.support.memory.consuming import consumer_of, produce
+from tests.support.virtual_time import VirtualLoop
+from tests.support.waiting import until
+from tests.unit.batches.test_batches_of_items import AT_ONCE, Called, all_of
+from tests.unit.batches.test_batches_of_records import Saved, broker_with, run
+
+
+def put_away_in(dead: list[int]) -> Any:
+    """A dead-letter function."""
+
+    async def put_away(record: Record, error: Exception) -> None:
+        dead.append(record.offset)
+
+    return put_away
+
+
+async def test_a_bad_output_of_the_whole_batch_gives_up_one_record() -> None:
+    """With a single attempt: its records run alone before any is given up."""
+    broker = broker_with(10, keys=10)
+    broker.create_topic("out", 1)
+    dead: list[int] = []
+
+    async def work(batch: Batch[Record]) -> list[Outgoing]:
+        return [Outgoing("nowhere" if record.offset == 3 else "out", b"x") for record in batch]
+
+    policy = FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter=put_away_in(dead))
+    await run(broker, batches(Saved(work), size=10), failures=policy, producing=Producing(delivery_timeout=0.3))
+    assert dead == [3]
+
+
+async def test_who_raises_after_failing_one_gives_up_that_one_alone() -> None:
+    """The exception may be for the sake of the failed one."""
+    dead: list[int] = []
+
+    async def work(batch: Batch[Record]) -> None:
+        for record in batch:
+            if record.offset == 1:
+                batch.fail(record, ValueError("bad"))
+                raise RuntimeError("there was a bad one")
+
+    policy = FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter=put_away_in(dead))
+    await run(broker_with(2, keys=2), batches(Saved(work), size=2), failures=policy)
+    assert dead == [1]
+
+
+@pytest.mark.parametrize("how", ["failed", "outputs"])
+async def test_large_batches_take_linear_time(how: str) -> None:
+    """20,000 records, each failed by name, or with an output of its own: in quadratic time it takes seconds."""
+    broker = broker_with(20_000, keys=20_000)
+    broker.create_topic("out", 1)
+    first = True
+    took = 0.0
+
+    async def work(batch: Batch[Record]) -> Any:
+        nonlocal first, took
+        if not first:
+            return None
+        first = False
+        if how == "outputs":
+            return {record: Outgoing("out", b"x") for record in batch}
+        began = asyncio.get_running_loop().time()
+        for record in batch:
+            batch.fail(record, ValueError())
+        took = asyncio.get_running_loop().time() - began
+        return None
+
+    async with asyncio.timeout(20):
+        await run(broker, batches(Saved(work), size=20_000, linger=0.2), max_buffered=20_000)
+    assert took < 2
+
+
+async def test_hanging_batches_leave_others_their_slots() -> None:
+    """One handler hangs in batches far smaller than they may be; another topic's records go on."""
+    broker = InMemoryBroker()
+    for topic in ("hangs", "goes"):
+        broker.create_topic(topic, 4)
+        for partition in range(4):
+            produce(broker, [b"%d" % n for n in range(200)], partition, topic)
+    done = 0
+
+    async def hang(batch: Batch[Record]) -> None:
+        await asyncio.Event().wait()
+
+    async def go(record: Record) -> None:
+        nonlocal done
+        await asyncio.sleep(0.001)
+        done += 1
+
+    options: dict[str, Any] = {"max_concurrency": 20, "drain_timeout": 0}
+    async with asyncio.timeout(20), consumer_of(broker, ["hangs", "goes"], **options) as consumer:
+        handlers: Any = {"hangs": batches(hang, size=500, linger=0, by="lane"), "goes": go}
+        running = asyncio.create_task(consumer.run(handlers))
+        await until(lambda: done == 800)
+        consumer.stop()
+        await running
+
+
+def test_collecting_outputs_lets_others_start() -> None:
+    """A handler that returns an async iterator: ten calls at once, not one after the other."""
+
+    async def outputs(batch: Batch[int]) -> AsyncIterator[int]:
+        for item in batch:
+            await asyncio.sleep(1)
+            yield item
+
+    async def handle(batch: Batch[int]) -> Any:
+        return outputs(batch)
+
+    began: list[float] = []
+
+    async def note(batch: Any, call_next: Any) -> Any:
+        began.append(asyncio.get_running_loop().time())
+        value = await call_next(batch)
+        return [one async for one in value] if hasattr(value, "__aiter__") else value
+
+    all_of(batches(handle, size=1), range(10), middleware=[note])
+    assert max(began) < 0.1
+
+
+def test_together_is_one_batch_again_however_many() -> None:
+    """3,000 items fail together and come back together, without linger too."""
+    left = 1
+
+    async def work(batch: Batch[int]) -> None:
+        nonlocal left
+        if left:
+            left = 0
+            raise OSError
+
+    called = Called(work)
+    retry = RetryPolicy(first_delay=1, max_attempts=2)
+    handler = batches(called, size=3_000, linger=0, on_error="together")
+    all_of(handler, range(3_000), retry=retry, max_buffered=5_000)
+    assert called.sizes[-1] == 3_000 or sum(called.sizes[:-1]) == 3_000  # it may begin with what was there first
+
+
+async def test_a_full_buffer_does_not_wait_for_an_idle_partition() -> None:
+    """by="any", one partition with all records and one without: the buffer is full, so nobody lingers."""
+    broker = InMemoryBroker()
+    broker.create_topic("t", 2)
+    produce(broker, [b"%d" % n for n in range(3_000)], 0)
+    saved = Saved()
+    async with asyncio.timeout(20), consumer_of(broker, max_buffered=1_000) as consumer:
+        running = asyncio.create_task(consumer.run(batches(saved, size=100_000, linger=3600)))
+        await until(lambda: len(saved.saved) >= 2_000)
+        consumer.stop()
+        await running
+
+
+async def test_a_batch_is_never_larger_than_its_size() -> None:
+    """Records of one retry topic for two handlers, with few keys: those behind others fill a batch before it starts."""
+    broker = broker_with(60, topics=("a", "b"), keys=3)
+    broker.create_topic("again", 1)
+    sizes: Counter[int] = Counter()
+    ended: set[tuple[str, int]] = set()
+    failed: set[tuple[str, int]] = set()
+
+    def handler(size: int) -> Any:
+        async def handle(batch: Batch[Record]) -> None:
+            sizes[len(batch)] += 1
+            assert len(batch) <= size
+            for record in batch:
+                place = record.origin.topic, record.origin.offset
+                if place in failed:
+                    ended.add(place)
+                else:
+                    failed.add(place)
+                    batch.fail(record, ValueError("first time"))
+
+        return batches(handle, size=size, linger=0.02)
+
+    policy = FailurePolicy(retry=RetryPolicy(max_attempts=1), retry_topics={"again": 0.01}, dead_letter=put_away_in([]))
+    async with asyncio.timeout(20), consumer_of(broker, ["a", "b"], failures=policy) as consumer:
+        running = asyncio.create_task(consumer.run({"a": handler(2), "b": handler(3)}))
+        await until(lambda: len(ended) == 120)
+        consumer.stop()
+        await running
+
+
+def test_keys_that_trickle_in_behind_others_fill_a_batch() -> None:
+    """One key, items one by one: a batch is full as soon as its last item is there, not when its linger is over."""
+
+    async def source() -> AsyncIterator[int]:
+        for number in itertools.count():
+            if number == 40:
+                return
+            yield number
+            await asyncio.sleep(0.01)
+
+    called = Called()
+
+    async def go() -> float:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        outcomes = parallel_map(batches(called, size=10, linger=3600), source(), key=lambda item: 0, retry=AT_ONCE)
+        async for _ in outcomes:
+            pass
+        return loop.time() - began
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert runner.run(go()) < 1
+    assert max(called.sizes) == 10
+
+
+async def test_middleware_passes_on_the_batch_that_it_got(caplog: pytest.LogCaptureFixture) -> None:
+    """Of another one nobody would hear what fails, and what it leaves out would count as handled."""
+    left = 1
+
+    async def filtering(batch: Any, call_next: Any) -> Any:
+        nonlocal left
+        if left:
+            left = 0
+            return await call_next(Batch.of(list(batch)[1:]))
+        return await call_next(batch)
+
+    saved = Saved()
+    await run(broker_with(3, keys=3), batches(saved, size=3), middleware=[filtering])
+    assert saved.offsets() == [0, 1, 2]
+    assert "in place of the batch that it got" in caplog.text
