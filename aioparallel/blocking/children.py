@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
@@ -15,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
 from aioparallel.blocking.calls import BlockingCall
-from aioparallel.blocking.crossing import decoded, serve
+from aioparallel.blocking.crossing import decoded, encoded, serve
 from aioparallel.errors import ProcessDied
 
 __all__ = ["Child"]
@@ -77,11 +79,19 @@ class Child:
         return not self._max_tasks or self._calls < self._max_tasks
 
     def run(self, call: BlockingCall) -> None:
-        """Its item is the message."""
-        assert isinstance(call.item, bytes)
+        """See :class:`~aioparallel.blocking.lines.Hand`."""
+        try:
+            message = encoded(call.item)  # here, in the thread: a large item takes its time
+        except BaseException as error:
+            self._is_busy = False
+            call.tell_end(None, error)
+            return
+        self._run(call, message)
+
+    def _run(self, call: BlockingCall, sent: bytes) -> None:
         try:
             # A process that died just now, idle, has not begun it: that is no failure of the call.
-            while not (has_begun := self._send(call.item)) and not self._is_aborted:
+            while not (has_begun := self._send(sent)) and not self._is_aborted:
                 self._is_doomed = True
                 self._make_ready()
             message = self._receive(None) if has_begun else None
@@ -111,6 +121,9 @@ class Child:
             self._is_doomed = self._is_aborted = True
             if self._process is not None:
                 self._process.kill()
+            if self._connection is not None:
+                # A child that the process has left behind may hold the other end: who sends would wait for that.
+                _shut_down(self._connection)
 
     def close(self) -> None:
         """Returns when the process has ended: by itself when it is idle, or it is killed."""
@@ -188,6 +201,11 @@ class Child:
         else:
             how = f"was ended by {_signal_name(-code)}"
         return ProcessDied(f"(pid {process.pid}) {how} {when}" + (f"; {hint}" if hint else ""), code)
+
+
+def _shut_down(connection: Connection) -> None:
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.shutdown(socket.SHUT_RDWR)
 
 
 def _signal_name(number: int) -> str:

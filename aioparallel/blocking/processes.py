@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast, overload
 
 from aioparallel.blocking.calls import BlockingCall, outcome_of
 from aioparallel.blocking.children import Child
-from aioparallel.blocking.crossing import NamedFunction, Wrapping, encoded, returned
+from aioparallel.blocking.crossing import NamedFunction, Wrapping, returned
 from aioparallel.blocking.guard import is_importing_main, refuse_in_import_of_main
 from aioparallel.blocking.lines import BlockingStats, Threads
 from aioparallel.blocking.plain import check_count, check_plain_handler, name_of
@@ -101,7 +101,7 @@ class InProcesses(Wrapping, Generic[T, R]):
         if loop not in self._loops:
             self._check_name()
             await self._end_with(loop)
-        reply: object = await outcome_of(BlockingCall(encoded(item), loop), self._threads)
+        reply: object = await outcome_of(BlockingCall(item, loop), self._threads)
         return cast("R", returned(item, reply))
 
     def stats(self) -> BlockingStats:
