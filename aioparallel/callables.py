@@ -32,7 +32,8 @@ def check_async(function: object, name: str, wanted: str, arguments: int) -> Non
     called: object = getattr(function, "__call__", None)  # noqa: B004 - of an object; a function has none of its own
     if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(called):
         raise ConfigurationError(name, function, "must be an `async def` function, this is a plain one with `yield`")
-    if getattr(function, "__name__", None) == "<lambda>":
+    # Of the function itself: what is made of one may have its name.
+    if type(function).__name__ == "function" and getattr(function, "__name__", None) == "<lambda>":
         raise ConfigurationError(
             name,
             function,

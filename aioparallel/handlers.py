@@ -157,16 +157,23 @@ def around_batches(handler: BatchHandler[Any, Any], middleware: Sequence[Middlew
 
 def _prepared_batch(call: Call, before: Sequence[Before]) -> Batch[Any]:
     """Those of the call that can be run: not one that something fails before its attempt, nor what is behind it."""
+    closed: set[tuple[object, object]] = set()
+    places = []
     for place, record in enumerate(call.records):
+        lane = record._source, record._lane
+        if lane in closed:
+            continue  # it goes back as if it had not been here, so nothing looks at it
         try:
             for look in before:
                 look(record)
         except Exception as error:
             call.failures[place] = error
+            if record._lane is not None:
+                closed.add(lane)
+        else:
+            places.append(place)
     if not call.failures:
         return Batch(call.records, call)
-    left_out = call.blocked(call.failures) | call.failures.keys()
-    places = [place for place in range(len(call.records)) if place not in left_out]
     return Batch([call.records[place] for place in places], call, places)
 
 

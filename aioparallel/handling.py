@@ -86,10 +86,10 @@ class Handling:
     """Seconds that handlers in flight get to end when a partition is given away or the consumer closes; then
     they are cancelled. 0 cancels at once. Must fit in ``rebalance_timeout``."""
     max_parked: int | None = None
-    """Records that wait for their next attempt, at most, over all partitions. Half of it is reserved for the partitions
-    in equal parts, the rest is for whoever comes; a partition that finds no more room starts nothing new, only retries,
-    and the others go on. Outputs that fail together may pass it. None: 10,000, or four times ``max_concurrency`` if
-    that is more."""
+    """Records that wait for their next attempt, at most, over all partitions. Half of it is reserved for the
+    partitions in equal parts, the rest is for whoever comes; a partition that finds no more room starts nothing
+    new, only retries, and the others go on. Outputs that fail together may pass it, and so may the records of
+    batches. None: 10,000, or four times ``max_concurrency`` if that is more."""
     handler_timeout: float | None = None
     """Seconds after which a handler is cancelled; its record fails with HandlerTimeout. None: never."""
     middleware: Sequence[Middleware] = ()

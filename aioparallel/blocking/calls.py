@@ -81,8 +81,12 @@ class Line(Protocol):
     def take_out(self, call: BlockingCall) -> bool:
         """Whether it was still waiting; then it will not run. One that runs is aborted where that is possible."""
 
+    @property
+    def long_wait(self) -> float | None:
+        """Seconds of waiting that are worth a word; None: none are."""
+
     def note_wait(self, seconds: float) -> None:
-        """A call has waited so long."""
+        """A call has waited so long, at least."""
 
 
 async def outcome_of(call: BlockingCall, line: Line) -> Any:
@@ -105,11 +109,19 @@ async def outcome_of(call: BlockingCall, line: Line) -> Any:
         begin()
     elif clock is not None:
         clock.stop()
+    noting = None if line.long_wait is None else call.loop.call_later(line.long_wait, _note, call, line)
     try:
         return await _end_of(call, line)
     finally:
+        if noting is not None:
+            noting.cancel()
         if clock is not None and call.on_begin is not None:
             clock.restart()
+
+
+def _note(call: BlockingCall, line: Line) -> None:
+    if not call.taken and line.long_wait is not None:  # it may never begin, and then nobody else would say so
+        line.note_wait(line.long_wait)
 
 
 async def _end_of(call: BlockingCall, line: Line) -> Any:

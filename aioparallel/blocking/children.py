@@ -90,10 +90,13 @@ class Child:
 
     def _run(self, call: BlockingCall, sent: bytes) -> None:
         try:
-            # A process that died just now, idle, has not begun it: that is no failure of the call.
-            while not (has_begun := self._send(sent)) and not self._is_aborted:
+            has_begun = self._send(sent)
+            if not has_begun and not self._is_aborted:
+                # A process that died just now, idle, has not begun it: that is no failure of the call. One that dies
+                # once more died of it: the item may be too large for it.
                 self._is_doomed = True
                 self._make_ready()
+                has_begun = self._send(sent)
             message = self._receive(None) if has_begun else None
             if message is None:
                 self._is_doomed = True

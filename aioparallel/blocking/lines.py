@@ -83,7 +83,7 @@ class Threads:
         self._hand = hand
         self._idle_seconds = idle_seconds
         self._prepares = prepares
-        self._long_wait = long_wait
+        self.long_wait = long_wait
         self._noted_at = -_QUIET
         self._begin_anew()
 
@@ -141,7 +141,7 @@ class Threads:
     def note_wait(self, seconds: float) -> None:
         """A line in the log about long waits, one a minute at most."""
         now = time.monotonic()
-        if self._long_wait is None or seconds < self._long_wait or now - self._noted_at < _QUIET:
+        if self.long_wait is None or seconds < self.long_wait or now - self._noted_at < _QUIET:
             return
         self._noted_at = now
         logger.warning(

@@ -107,6 +107,7 @@ class LoopWatch:
                 return
             thread, self._thread = self._thread, None
             self._stop.set()
+            self.recent = Recent()
         thread.join(_JOIN)
 
     def worst(self) -> list[Worst]:

@@ -128,6 +128,7 @@ class Processor:
         """
         for source in sources:
             self.scheduler.stop(source)
+        self.notify()  # what was gathered with theirs may wait for nothing more
         if seconds > 0 and await self._drains.wait(sources, seconds):
             return
         if self.cancel(sources):

@@ -230,11 +230,14 @@ class WorkerPool:
                 else:
                     yield from self._wait_for_work().__await__()
                 continue
-            record, outcome = taken
-            if outcome is TOGETHER:
-                assert isinstance(record, Call)
-                yield from self._run_together(worker, record, began).__await__()
+            if taken[1] is TOGETHER:
+                call = taken[0]
+                taken = None
+                assert isinstance(call, Call)
+                yield from self._run_together(worker, call, began).__await__()
+                del call  # or an idle worker would keep its records
                 continue
+            record, outcome = taken
             assert isinstance(record, Record)
             worker.record = record
             taken = None  # or it would live as long as the handler, and be looked at by the garbage collector

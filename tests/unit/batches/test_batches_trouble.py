@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
+import weakref
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
@@ -231,3 +233,59 @@ async def test_middleware_passes_on_the_batch_that_it_got(caplog: pytest.LogCapt
     await run(broker_with(3, keys=3), batches(saved, size=3), middleware=[filtering])
     assert saved.offsets() == [0, 1, 2]
     assert "in place of the batch that it got" in caplog.text
+
+
+async def test_what_is_behind_a_record_that_is_not_due_is_not_either() -> None:
+    """Two records of one key in a retry topic: neither runs again before its time."""
+    broker = broker_with(2, keys=1)
+    broker.create_topic("again", 1)
+    loop = asyncio.get_running_loop()
+    first: dict[int, float] = {}
+    second: dict[int, float] = {}
+
+    async def handle(batch: Batch[Record]) -> None:
+        for record in batch:
+            seen = second if record.topic == "again" else first
+            seen[record.origin.offset] = loop.time()
+            if seen is first:
+                if record.origin.offset == 1:
+                    await asyncio.sleep(0.3)  # so that the second is due later than the first
+                batch.fail(record, ValueError("first time"))
+                break
+
+    policy = FailurePolicy(retry=RetryPolicy(max_attempts=1), retry_topics={"again": 0.5}, dead_letter=put_away_in([]))
+    async with asyncio.timeout(20), consumer_of(broker, failures=policy) as consumer:
+        running = asyncio.create_task(consumer.run(batches(handle, size=5, linger=0.05)))
+        await until(lambda: len(second) == 2)
+        consumer.stop()
+        await running
+    assert all(second[offset] - first[offset] > 0.45 for offset in range(2)), (first, second)
+
+
+async def test_idle_workers_keep_no_items() -> None:
+    """When ten workers have ended ten calls of ten items only what the reader has taken last is alive."""
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    read = asyncio.Event()
+
+    class Item:
+        def __init__(self) -> None:
+            alive.add(self)
+
+    async def handle(batch: Batch[Any]) -> list[None]:
+        await asyncio.sleep(0.01)
+        return [None] * len(batch)
+
+    async def source() -> AsyncIterator[Any]:
+        for _ in range(100):
+            yield Item()
+        await read.wait()
+        yield Item()
+
+    outcomes = parallel_map(batches(handle, size=10, linger=0.02), source(), max_concurrency=10, max_buffered=1)
+    count = 0
+    async for _ in outcomes:
+        count += 1
+        if count == 100:
+            assert gc.collect() >= 0
+            assert len(alive) <= 25  # a quarter of what may be read ahead
+            read.set()
