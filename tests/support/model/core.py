@@ -113,10 +113,14 @@ class SyncCore(Moves):
                 self.fetch(holding.partition, [GAP] * (len(cells) - holding.known.position), 0)
         while self.scheduler.unfinished:
             self.advance(10.0)
-            assert self._take(), "something is stuck"
+            assert self.take_at_the_end(), "something is stuck"
             self.end_one()
         self.check_all()
         self._commit_the_end()
+
+    def take_at_the_end(self) -> bool:
+        """Whether something is started; nothing more comes, and all that waits has waited long enough."""
+        return self._take()
 
     def end_one(self) -> None:
         """Something of what has begun ends well."""

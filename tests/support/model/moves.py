@@ -186,7 +186,9 @@ class Moves(Sessions):
     @rule(pick=PICK, delay=st.sampled_from([0.0, 1.0, 2.0, 5.0]))
     def fail(self, pick: int, delay: float) -> None:
         """The attempt failed, or its outputs were not taken."""
-        entry = self.chosen(pick, *BEGUN)
+        self._fail(self.chosen(pick, *BEGUN), delay)
+
+    def _fail(self, entry: Entry, delay: float) -> None:
         with_drain = self._drains_with(entry)
         assert self.scheduler.park(entry.record) == (not entry.owner.stopped)
         self.model.park(entry)
@@ -198,7 +200,9 @@ class Moves(Sessions):
     @precondition(with_single(*BEGUN))
     @rule(pick=PICK)
     def put_back(self, pick: int) -> None:
-        entry = self.chosen(pick, *BEGUN)
+        self._put_back(self.chosen(pick, *BEGUN))
+
+    def _put_back(self, entry: Entry) -> None:
         with_drain = self._drains_with(entry)
         self.scheduler.put_back(entry.record)
         self.model.put_back(entry)
