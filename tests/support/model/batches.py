@@ -28,10 +28,11 @@ from aioparallel.handling import Ordering
 from aioparallel.history import history_of
 from aioparallel.records import Record
 from tests.support.model.core import SyncCore
-from tests.support.model.model import BEGUN, UNFINISHED, Cell, Entry, Holding, State, size_of
+from tests.support.model.group import Fate
+from tests.support.model.model import BEGUN, GAP, UNFINISHED, Cell, Entry, Holding, State, size_of
 from tests.support.model.sessions import CELLS, PARTITION, PARTITIONS, PICK
 
-__all__ = ["Batches", "kind"]
+__all__ = ["Batches", "OneHandler", "kind"]
 
 Way = int | None
 """Which batch handler a record goes to, by number; None: it runs by itself."""
@@ -88,11 +89,13 @@ class Together:
 
 KINDS = st.builds(
     kind,
-    st.integers(1, 5),
+    st.sampled_from([2, 3, 5, 4, 3, 4, 2, 5, 1]),
     st.sampled_from(["any", "any", "partition", "lane"]),
     linger=st.sampled_from([0.0, 1.0, 1.0]),
-    max_bytes=st.none() | st.integers(1, 6),
+    max_bytes=st.none() | st.none() | st.integers(1, 12),
 )
+KEYS = st.sampled_from([b"a", b"ab", b"b", b"a", b"", None, None, GAP])
+FIRST_CELLS = st.lists(KEYS, min_size=3, max_size=12)
 WAY = st.sampled_from([0, 0, 0, 1, 1, None])
 WAYS = (
     st.lists(WAY, min_size=1, max_size=1)
@@ -105,16 +108,15 @@ class Batches(SyncCore):
     """What is gathered, started together and ended together."""
 
     @initialize(
-        ordering=st.sampled_from([*Ordering, Ordering.KEY, None]),
+        ordering=st.sampled_from([Ordering.KEY, *Ordering, None]),
         workers=st.integers(1, 3),
-        max_parked=st.integers(1, 12),
-        block=st.booleans(),
+        max_parked=st.sampled_from([30, 2, 4, 8, 1]),
         kinds=st.lists(KINDS, min_size=1, max_size=2),
         ways=st.lists(WAYS, min_size=PARTITIONS, max_size=PARTITIONS),
-        logs=st.lists(CELLS, min_size=1, max_size=PARTITIONS),
+        logs=st.lists(FIRST_CELLS, min_size=2, max_size=PARTITIONS),
         ends_sated=st.booleans(),
     )
-    def begin(  # type: ignore[override]
+    def begin(
         self,
         ordering: Ordering | None,
         workers: int,
@@ -122,7 +124,6 @@ class Batches(SyncCore):
         kinds: Sequence[Batching],
         ways: Sequence[Sequence[Way]],
         logs: list[list[Cell]],
-        block: bool = False,
         ends_sated: bool = False,
     ) -> None:
         """``ways`` of each partition."""
@@ -139,7 +140,7 @@ class Batches(SyncCore):
             ordering=ordering,
             workers=workers,
             max_parked=max_parked,
-            block=block,
+            block=False,
             metadata_limit=0,
             believed_limit=4096,
             logs=[],
@@ -205,12 +206,12 @@ class Batches(SyncCore):
         """Where records come that make a batch full with those in it, it waits no more."""
         super().fetch(partition, cells, back)
         for holding in self.model.holdings.values():
-            if holding.session.full or self.block:
+            if holding.session.full:
                 self.was_held_back.add(holding.session)
         for one in self.open:
             terms = one.batching.terms
             if terms.max_bytes is None and not self.was_held_back.intersection(one.parts):
-                owners = [self.model.holdings[source.name.partition] for source in one.parts if source.name]
+                owners = [holding for holding in self.model.holdings.values() if holding.session in one.parts]
                 if all(self.ways.only(owner.partition) for owner in owners):
                     assert one.is_due or self._with_behind(one, owners) < terms.size, "full, and it waits"
 
@@ -246,7 +247,7 @@ class Batches(SyncCore):
         if holding is not None:
             self.gatherer.set_sated(holding.session, sated)
 
-    @precondition(lambda self: not self.block and self.model.holdings and self.scheduler.unfinished)
+    @precondition(lambda self: self.model.holdings and self.scheduler.unfinished)
     @rule(pick=PICK, below=st.booleans())
     def set_ceiling(self, pick: int, below: bool) -> None:
         unfinished = self.model.entries(*UNFINISHED)
@@ -264,6 +265,23 @@ class Batches(SyncCore):
             self._drop(holding)
         else:
             self.drain(partition)
+
+    # What commits do to ledgers is the other machine's matter: rules there, and none here.
+
+    def commit(self, fate: Fate) -> None:
+        super().commit(fate)
+
+    def answer(self) -> None:
+        super().answer()
+
+    def another_member(self, partition: int, ended: set[int]) -> None:
+        super().another_member(partition, ended)
+
+    def compact(self, partition: int, pick: int) -> None:
+        super().compact(partition, pick)
+
+    def revoke(self, partition: int) -> None:
+        super().revoke(partition)
 
     # -- starts -----------------------------------------------------------------------------------------
 
@@ -288,7 +306,7 @@ class Batches(SyncCore):
 
     @precondition(lambda self: self.scheduler.has_ready and self.busy < self.workers)
     @rule(most=st.integers(1, 5), ends=st.integers(0, 5), looked_at=st.integers(0, 5))
-    def run(self, most: int, looked_at: int, ends: int) -> None:  # type: ignore[override]
+    def run(self, most: int, looked_at: int, ends: int) -> None:
         """A turn. Where records run by themselves some end in their first step, and one of these looks around."""
         self._turn(most, looked_at, ends)
 
@@ -422,7 +440,7 @@ class Batches(SyncCore):
         return calls[pick % len(calls)]
 
     @precondition(lambda self: self.calls)
-    @rule(pick=PICK, failed=st.sets(st.integers(0, 4)) | st.just(set()))
+    @rule(pick=PICK, failed=st.sets(st.integers(0, 4), min_size=1))
     def settle(self, pick: int, failed: Collection[int]) -> None:
         """Some of it have failed; what becomes of these is told later."""
         self._settle(self.chosen_call(pick), failed)
@@ -609,6 +627,37 @@ class Batches(SyncCore):
         super().check_all()
         self.gatherings()
         self.heads()
+
+
+class OneHandler(Batches):
+    """All partitions bring records for the same batches, which wait; perhaps one of them not only."""
+
+    @initialize(
+        ordering=st.sampled_from([Ordering.KEY, Ordering.KEY, Ordering.UNORDERED, Ordering.PARTITION]),
+        workers=st.integers(1, 3),
+        max_parked=st.sampled_from([30, 4, 8, 2]),
+        kinds=st.builds(
+            kind,
+            st.sampled_from([8, 5, 3, 2, 4]),
+            st.sampled_from(["any", "any", "partition", "lane"]),
+            linger=st.just(1.0),
+            max_bytes=st.sampled_from([None, None, 5, 9]),
+        ).map(lambda one: [one]),
+        ways=st.sampled_from([[0], [0, None]]).map(lambda way: [[0], [0], way]),
+        logs=st.lists(CELLS, min_size=2, max_size=PARTITIONS),
+        ends_sated=st.booleans(),
+    )
+    def begin(
+        self,
+        ordering: Ordering | None,
+        workers: int,
+        max_parked: int,
+        kinds: Sequence[Batching],
+        ways: Sequence[Sequence[Way]],
+        logs: list[list[Cell]],
+        ends_sated: bool = False,
+    ) -> None:
+        super().begin(ordering, workers, max_parked, kinds, ways, logs, ends_sated)
 
 
 class Before:
