@@ -638,13 +638,13 @@ class OneHandler(Batches):
         max_parked=st.sampled_from([30, 4, 8, 2]),
         kinds=st.builds(
             kind,
-            st.sampled_from([8, 5, 3, 2, 4]),
+            st.sampled_from([8, 5, 12, 3, 2]),
             st.sampled_from(["any", "any", "partition", "lane"]),
             linger=st.just(1.0),
             max_bytes=st.sampled_from([None, None, 5, 9]),
         ).map(lambda one: [one]),
         ways=st.sampled_from([[0], [0, None]]).map(lambda way: [[0], [0], way]),
-        logs=st.lists(CELLS, min_size=2, max_size=PARTITIONS),
+        logs=st.lists(st.lists(KEYS, min_size=1, max_size=5), min_size=2, max_size=PARTITIONS),
         ends_sated=st.booleans(),
     )
     def begin(
