@@ -16,6 +16,7 @@ And its engine without Kafka, over any items: :func:`parallel_map`.
 from typing import TYPE_CHECKING
 
 from aioparallel.batches import Batch, batches
+from aioparallel.blocking.threads import in_threads
 from aioparallel.coordinates import source_headers
 from aioparallel.deferral import Deferral
 from aioparallel.delivery.results import Result
@@ -32,10 +33,12 @@ from aioparallel.errors import (
     ConsumerStateError,
     DeferralTimeout,
     DeserializationError,
+    FailedInProcess,
     FetchFailed,
     HandlerCancelled,
     HandlerTimeout,
     InvalidOutput,
+    InvalidValues,
     JarsMissing,
     JavaNotFound,
     LoopThreadEnded,
@@ -45,6 +48,7 @@ from aioparallel.errors import (
     NotCommitted,
     OffsetMapError,
     OffsetOutOfRange,
+    ProcessDied,
     ProduceFailed,
     RecordFailure,
     RecordStopped,
@@ -62,6 +66,7 @@ from aioparallel.records import Failure, Origin, Outgoing, Produced, Record, Top
 from aioparallel.resources import resource
 
 if TYPE_CHECKING:
+    from aioparallel.blocking.processes import in_processes
     from aioparallel.consumer import ParallelConsumer
 
 __version__ = "0.1.0"
@@ -81,6 +86,7 @@ __all__ = [
     "Deferral",
     "DeferralTimeout",
     "DeserializationError",
+    "FailedInProcess",
     "Failure",
     "FailurePolicy",
     "FetchFailed",
@@ -90,6 +96,7 @@ __all__ = [
     "Handling",
     "Health",
     "InvalidOutput",
+    "InvalidValues",
     "JarsMissing",
     "JavaNotFound",
     "LongestLane",
@@ -112,6 +119,7 @@ __all__ = [
     "PartitionStats",
     "Problem",
     "ProblemKind",
+    "ProcessDied",
     "ProduceFailed",
     "Produced",
     "Producing",
@@ -129,6 +137,8 @@ __all__ = [
     "Work",
     "__version__",
     "batches",
+    "in_processes",
+    "in_threads",
     "parallel_map",
     "resource",
     "source_headers",
@@ -142,6 +152,11 @@ def __getattr__(name: str) -> object:
 
         globals()[name] = ParallelConsumer
         return ParallelConsumer
+    if name == "in_processes":  # multiprocessing
+        from aioparallel.blocking.processes import in_processes  # noqa: PLC0415
+
+        globals()[name] = in_processes
+        return in_processes
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

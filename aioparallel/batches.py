@@ -10,13 +10,17 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from aioparallel.callables import check_async
-from aioparallel.errors import ConfigurationError, ConsumerStateError, NotAHandler
+from aioparallel.errors import ConfigurationError, ConsumerStateError, FailedInProcess, NotAHandler
 from aioparallel.handling import check_choice, check_count, check_time
 from aioparallel.records import Record, TopicPartition
 
@@ -36,12 +40,13 @@ class Batch(Sequence[T_co]):
     A sequence: ``len(batch)``, ``batch[0]``, ``for record in batch``.
     """
 
-    __slots__ = ("_call", "_items", "_places")
+    __slots__ = ("_call", "_items", "_places", "_places_of")
 
     def __init__(self, items: Sequence[T_co], call: Call, places: Sequence[int] | None = None) -> None:
         self._items = items
         self._call = call
         self._places = places  # of the items in the call; None: the same
+        self._places_of: dict[int, list[int]] | None = None  # of each object, made when first asked for
 
     @classmethod
     def of(cls, items: Iterable[T_co]) -> Batch[T_co]:
@@ -58,11 +63,16 @@ class Batch(Sequence[T_co]):
         Raises ValueError for what is not in the batch, or stands in it twice (see :meth:`fail_at`), TypeError for what
         is no exception, ConsumerStateError when the call is over.
         """
-        found = [index for index, one in enumerate(self._items) if one is item]
-        if len(found) != 1:
-            what = "is not in this batch" if not found else f"is there {len(found)} times: use fail_at(index, error)"
+        if self._places_of is None:
+            found: dict[int, list[int]] = {}
+            for index, one in enumerate(self._items):
+                found.setdefault(id(one), []).append(index)
+            self._places_of = found
+        places = self._places_of.get(id(item), ())
+        if len(places) != 1:
+            what = "is not in this batch" if not places else f"is there {len(places)} times: use fail_at(index, error)"
             raise ValueError(f"{item!r} {what}")
-        self.fail_at(found[0], error)
+        self.fail_at(places[0], error)
 
     def fail_at(self, index: int, error: Exception) -> None:
         """:meth:`fail` for the item at this place, from 0. Raises IndexError for one that there is not."""
@@ -82,6 +92,19 @@ class Batch(Sequence[T_co]):
             return MappingProxyType(failures)
         return {index: failures[place] for index, place in enumerate(self._places) if place in failures}
 
+    def __cross__(self) -> object:
+        """See :class:`aioparallel.blocking.crossing.Crossing`."""
+        return _Crossed(list(self._items))
+
+    def __returned__(self, reply: tuple[object, bool, dict[int, Exception]]) -> object:
+        """See :class:`aioparallel.blocking.crossing.Crossing`."""
+        value, by_place, failures = reply
+        for place, error in failures.items():
+            self.fail_at(place, error)
+        if by_place:
+            return {self._items[place]: outputs for place, outputs in cast("dict[int, object]", value).items()}
+        return value
+
     @overload
     def __getitem__(self, index: int) -> T_co: ...
     @overload
@@ -98,6 +121,34 @@ class Batch(Sequence[T_co]):
     def __repr__(self) -> str:
         # No record: there may be many, and what is in them may be secret.
         return f"<Batch of {len(self._items)}>"
+
+
+class _Crossed:
+    """A batch on its way to a process: see :class:`aioparallel.blocking.crossing.Payload`."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self._items = items
+
+    def __run__(self, function: Callable[[Any], object]) -> tuple[object, bool, dict[int, Exception]]:
+        """What was returned, whether by place, and what has failed, by place."""
+        batch = Batch.of(self._items)
+        value = function(batch)
+        failures = {place: _picklable(error) for place, error in batch.failures.items()}
+        if not isinstance(value, Mapping) or not all(isinstance(key, Record) for key in value):
+            return value, False, failures
+        places = {record: place for place, record in enumerate(batch)}
+        if any(record not in places for record in value):
+            return value, False, failures  # which is refused where it comes back
+        return {places[record]: outputs for record, outputs in value.items()}, True, failures
+
+
+def _picklable(error: Exception) -> Exception:
+    try:
+        if type(pickle.loads(pickle.dumps(error))) is type(error):
+            return error
+    except Exception:
+        pass
+    return FailedInProcess(type(error).__qualname__, str(error), "".join(traceback.format_exception(error)))
 
 
 class Call:
@@ -119,7 +170,8 @@ class Call:
         self.mates = mates or ()
         """Those with one of the same lane before them in this call."""
         self.batching = batching
-        self.records: list[Record[Any, Any]] = [record for part in parts.values() for record in part]
+        first, *others = parts.values() if parts else ([],)
+        self.records: list[Record[Any, Any]] = first if not others else list(chain(first, *others))
         self.failures: dict[int, Exception] = {}
         """By place in ``records``."""
         self.is_over = False
@@ -179,6 +231,7 @@ class BatchHandler(Generic[T, R]):
         on_error: Literal["one_by_one", "together"],
     ) -> None:
         self.__wrapped__ = handler
+        self.__module__ = getattr(handler, "__module__", __name__)
         self.__qualname__ = f"batches({getattr(handler, '__qualname__', repr(handler))})"
         self.size = size
         self.linger = linger
@@ -199,7 +252,18 @@ class BatchHandler(Generic[T, R]):
     def __repr__(self) -> str:
         return f"<{self.__qualname__}>"
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def with_handler(self, handler: Callable[[Batch[T]], Awaitable[object]]) -> BatchHandler[T, Any]:
+        """Another handler on the same terms."""
+        return BatchHandler(handler, self.size, self.linger, self.by, self.max_bytes, self.on_error)
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        """By name where it has one, as functions are: a decorated function's own stands for this."""
+        name: str = getattr(self.__wrapped__, "__qualname__", "")
+        found: object = sys.modules.get(self.__module__)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is self and self.__module__ != "__main__":
+            return name
         return BatchHandler, (self.__wrapped__, self.size, self.linger, self.by, self.max_bytes, self.on_error)
 
 
@@ -288,5 +352,5 @@ def _batch_handler(handler: Callable[[Batch[T]], Awaitable[object]], **options: 
         )
     if isinstance(handler, BatchHandler):
         raise ConfigurationError("batches handler", handler, "is batches(...) already")
-    check_async(handler, "batches handler", "one argument, the batch", 1, "the batch")
+    check_async(handler, "batches handler", "one argument, the batch", 1)
     return BatchHandler(handler, **options)

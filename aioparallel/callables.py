@@ -21,8 +21,8 @@ def check_arguments(function: Callable[..., object], name: str, wanted: str, arg
         pass  # a callable without a signature, e.g. one written in C
 
 
-def check_async(function: object, name: str, wanted: str, arguments: int, takes: str) -> None:
-    """Raises ConfigurationError for what is no async function of so many arguments; ``takes`` names the first."""
+def check_async(function: object, name: str, wanted: str, arguments: int) -> None:
+    """Raises ConfigurationError for what is no async function of so many arguments; ``wanted`` says which."""
     if inspect.iscoroutine(function):
         function.close()
         raise ConfigurationError(name, function, "is a call of a function: give the function itself, without ()")
@@ -43,6 +43,5 @@ def check_async(function: object, name: str, wanted: str, arguments: int, takes:
             name,
             function,
             "must be an `async def` function, or a partial, a method, a `__call__` or a wrapper (functools.wraps) of "
-            "one; call a blocking function within one: "
-            f"`await asyncio.to_thread(function, {takes.removeprefix('the ')})`",
+            "one; one that blocks, or computes, becomes a handler by in_threads(function), or in_processes(function)",
         )

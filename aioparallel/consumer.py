@@ -10,6 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
+from aioparallel.blocking.guard import refuse_in_import_of_main
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer
 from aioparallel.deduplication.companion import Deduplication
 from aioparallel.deduplication.seen_topic import SeenTopic
@@ -209,14 +210,15 @@ class ParallelConsumer(Generic[K_co, V_co]):
         complete when the brokers have acknowledged all of them. When it raises, the record follows ``failures``.
 
         What is not declared ``async def`` (itself, or below a partial, a method, ``__call__``, ``functools.wraps``) is
-        refused before anything is read, with ConfigurationError. Call a blocking function within one:
-        ``await asyncio.to_thread(function, record)``.
+        refused before anything is read, with ConfigurationError. One that blocks, or computes, becomes a handler by
+        :func:`~aioparallel.in_threads` or :func:`~aioparallel.in_processes`.
 
         Returns after :meth:`stop`, or at the end offsets with ``until="end"``, when everything is drained and
         committed (with ``until="end"`` it raises NotCommitted where the last commit was not acknowledged). Raises what
         ended it otherwise. Cancelling it starts nothing more; leaving ``async with``
         then drains and commits.
         """
+        refuse_in_import_of_main()
         self._state.expect_open()
         await self._run(handler, self._delivery.outlet)
 

@@ -27,6 +27,8 @@
     │   ├── NoHandler                      handlers are given by topic, and this topic has none
     │   ├── DeserializationError               a deserialiser did not accept the key or the value
     │   ├── InvalidOutput (also TypeError)     the handler returned something that cannot be produced
+    │   ├── ProcessDied                        the process that ran the call ended (in_processes)
+    │   ├── FailedInProcess                    it raised there what cannot be made anew here (in_processes)
     │   └── RecordStopped                      a record's patience has ended, and the policy says stop
     ├── RetryLater                             raised by a handler: try this record again after a delay
     └── Reject                                 raised by a handler: this record will never succeed
@@ -50,6 +52,7 @@ __all__ = [
     "ConsumerStateError",
     "DeferralTimeout",
     "DeserializationError",
+    "FailedInProcess",
     "FetchFailed",
     "HandlerCancelled",
     "HandlerTimeout",
@@ -63,6 +66,7 @@ __all__ = [
     "NotCommitted",
     "OffsetMapError",
     "OffsetOutOfRange",
+    "ProcessDied",
     "ProduceFailed",
     "RecordFailure",
     "RecordStopped",
@@ -262,6 +266,35 @@ class InvalidOutput(RecordFailure, TypeError):
     """A handler returned something that is neither None, nor an Outgoing, nor an iterable of them."""
 
 
+class ProcessDied(RecordFailure):
+    """The process of ``in_processes`` that ran the call ended, or could not be started.
+
+    ``exitcode``: what it ended with; below 0 the signal that ended it (-9: killed, perhaps because memory ran out);
+    None: it is not known.
+    """
+
+    def __init__(self, what: str, exitcode: int | None) -> None:
+        super().__init__(f"the process {what}")
+        self.exitcode = exitcode
+
+
+class FailedInProcess(RecordFailure):
+    """The handler raised an exception in its process that cannot be pickled, or not be made anew of that; and the
+    ``__cause__`` of one that can. ``type``, ``text``, ``traceback``: of the exception there, as texts."""
+
+    def __init__(self, type: str, text: str, traceback: str) -> None:  # noqa: A002
+        super().__init__(f"the handler raised {type} in its process: {text}")
+        self.type = type
+        self.text = text
+        self.traceback = traceback
+        self.add_note(traceback)
+
+
+class InvalidValues(InvalidOutput):
+    """A batch handler of items did not return one value for each: nobody can tell whose they are. That is wrong with
+    the handler and with no item, so all of them have failed, and none runs by itself for it."""
+
+
 class RecordStopped(RecordFailure):
     """The patience with one record has ended, and the policy says to stop the consumer."""
 
@@ -280,6 +313,9 @@ class RetryLater(AioparallelError):
             raise ConfigurationError("RetryLater delay", delay, "must be seconds, from 0 to 10,000,000")
         super().__init__(reason or f"try again in {delay:g} s")
         self.delay = delay
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.delay, str(self)), self.__dict__  # its args are the text alone
 
 
 class Reject(AioparallelError):

@@ -157,16 +157,16 @@ def around(handler: Handler, middleware: Sequence[Middleware]) -> Handler:
 def check_middleware(middleware: Sequence[Middleware], *, takes: str = "the record") -> None:
     """Raises ConfigurationError for what cannot be called as middleware."""
     for one in middleware:
-        check_async(one, "middleware", f"two arguments, {takes} and call_next", 2, takes)
+        check_async(one, "middleware", f"two arguments, {takes} and call_next", 2)
 
 
 def check_handlers(handlers: Handlers, *, takes: str = "the record") -> None:
     """Raises ConfigurationError for what cannot be a handler."""
     if not isinstance(handlers, Mapping):
-        check_async(handlers, "handler", f"one argument, {takes}", 1, takes)
+        check_async(handlers, "handler", f"one argument, {takes}", 1)
         return
     for topic, handler in handlers.items():
-        check_async(handler, f"handler for topic {topic!r}", f"one argument, {takes}", 1, takes)
+        check_async(handler, f"handler for topic {topic!r}", f"one argument, {takes}", 1)
 
 
 def _by_topic(handlers: dict[str, Handler]) -> Handler:
@@ -219,7 +219,7 @@ def coroutine_handler(handler: Handler) -> _Run:
             return await collect(result)
         raise NotAHandler(
             f"the handler returned {type(result).__name__}, not an awaitable: it must be an `async def` "
-            "function; put a blocking one into it: `await asyncio.to_thread(function, record)`"
+            "function; a blocking one becomes a handler by in_threads(function)"
         )
 
     return checked

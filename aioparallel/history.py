@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copyreg
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from aioparallel.records import Failure, Origin, Record
+from aioparallel.records import Failure, Headers, Origin, Record
 
 if TYPE_CHECKING:
     from aioparallel.deferral import Deferral
@@ -68,6 +70,42 @@ def history_of(record: Record[Any, Any]) -> History:
     if history is None:
         history = record._history = History()
     return history
+
+
+def _rebuilt(
+    place: tuple[str, int, int],
+    parts: tuple[Any, Any, Headers, int],
+    raw: tuple[bytes | None, bytes | None] | None,
+    attempt: int,
+    failures: tuple[Failure | None, Failure | None],
+    origin: Origin | None,
+) -> Record[Any, Any]:
+    key, value, headers, timestamp = parts
+    record: Record[Any, Any] = Record(*place, key, value, headers, timestamp)
+    if raw is not None:
+        record._raw = raw
+    if attempt != 1 or origin is not None or failures != (None, None):
+        history = history_of(record)
+        history.attempts_before = attempt - 1
+        history.first_failure, history.last_failure = failures
+        history.origin = origin
+    return record
+
+
+def _reduced(record: Record[Any, Any]) -> tuple[Callable[..., Record[Any, Any]], tuple[object, ...]]:
+    history = record._history
+    return _rebuilt, (
+        (record.topic, record.partition, record.offset),
+        (record.key, record.value, record.headers, record.timestamp),
+        getattr(record, "_raw", None),
+        record.attempt,
+        (record.first_failure, record.last_failure),
+        history.origin if history is not None else None,
+    )
+
+
+# What a handler sees of a record goes to other processes, and nothing of the engine's. Here, where histories are known.
+copyreg.pickle(Record, _reduced)
 
 
 def failure_of(error: BaseException, at: float) -> Failure:

@@ -11,6 +11,7 @@ from time import perf_counter
 from types import AsyncGeneratorType, TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
+from aioparallel.blocking.guard import refuse_in_import_of_main
 from aioparallel.callables import check_arguments
 from aioparallel.engine.feeding import feed
 from aioparallel.engine.flow import Flow, FlowStats, Outcome
@@ -199,6 +200,7 @@ class _Running(Generic[T, R]):
 async def _outcomes(
     work: Work[T, R], items: Iterable[T] | AsyncIterable[T], read_in_thread: bool, running: _Running[T, R]
 ) -> AsyncGenerator[Outcome[T, R], None]:
+    refuse_in_import_of_main()
     ready, room, read = running.ready, asyncio.Event(), asyncio.Event()
     resources = Resources(work.handling.resources)
     flow: Flow[T, R] | None = None

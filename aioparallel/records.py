@@ -22,9 +22,14 @@ else:
     K_co = TypeVar("K_co", covariant=True)
     V_co = TypeVar("V_co", covariant=True)
 
-__all__ = ["Failure", "Headers", "Origin", "Outgoing", "Produced", "Record", "TopicPartition"]
+__all__ = ["Failure", "Headers", "Origin", "Outgoing", "Produced", "Record", "TopicPartition", "size_of_headers"]
 
 Headers = tuple[tuple[str, bytes | None], ...]
+
+
+def size_of_headers(headers: Headers) -> int:
+    """Their names and values, in bytes."""
+    return sum([len(name) + (0 if value is None else len(value)) for name, value in headers])
 
 
 class TopicPartition(NamedTuple):
@@ -204,6 +209,7 @@ class Record(Generic[K_co, V_co]):
         self.timestamp = timestamp
         self._parks = 0
         self._history = None
+        self._size = sum(len(part) for part in (key, value) if isinstance(part, bytes)) + size_of_headers(headers)
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -102,6 +102,6 @@ def unbelievable(
         least = max(least, work.limit)
     elif held is not None and work.handler == "sleep":
         quick = replace(workload, sleeps=np.maximum(workload.sleeps, SHORT) - np.uint32(SHORT))
-        least = max(least, quick.bound(order, work.concurrency) or 0.0)
+        least = max(least, quick.bound(order, work.concurrency * (work.batch or 1)) or 0.0)
     if run.seconds < least - TOLERANCE:
         yield f"it says that it took {run.seconds:.3f} s, but it took {least:.3f} s at least"

@@ -42,7 +42,7 @@ class Case:
     shown.
 
     ``limit``: seconds, see ``Work.limit``. ``members``: processes of one group. ``quick``: whether it is in a quick
-    run.
+    run. ``batch``: see ``Work.batch``.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Case:
     script: Script | Literal["maps"] = "rounds"
     members: int = 1
     quick: bool = True
+    batch: int = 0
 
     @property
     def group(self) -> str:
@@ -234,8 +235,33 @@ def decoding() -> Iterator[Case]:
     yield Case("k-json", title, Shape(FLIGHTS, 0, 8, source="flights"), contestants, handler="json")
 
 
+def batching() -> Iterator[Case]:
+    """(l) Handlers that get many records at once."""
+    shape, title = Shape(500_000, 100_000, 8), "No-op handler of 500 records at once, 8 partitions"
+    contestants = ("ours", "getmany")
+
+    def goals(order: str) -> tuple[Goal, ...]:
+        return (Goal(f"batches of 500, {order}: rate ours / getmany", rate_over("getmany"), ">=", 0.75),)
+
+    case = Case("l-key", f"{title}, 100,000 keys, order by key", shape, contestants, batch=500, goals=goals("KEY"))
+    yield case
+    yield replace(case, name="l-unordered", title=f"{title}, no order", ordering="unordered", goals=goals("UNORDERED"))
+    yield Case(
+        "l-sleep",
+        "Handlers of 5 ms for 100 records at once, 8 partitions, concurrency 10, no order",
+        Shape(500_000, 100_000, 8, (5_000,)),
+        ("ours", "ceiling"),
+        "unordered",
+        concurrency=10,
+        handler="sleep",
+        batch=100,
+        goals=(Goal("batches of 100, 5 ms: rate ours / ceiling", rate_over("ceiling"), ">=", 0.9),),
+    )
+
+
 _MAKERS = (
     throughput, key_counts, sleeping, real_data, cost, latency, offset_maps, crash, members, producing, decoding,
+    batching,
 )  # fmt: skip
 CASES: Final = tuple(case for make in _MAKERS for case in make())
 
@@ -262,6 +288,7 @@ GROUPS: Final = {
     "i": "Several members of one group",
     "j": "Process and produce",
     "k": "Decoded values",
+    "l": "Handlers of many records at once",
 }
 
 REMARKS: Final = {
@@ -302,5 +329,8 @@ faster.""",
 and waits for the acknowledgements at its end. Ours ends with the last acknowledgement, Java with the last callback.""",
     "k": """\
 All in Python decode with `aioparallel.deserializers.from_json` (Python's `json`), Java with Gson.""",
+    "l": """\
+`getmany` gives its handler each list of records as it comes, of one partition, without an order but the partition's and
+without a commit of its own. `ceiling` is the same number of calls that only sleep.""",
 }
 """What a reader has to know of a group's figures, to be fair."""

@@ -73,9 +73,10 @@ class Field:
             work = Work(
                 arena.bootstrap_servers, topic, case.shape.partitions, case.shape.records, case.ordering,
                 case.concurrency, case.handler, str(folder / "sleeps"), case.limit,
-                "rounds" if case.script == "maps" else case.script,
+                "rounds" if case.script == "maps" else case.script, batch=case.batch,
             )  # fmt: skip
-            bound = workload.bound(case.ordering, case.concurrency) if case.script == "rounds" else None
+            at_once = case.concurrency * (case.batch or 1)
+            bound = workload.bound(case.ordering, at_once) if case.script == "rounds" else None
             result = Result(case.group, case.name, case.title, case.shape.records, case.concurrency, bound)
             try:
                 await arena.create_topic(topic, case.shape.partitions)

@@ -36,7 +36,7 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -60,7 +60,8 @@ class Work:
     ``handler``: ``"return"`` at once, ``"sleep"`` as planned, ``"json"``: return at once, values decoded before;
     ``"produce"`` one record to the output topic of the round for each.
     ``limit``: seconds after the first handler call (or after the start, before it) when a run that has not ended is
-    stopped and reported as far as it came. ``stuck``: an offset whose handler never ends.
+    stopped and reported as far as it came. ``stuck``: an offset whose handler never ends. ``batch``: handlers get lists
+    of so many records, at most; 0: single ones.
     """
 
     bootstrap_servers: str
@@ -74,6 +75,7 @@ class Work:
     limit: float
     script: Script = "rounds"
     stuck: int | None = None
+    batch: int = 0
 
     def write(self, path: Path) -> None:
         """Write it for a contestant."""
@@ -132,6 +134,8 @@ class Job:
     def _handler(self) -> Handle:
         if self.work.script in ("pace", "crash"):
             return self._watched()
+        if self.work.batch:
+            return self._batch_sleeper() if self.work.handler == "sleep" else self._batch()
         return self._sleeper() if self.work.handler == "sleep" else self._quick()
 
     def _quick(self) -> Handle:
@@ -167,6 +171,43 @@ class Job:
             words[at] = ended | place
             count += 1
             if count == records:
+                self.finish(count)
+
+        self._count = lambda: count
+        return handle
+
+    def _batch(self) -> Handle:
+        """:meth:`_quick` for lists of records."""
+        words, count, began = self.log.words, 0, EventLog.word_of(EventKind.BEGAN, 0, 0)
+
+        async def handle(records: Sequence[Readable]) -> None:
+            nonlocal count
+            self.begin()
+            before, count = count + 1, count + len(records)
+            words[before : count + 1] = array("Q", [began | one.partition << 44 | one.offset for one in records])
+            if count == self.work.records:
+                self.finish(count)
+
+        self._count = lambda: count
+        return handle
+
+    def _batch_sleeper(self) -> Handle:
+        """One sleep for a list of records: the longest of theirs."""
+        words, at, count = self.log.words, 0, 0
+        sleeps = sleeps_of(self.work)
+        began, ended = (EventLog.word_of(kind, 0, 0) for kind in (EventKind.BEGAN, EventKind.ENDED))
+
+        async def handle(records: Sequence[Readable]) -> None:
+            nonlocal at, count
+            self.begin()
+            places = [one.partition << 44 | one.offset for one in records]
+            words[at + 1 : at + 1 + len(places)] = array("Q", [began | place for place in places])
+            at += len(places)
+            await asyncio.sleep(max([sleeps[one.partition][one.offset] for one in records]) * 1e-6)
+            words[at + 1 : at + 1 + len(places)] = array("Q", [ended | place for place in places])
+            at += len(places)
+            count += len(places)
+            if count == self.work.records:
                 self.finish(count)
 
         self._count = lambda: count

@@ -31,6 +31,9 @@ from aioparallel import (
     Producing,
     RetryPolicy,
     Stats,
+    batches,
+    in_processes,
+    in_threads,
     parallel_map,
 )
 from docs.log_lines import LEVELS, Line, log_lines
@@ -70,7 +73,7 @@ Times are seconds. A wrong option is refused with `ConfigurationError`: its name
     tables = [
         _section("ParallelConsumer", consumer),
         *(_section(group.__name__, map(_option, _fields(group))) for group in groups),
-        _section("parallel_map", _arguments(parallel_map, parallel_map)),
+        *(_section(one.__name__, _arguments(one, one)) for one in (parallel_map, batches, in_threads, in_processes)),
     ]
     return "\n".join([intro, *tables])
 

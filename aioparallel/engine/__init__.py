@@ -23,6 +23,10 @@ What is called *pure* has plain methods only: no ``await``, no clock, no I/O; ti
     batch_endings.py  the same for the records of a batch
     hits.py         cancelling one handler without its worker
     deadlines.py    when handlers must have ended, and who cancels them
+    holds.py        who holds the event loop, judged from looks at it               pure
+    standing.py     where the loop's thread stands: record, handler, lines
+    hold_log.py     lines about handlers that hold the loop, and how many of them
+    loop_watch.py   the thread that looks, and lets the loop turn
     waiting.py      waiting that something else cuts short, and waiting that nothing does
     drains.py       who waits until nothing of some sources runs any more
     outlets.py      where records go that leave handlers: implemented by delivery/

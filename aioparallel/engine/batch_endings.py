@@ -19,7 +19,7 @@ from aioparallel.engine.hits import Hit, Worker
 from aioparallel.engine.isolation import Ended
 from aioparallel.engine.outlets import Abandoned
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
-from aioparallel.errors import InvalidOutput
+from aioparallel.errors import InvalidOutput, InvalidValues
 from aioparallel.history import history_of
 
 __all__ = ["BatchEndings"]
@@ -75,7 +75,8 @@ class BatchEndings:
                 return []
             collected = self._endings.outlet.collect(left[0], value)
             return [] if collected is None else [(left[0], collected)]
-        if strange := [key for key in value if key not in set(call.records)]:
+        known = set(call.records)
+        if strange := [key for key in value if key not in known]:
             raise InvalidOutput(
                 f"the handler of {call.place} returned outputs for {len(strange)} keys that are no records of its "
                 f"batch, the first a {type(strange[0]).__name__}: a mapping says which outputs are of which record, "
@@ -127,7 +128,7 @@ class BatchEndings:
             raise error
         assert call.batching is not None
         one_by_one = call.batching.terms.on_error == "one_by_one"
-        beside = len(call.records) - len(call.failures) - 1
+        beside = 0 if isinstance(failure, InvalidValues) else len(call.records) - len(call.failures) - 1
         if beside and one_by_one:
             for record in call.records:
                 history_of(record).alone = True

@@ -57,6 +57,7 @@ class Watch:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._struck: dict[Worker, asyncio.TimerHandle] = {}
+        self._closed = False
 
     def enter(self, worker: Worker) -> None:
         """The handler it runs has suspended for the first time."""
@@ -68,8 +69,15 @@ class Watch:
         """Its handler has ended."""
         self._deadlines.running.pop(worker, None)
 
+    def restart(self, worker: Worker) -> None:
+        """What its handler has waited for is there: its time begins anew."""
+        if not self._closed:
+            self.leave(worker)  # deadlines stand in the order of the starts
+            self.enter(worker)
+
     def close(self) -> None:
         """Strike nobody any more."""
+        self._closed = True
         for timer in (*self._struck.values(), *([self._timer] if self._timer else ())):
             timer.cancel()
         self._struck.clear()
@@ -77,7 +85,7 @@ class Watch:
     def _passed(self) -> None:
         now = self._loop.time()
         for worker in self._deadlines.due(now + EARLY):
-            if worker.hit is None and worker.record is not None:
+            if worker.hit is None and worker.record is not None and not worker.waits:
                 worker.strike(Hit.DEADLINE, now)
                 earlier = self._struck.pop(worker, None)
                 if earlier is not None:

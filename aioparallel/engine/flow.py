@@ -26,7 +26,7 @@ from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.engine.work import Label, OnError, Work
-from aioparallel.errors import HandlerCancelled, InvalidOutput
+from aioparallel.errors import HandlerCancelled, InvalidValues
 from aioparallel.handlers import Batchings, Handler, Stack, around, coroutine_handler
 from aioparallel.policies import Patience, RetryPolicy
 from aioparallel.records import Record
@@ -129,15 +129,15 @@ class _ItemLog(FailureLog):
 
 
 def _values(values: object, count: int) -> Sequence[Any]:
-    """One for each item. Raises InvalidOutput."""
+    """One for each item. Raises InvalidValues."""
     wanted = f"the handler of a batch of {count} must return one value for each, a list of {count}"
     if isinstance(values, str | bytes | Mapping | Set) or not (
         hasattr(values, "__len__") and hasattr(values, "__iter__")
     ):
-        raise InvalidOutput(f"{wanted}; it returned {'None' if values is None else f'a {type(values).__name__}'}")
+        raise InvalidValues(f"{wanted}; it returned {'None' if values is None else f'a {type(values).__name__}'}")
     found = list(cast("Iterable[Any]", values))
     if len(found) != count:
-        raise InvalidOutput(f"{wanted}; it returned {len(found)}")
+        raise InvalidValues(f"{wanted}; it returned {len(found)}")
     return found
 
 

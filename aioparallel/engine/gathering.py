@@ -312,9 +312,7 @@ class Gatherer:
         """It is not full: it starts, or is left to linger."""
         if gathering.is_due or not gathering.batching.terms.linger or not self._may_grow(gathering):
             return self._start(gathering)
-        if not gathering.lingers:
-            gathering.lingers = True
-            self.on_linger(gathering)
+        self._linger(gathering)
         return None
 
     def _by_itself(self, gathering: Gathering, record: AnyRecord) -> Call:
@@ -323,10 +321,17 @@ class Gatherer:
             self._close(gathering)
         elif not gathering.batching.terms.linger or not self._may_grow(gathering):
             self.make_due(gathering)
-        elif not gathering.lingers:
+        else:
+            self._linger(gathering)
+        return self._begin(Call({record._source: [record]}, None, gathering.batching))
+
+    def _linger(self, gathering: Gathering) -> None:
+        if not gathering.lingers:
             gathering.lingers = True
             self.on_linger(gathering)
-        return self._begin(Call({record._source: [record]}, None, gathering.batching))
+        # What it has taken is ready no more, and has not started either: whoever brings records looks anew at whether
+        # there may be more.
+        self._tally.signals.taken()
 
     def _start(self, gathering: Gathering) -> Call:
         if gathering.room:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import enum
 from collections.abc import Sequence
+from contextvars import Context
 from typing import Any, NamedTuple
 
 from aioparallel.batches import Call
@@ -41,13 +42,17 @@ class Stuck(NamedTuple):
 class Worker:
     """One task; what it runs, and whether and when that was cancelled."""
 
-    __slots__ = ("hit", "hit_at", "record", "task")
+    __slots__ = ("context", "hit", "hit_at", "record", "task", "waits")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None]
+        self.context: Context
+        """Of which each handler gets a copy."""
         self.record: Record[Any, Any] | Call | None = None
         self.hit: Hit | None = None
         self.hit_at = 0.0
+        self.waits = False
+        """Whether its handler waits for something that is not its own time: it has no deadline meanwhile."""
 
     @property
     def records(self) -> Sequence[Record[Any, Any]]:

@@ -14,6 +14,7 @@ from aioparallel.engine.drains import Drains
 from aioparallel.engine.endings import Endings
 from aioparallel.engine.failure_log import FailureLog
 from aioparallel.engine.hits import Stuck
+from aioparallel.engine.holds import Worst
 from aioparallel.engine.lingering import Lingering
 from aioparallel.engine.outlets import Disposal, NoOutlet, Outlet
 from aioparallel.engine.retries import Retries
@@ -114,6 +115,11 @@ class Processor:
     def stuck(self) -> list[Stuck]:
         """Handlers that ignore the cancellation at their deadline."""
         return self._pool.stuck
+
+    @property
+    def holds(self) -> list[Worst]:
+        """The longest holds of the event loop in the last minute, the longest first; one for each handler."""
+        return self._pool.loop_watch.worst()
 
     async def drain(self, sources: Sequence[Source], seconds: float, cancel_grace: float) -> None:
         """Start nothing more of these sources and wait for what is in flight.

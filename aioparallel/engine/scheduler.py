@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 from aioparallel.batches import Call
@@ -117,7 +117,7 @@ class Scheduler:
     # -- in ---------------------------------------------------------------------------------------------
 
     def admit(self, source: Source, records: Sequence[AnyRecord]) -> None:
-        """Put records, ascending by offset, into their lanes. Whoever made them has set their ``_size``."""
+        """Put records, ascending by offset, into their lanes."""
         lanes, ready = source.lanes, source.ready
         heads = len(ready)
         orphans = self._orphans if self._orphans.left else None
@@ -151,8 +151,8 @@ class Scheduler:
 
     # -- out --------------------------------------------------------------------------------------------
 
-    def run_ready(self, step: Step, hand_over: HandOver, most: int) -> Taken | TakenTogether | None:
-        """Start ready records, up to ``most`` of one source, by calling ``step(record)`` for one after the other.
+    def run_ready(self, step: Step, hand_over: HandOver, most: Iterable[object]) -> Taken | TakenTogether | None:
+        """Start ready records of one source, as many as ``most`` has elements, by calling ``step(record)`` for each.
 
         Those for which it returns :data:`~aioparallel.engine.isolation.ENDED` have succeeded; those for which
         ``hand_over(record, ended)`` is true are producing. The first that is neither is in flight, and comes back with
@@ -193,7 +193,7 @@ class Scheduler:
     def take(self) -> AnyRecord | None:
         """The next record to run, now in flight; None when nothing is ready. For sources without batches."""
         while self.has_ready:
-            taken = self.run_ready(_leave_in_flight, _keep, 1)
+            taken = self.run_ready(_leave_in_flight, _keep, (None,))
             if taken is not None:
                 assert not isinstance(taken[0], Call)
                 return taken[0]
@@ -322,7 +322,7 @@ class Scheduler:
 
     def put_back_together(self, call: Call) -> None:
         """:meth:`put_back` for all of a call."""
-        for record in self.settle(call, call.records):
+        for record in self.settle(call, set(call.records)):
             self.put_back(record)
 
     def end_produced(self, records: Sequence[AnyRecord]) -> None:

@@ -103,13 +103,15 @@ class Tally:
         for source, records in call.parts.items():
             source.in_flight.update(records)
             self.in_flight += len(records)
-            retried = [record for record in records if record._parks]
-            for record in retried:
-                self.parking.leave(record)
-            fresh = [record for record in records if not record._parks] if retried else records
+            started += len(records)
+            if source.parked and (retried := [record for record in records if record._parks]):
+                for record in retried:
+                    self.parking.leave(record)
+                fresh = [record for record in records if not record._parks]
+            else:
+                fresh = records
             source.buffered -= len(fresh)
             source.buffered_bytes -= sum([record._size for record in fresh])
-            started += len(records)
         self.taken_left, taken_left = self.taken_left - started, self.taken_left
         if self.taken_left <= 0 < taken_left:
             self.signals.taken()

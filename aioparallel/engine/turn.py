@@ -6,7 +6,7 @@ The books are kept by turn, not by record. Whatever looks at the scheduler from 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from aioparallel.batches import Call
@@ -49,23 +49,29 @@ class Turn:
 
     # The hot path in one piece: every call would be paid for each record.
     def run(  # noqa: C901, PLR0912, PLR0915
-        self, source: Source, step: Step, hand_over: HandOver, most: int
+        self, source: Source, step: Step, hand_over: HandOver, most: Iterable[object]
     ) -> Taken | None:
-        """Start ready records, up to ``most``. The first whose end is not plain is in flight, and comes back with what
-        its step returned; None: all that were started have ended well, or are producing. Where a step raises, its
-        record is put back."""
+        """Start ready records, as many as ``most`` has elements. The first whose end is not plain is in flight, and
+        comes back with what its step returned; None: all that were started have ended well, or are producing. Where a
+        step raises, its record is put back.
+
+        ``most`` may be a list that another thread clears (:mod:`~aioparallel.engine.loop_watch`): then the record that
+        runs now is the last."""
         self.source = source
         ready, lanes, ended, tally = source.ready, source.lanes, self._ended, self._tally
         taken: Taken | None = None
         try:
-            while ready and most > 0:
+            for _ in most:
+                if not ready:
+                    break
                 record = ready.popleft()
                 if record._parks or record.offset > source.ceiling:
-                    if not self._start_slowly(record, source):
-                        continue
+                    startable = self._start_slowly(record, source)
+                    if startable is None:
+                        break
+                    record = startable
                 else:
                     self._current = record
-                most -= 1
                 outcome = step(record)
                 if self._current is not record:  # a retry, or somebody has looked: it is in flight
                     taken = record, outcome
@@ -108,15 +114,23 @@ class Turn:
         self.source = None
         return taken
 
-    def _start_slowly(self, record: AnyRecord, source: Source) -> bool:
-        """Start a retry, which has books of its own; or hold the record back: False."""
-        self._current = None
-        if record.offset > (source.map_ceiling if record._parks else source.ceiling):
-            source.held.append(record)
-            return False
-        self.keep_books()
-        self._tally.start(record)
-        return True
+    def _start_slowly(self, record: AnyRecord, source: Source) -> AnyRecord | None:
+        """This record or the first after it that is not held back. A retry is started: it has books of its own."""
+        ready = source.ready
+        while True:
+            self._current = None
+            if record.offset > (source.map_ceiling if record._parks else source.ceiling):
+                source.held.append(record)
+                if not ready:
+                    return None
+                record = ready.popleft()
+            elif record._parks:
+                self.keep_books()
+                self._tally.start(record)
+                return record
+            else:
+                self._current = record
+                return record
 
     def keep_books(self) -> None:
         """Count what of this turn has ended or was handed over so far, and the record whose handler is in its first

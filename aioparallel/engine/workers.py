@@ -20,11 +20,13 @@ from time import perf_counter
 from typing import Any, cast
 
 from aioparallel.batches import Call
+from aioparallel.blocking.clock import CLOCK
 from aioparallel.engine.batch_endings import BatchEndings
 from aioparallel.engine.deadlines import Watch
 from aioparallel.engine.endings import Endings
 from aioparallel.engine.hits import Hit, Stuck, Worker
 from aioparallel.engine.isolation import ENDED, Ended, drive, resume
+from aioparallel.engine.loop_watch import LoopWatch
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.turn import TOGETHER
@@ -36,10 +38,29 @@ __all__ = ["WorkerPool"]
 
 # Seconds of handlers that do not suspend, of all workers together, before they let the event loop turn.
 _SLICE = 0.0005
-# Records that a worker runs before it looks at the clock.
-_TURN = 16
 # Seconds after which a worker that was cancelled from outside is replaced.
 _REVIVE_DELAY = 0.02
+
+
+class _WorkerClock:
+    """See :class:`~aioparallel.blocking.clock.Clock`."""
+
+    __slots__ = ("_pool", "_watch", "_worker")
+
+    def __init__(self, pool: WorkerPool, worker: Worker, watch: Watch | None) -> None:
+        self._pool, self._worker, self._watch = pool, worker, watch
+
+    def stop(self) -> None:
+        self._worker.waits = True
+
+    def restart(self) -> None:
+        self._worker.waits = False
+        if self._watch is not None:
+            self._watch.restart(self._worker)
+
+    @property
+    def abandoned(self) -> bool:
+        return self._pool.abandoned
 
 
 class WorkerPool:
@@ -69,12 +90,16 @@ class WorkerPool:
         self._signals = signals
         self._watch = watch
         self._loop = asyncio.get_running_loop()
+        self.loop_watch = LoopWatch.of(self._loop)
+        """Who tells that a handler holds the loop."""
         self._context = copy_context()
         self._workers: dict[Worker, None] = {}
         self._idle: list[asyncio.Future[None]] = []
         self._slice, self._slice_over = _SLICE, False
         self._revival: asyncio.TimerHandle | None = None  # in place of workers that have ended
         self._closing = False
+        self.abandoned = False
+        """Whether it was closed, and waits no more for handlers that go on."""
 
     def notify(self) -> None:
         """Something is ready: wake one worker, or make one. It wakes the next if there is more."""
@@ -86,6 +111,8 @@ class WorkerPool:
                 return
         if len(self._workers) < self._size and not self._closing:
             worker = Worker()
+            if not self._workers:
+                self.loop_watch.join(self)
             self._workers[worker] = None
             # Not through the loop's task factory: an eager one would start records in the middle of whatever this is.
             worker.task = asyncio.Task(self._work(worker), loop=self._loop, name="aioparallel-worker")
@@ -112,6 +139,11 @@ class WorkerPool:
         now = self._loop.time()
         return [stuck for worker in self._workers if (stuck := worker.stuck(now)) is not None]
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a handler runs, or suspended."""
+        return len(self._idle) < len(self._workers)
+
     async def close(self, timeout: float) -> list[AnyRecord | Call]:
         """End all workers; handlers still running are cancelled. Returns the records of those that ignore it.
 
@@ -129,6 +161,8 @@ class WorkerPool:
                 waiter.set_result(None)
         if tasks := [worker.task for worker in self._workers]:
             await asyncio.wait(tasks, timeout=timeout)
+        self.abandoned = True
+        self.loop_watch.leave(self)
         return [worker.record for worker in self._workers if worker.record is not None]
 
     # -- one worker -------------------------------------------------------------------------------------
@@ -164,9 +198,12 @@ class WorkerPool:
     @types.coroutine
     def _run_records(self, worker: Worker) -> Generator[Any, Any, None]:  # noqa: C901, PLR0912, PLR0915
         scheduler, watch, hand_over = self._scheduler, self._watch, self._endings.hand_over
+        loop_watch = self.loop_watch
         driver = drive(self._handler, worker.task.cancelling)
         driver.send(None)
-        send, new_context, context = driver.send, self._context.copy, self._context
+        worker.context = own = self._context.copy()
+        own.run(CLOCK.set, _WorkerClock(self, worker, watch))
+        send, new_context, context = driver.send, own.copy, own
 
         def step(record: AnyRecord) -> object:
             nonlocal context
@@ -175,12 +212,12 @@ class WorkerPool:
 
         run_ready, idle, workers, size = scheduler.run_ready, self._idle, self._workers, self._size
         while True:
-            if self._slice <= 0:
+            if self._slice <= 0 or loop_watch.overdue:
                 yield from self._end_slice().__await__()
             if self._closing:
                 return  # perhaps while the loop turned: what starts now would be cancelled by nobody
             began = perf_counter()
-            taken = run_ready(step, hand_over, _TURN)
+            taken = run_ready(step, hand_over, loop_watch.quota)
             if taken is None:
                 if scheduler.has_ready:
                     self._slice -= perf_counter() - began
@@ -206,6 +243,8 @@ class WorkerPool:
                     while outcome is not ENDED and type(outcome) is not Ended:
                         try:
                             yield outcome
+                            while loop_watch.overdue:  # others have had this turn of the loop
+                                yield
                         except GeneratorExit:
                             context.run(driver.close)
                             raise
@@ -237,7 +276,7 @@ class WorkerPool:
         run: Any = in_task(cast("Any", call.batching.run)) if self._in_tasks else call.batching.run
         driver = drive(run, worker.task.cancelling)
         driver.send(None)
-        context, watch = self._context.copy(), self._watch
+        context, watch = worker.context.copy(), self._watch
         try:
             outcome = context.run(driver.send, call)
             if outcome is not ENDED and type(outcome) is not Ended:

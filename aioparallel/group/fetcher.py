@@ -64,10 +64,11 @@ class Fetcher:
             await asyncio.sleep(0)  # a fetch that finds something does not suspend: let workers run
 
     def _sate(self, sessions: Iterable[Session], plan: Plan) -> None:
-        """Tell whose batches wait for nothing more: there is no room, or no more that is asked for."""
+        """Tell whose batches wait for nothing: no more is asked for, or there is no room for it before some start."""
         for session in sessions:
             at_end = session.opened and session.ledger.position >= session.target
-            self._processor.set_sated(session, at_end or (plan.is_full and session.partition not in plan.quotas))
+            waits = session.opened and session.partition not in plan.quotas and (plan.is_full or not session.ready)
+            self._processor.set_sated(session, at_end or waits)
 
     def _admit(self, fetched: Fetched, stamped: Session | None) -> None:
         # Between the plan and now the partition may have been given away, even given back: then these records
@@ -80,18 +81,8 @@ class Fetcher:
             records, next_offset = _below(records, session.target), session.target
         before = session.buffered_bytes
         wanted = session.register(records, next_offset)
-        self._processor.admit(session, measured(wanted))
+        self._processor.admit(session, wanted)
         self._intake.saw(len(wanted), session.buffered_bytes - before)
-
-
-def measured(records: Sequence[Record]) -> Sequence[Record]:
-    """These records, each with its size: bytes of its key, value and headers."""
-    for record in records:
-        key, value = record.key, record.value
-        record._size = (len(key) if key else 0) + (len(value) if value else 0)
-        if record.headers:
-            record._size += sum([len(name) + (0 if held is None else len(held)) for name, held in record.headers])
-    return records
 
 
 def _below(records: Sequence[Record], target: int) -> Sequence[Record]:

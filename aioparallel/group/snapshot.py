@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from aioparallel.engine.holds import Hold
 from aioparallel.engine.lanes import length_from
 from aioparallel.engine.processor import Processor
 from aioparallel.group.assignment import Assignment
@@ -94,6 +95,13 @@ def _longest_lane(heads: Iterable[Record[Any, Any]]) -> LongestLane | None:
     return longest
 
 
+def _held(hold: Hold, times: int) -> str:
+    record = hold.look.record
+    who = "something that is no handler" if record is None else f"{record.place}: its handler {hold.look.handler}"
+    often = f", the longest of {times} times in the last minute" if times > 1 else ""
+    return f"{who} held the event loop for {hold.seconds:.2g} s{often}"
+
+
 def problems_of(
     processor: Processor, sessions: Iterable[Session], undelivered: Mapping[Record[Any, Any], str]
 ) -> Iterator[Problem]:
@@ -105,6 +113,8 @@ def problems_of(
             )
         elif session.fault is CommitFault.REFUSED:
             yield Problem(ProblemKind.COMMIT_REFUSED, f"{session.partition}: the broker refuses its commits")
+    for hold, times in processor.holds[:_AT_MOST]:
+        yield Problem(ProblemKind.LOOP_HELD, _held(hold, times))
     for stuck in processor.stuck[:_AT_MOST]:
         record = stuck.record
         yield Problem(

@@ -31,6 +31,10 @@ class ProblemKind(StrEnum):
     """Records come that do not say what they were made of, so ``Deduplicate`` cannot know their copies.
 
     Have the stage before write their headers."""
+    LOOP_HELD = "loop_held"
+    """In the last minute a handler, or something else, held the event loop: nothing else ran, no heartbeat was sent.
+
+    Let it await what takes long, or run it in threads: ``in_threads(handler)``. The log has the line it stood at."""
     HANDLER_STUCK = "handler_stuck"
     """A handler goes on after it was cancelled.
 

@@ -14,6 +14,7 @@ from pyspark.sql import Column
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import DataType, StructField, StructType
 
+from aioparallel.batches import BatchHandler
 from aioparallel.engine.flow import Outcome
 from aioparallel.engine.work import Work
 from aioparallel.errors import ConfigurationError
@@ -121,6 +122,10 @@ class _Spread:
     def __init__(self, function: Callable[..., Awaitable[object]]) -> None:
         if not is_async(function):
             raise ConfigurationError("async_udf", function, "must decorate an `async def` function of column values")
+        if isinstance(function, BatchHandler):
+            raise ConfigurationError(
+                "async_udf", function, "is for calls of single rows; batches of rows are for parallel_map(batches(...))"
+            )
         check_returns("async_udf", function)
         self._function = function
 

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from aioparallel.batches import Batch, BatchHandler
 from aioparallel.engine.work import Work
 from aioparallel.errors import ConfigurationError
 from aioparallel.handling import Handling, check_choice
@@ -136,6 +137,8 @@ class _Plan:
         check_choice("on_error", on_error, ("raise", "skip"))
         handler: Callable[[SinkRow], Awaitable[object]] = given.imported("handler")
         check_returns("handler", handler)
+        if isinstance(handler, BatchHandler):
+            handler = handler.with_handler(_NoValues(handler.__wrapped__))
         check_hashable(schema, keys)
         attempts = given.count("attempts")
         handling = Handling(
@@ -162,6 +165,17 @@ class _Plan:
         for outcomes in self.shipment.run(rows.lists(given.lists()), label, max_buffered=given.rows_ahead):
             ended += len(outcomes)
         return Written(partition, ended, rows.count - ended)
+
+
+class _NoValues:
+    """A batch handler whose values nobody looks at."""
+
+    def __init__(self, handler: Callable[[Batch[SinkRow]], Awaitable[object]]) -> None:
+        self._handler = handler
+
+    async def __call__(self, batch: Batch[SinkRow]) -> list[None]:
+        await self._handler(batch)
+        return [None] * len(batch)
 
 
 class _Rows:

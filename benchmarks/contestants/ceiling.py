@@ -16,6 +16,7 @@ from benchmarks.contestant import Job, serve, sleeps_of
 async def consume(job: Job) -> None:
     """One round."""
     work = job.work
+    batch = work.batch or 1
     seconds = sleeps_of(work)[0][0] * 1e-6
     done = 0
 
@@ -23,9 +24,9 @@ async def consume(job: Job) -> None:
         nonlocal done
         for _ in range(times):
             await asyncio.sleep(seconds)
-            done += 1
+            done += batch
 
-    whole, rest = divmod(work.records, work.concurrency)
+    whole, rest = divmod(work.records // batch, work.concurrency)
     job.begin()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(work.limit), asyncio.TaskGroup() as group:

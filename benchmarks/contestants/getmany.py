@@ -13,12 +13,15 @@ from benchmarks.contestants.reading import read
 
 async def consume(job: Job) -> None:
     """One round."""
-    handle = job.handle
+    handle, size = job.handle, job.work.batch
 
     async def loop(consumer: AIOKafkaConsumer) -> None:
         while True:
-            found = await consumer.getmany(timeout_ms=1_000, max_records=500)
+            found = await consumer.getmany(timeout_ms=1_000, max_records=size or 500)
             for records in found.values():
+                if size:
+                    await handle(records)
+                    continue
                 for record in records:
                     await handle(record)
 

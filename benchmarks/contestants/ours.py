@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from aioparallel import Ordering, Outgoing, ParallelConsumer, Record
+from aioparallel import Ordering, Outgoing, ParallelConsumer, Record, batches
 from aioparallel.clients import AiokafkaClient
 from aioparallel.deserializers import from_json
 from aioparallel.errors import ConsumerStateError
@@ -65,6 +65,13 @@ def producing(handle: Handle, output: str) -> Any:
     return produce
 
 
+def handler(job: Job) -> Any:
+    """What the work asks for."""
+    if job.work.batch:
+        return batches(job.handle, size=job.work.batch)
+    return producing(job.handle, job.output) if job.output else job.handle
+
+
 async def consume(job: Job) -> None:
     """One round."""
     work = job.work
@@ -87,7 +94,7 @@ async def consume(job: Job) -> None:
     async with consumer:
         tasks = [asyncio.create_task(one) for one in beside]
         try:
-            await consumer.run(producing(job.handle, job.output) if job.output else job.handle)
+            await consumer.run(handler(job))
         finally:
             for task in tasks:
                 task.cancel()

@@ -50,6 +50,35 @@ def host_of(url):
 
 urls = ["a/1", "a/22", "b/broken"]
 """
+_DATABASE = """
+from aioparallel import Batch, ParallelConsumer, batches
+
+class Database:
+    rows = 0
+
+    async def executemany(self, statement, rows):
+        self.rows += len(rows)
+
+database, INSERT = Database(), "INSERT"
+consumer = ParallelConsumer("flights", bootstrap_servers="localhost:9092", group_id="database", until="end")
+await consumer.__aenter__()
+"""
+
+_DATABASE_ALONE = """
+class database:
+    async def executemany(statement, rows):
+        pass
+"""
+_SERVICE = """
+from aioparallel import Batch, Record
+from types import SimpleNamespace
+
+class service:
+    async def send(values):
+        return [SimpleNamespace(status=503 if number == 0 else 200) for number, _ in enumerate(values)]
+
+_batch = Batch.of([Record("t", 0, 0), Record("t", 0, 1)])
+"""
 
 GIVEN: Mapping[str, Given] = {
     "README.md: A first program": Given(
@@ -74,6 +103,29 @@ GIVEN: Mapping[str, Given] = {
         says=r"b'N14228' b'...'\n1 0\n",
     ),
     "README.md: Without Kafka": Given(before=_FETCH, says=r"(a/1 3\n|a/22 4\n|b/broken broken\n){3}"),
+    "docs/batches.md: Many records at once: `batches`": Given(before=_DATABASE_ALONE, after="assert callable(main)"),
+    "docs/batches.md: When something fails": Given(
+        before=_SERVICE,
+        after="await handler(_batch)\nprint(_batch.failures)",
+        says=r".*0: ConnectionError\('status 503'\).*\n",
+    ),
+    "docs/batches.md: What it returns": Given(says="1700\n"),
+    "docs/batches.md: Testing it": Given(says=r"\{1: ValueError\('empty'\)\}\n"),
+    "README.md: Many records at once; handlers that block": Given(
+        before=_DATABASE_ALONE + "class picture:\n    resize = staticmethod(len)\n\n",
+        after='for record in (Record("t", 0, 0, value=b"v"),):\n    await handlers["pictures"](record)\n',
+    ),
+    "docs/blocking.md: In threads": Given(says="50 threads\n"),
+    "docs/blocking.md: In threads 2": Given(
+        topics={"orders": _orders("c1", "c2", "c3")},
+        ends=3,
+        says="(?s).*c3.*",  # of threads that print at once
+    ),
+    "docs/blocking.md: In processes 2": Given(
+        before="from pathlib import Path\n"
+        'Path("prices.py").write_text("def total(numbers):\\n    return sum(n * n % 7 for n in numbers)\\n")\n',
+        says="done\n",
+    ),
     "docs/deduplicate.md: Copies: each record handled once": Given(
         instead={'"work"': '"docs-copies"'},  # others have a topic work there
         topics={"docs-copies": _WORK},
@@ -149,6 +201,12 @@ assert not delivery.lost()
         },
     ),
     "aioparallel": Given(topics={"flights": _FLIGHTS}, ends=10),
+    "aioparallel.batches": Given(
+        before=_DATABASE,
+        after="await consumer.__aexit__(None, None, None)\nprint(database.rows)",
+        topics={"flights": _FLIGHTS},
+        says="10\n",
+    ),
     "aioparallel.consumer.ParallelConsumer": Given(before=_HANDLE, topics={"flights": _FLIGHTS}, ends=10),
     "aioparallel.mapping.parallel_map": Given(
         before=_FETCH + "from aioparallel import parallel_map\nurls.pop()\n", says=r"(a/1 3\n|a/22 4\n){2}"

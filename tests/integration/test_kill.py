@@ -20,16 +20,30 @@ pytestmark = pytest.mark.real
 RECORDS, PARTITIONS, KEYS, KILLS, CONCURRENCY = 30_000, 8, 1_000, 5, 400
 
 
-def job_of(servers: str, topic: str) -> Job:
+def job_of(servers: str, topic: str, batch: int = 0) -> Job:
     """To the end offsets; the group soon notices who is dead."""
-    options = {"max_concurrency": CONCURRENCY, "session_timeout": 1.5, "heartbeat_interval": 0.4, "until": "end"}
-    return Job(bootstrap_servers=servers, topic=topic, group_id=f"{topic}-group", seconds=(0.02, 0.06), options=options)
+    options = {
+        "max_concurrency": CONCURRENCY // (batch or 1),
+        "session_timeout": 1.5,
+        "heartbeat_interval": 0.4,
+        "until": "end",
+    }
+    return Job(
+        bootstrap_servers=servers,
+        topic=topic,
+        group_id=f"{topic}-group",
+        seconds=(0.02, 0.06),
+        batch=batch,
+        options=options,
+    )
 
 
+@pytest.mark.parametrize("batch", [0, 20])
 async def test_five_kills_lose_nothing_and_repeat_little(
-    local_kafka: LocalKafka, kafka_topic: TopicMaker, tmp_path: Path
+    local_kafka: LocalKafka, kafka_topic: TopicMaker, tmp_path: Path, batch: int
 ) -> None:
-    """30,000 records, 8 partitions, 1,000 keys, 20-60 ms, five times SIGKILL: none lost, no key out of order.
+    """30,000 records, 8 partitions, 1,000 keys, 20-60 ms, by themselves or in batches of 20, five times SIGKILL: none
+    lost, no key out of order.
 
     What runs again is exactly bounded: never a record that the last acknowledged commit says is complete. And
     that commit never says so of a record that had not ended (I2).
@@ -37,7 +51,7 @@ async def test_five_kills_lose_nothing_and_repeat_little(
     servers, topic = local_kafka.bootstrap_servers, await kafka_topic(partitions=PARTITIONS)
     fill_numbered(servers, topic, RECORDS, KEYS)
     account = Account(await read_all(servers, topic))
-    job, rng = job_of(servers, topic), random.Random(12)
+    job, rng = job_of(servers, topic, batch), random.Random(12)
     kill_at = sorted(rng.sample(range(RECORDS // 20, RECORDS * 9 // 10), KILLS))
     began_before: set[Place] = set()
     repeated = []

@@ -20,6 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
 from pyspark.sql.types import StructType
 
+import aioparallel
+from aioparallel import Batch, RetryPolicy, batches
 from aioparallel.errors import ConfigurationError
 from aioparallel.spark import async_udf, parallel_map, register_sink, repartition_by_key, split
 from aioparallel.spark.ddl import read_fields
@@ -98,6 +100,49 @@ def test_what_does_not_fit_is_named(spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match=r"seq is '\d+' \(str\); int wants a whole number") as caught:
         rows(spark, 100).transform(parallel_map(text, schema="seq int, k string", key="k")).collect()
     assert "row 0 of partition" in str(caught.value)
+
+
+def test_the_same_batch_handler_as_without_spark(spark: SparkSession) -> None:
+    """Batches of twenty rows, one of which fails once: the rows and their order are those of parallel_map."""
+    failed: set[int] = set()
+    last: dict[str, int] = {}
+
+    async def handle(batch: Batch[dict[str, Any]]) -> list[dict[str, Any]]:
+        for row in batch:
+            if row["seq"] % 97 == 5 and row["seq"] not in failed:
+                failed.add(row["seq"])
+                batch.fail(row, ConnectionError("once"))
+                break
+            assert last.get(row["k"], -1) < row["seq"]
+            last[row["k"]] = row["seq"]
+        await asyncio.sleep(0.001)
+        return [{"seq": row["seq"], "size": len(batch), "k": row["k"]} for row in batch]
+
+    handler, retry = batches(handle, size=20), RetryPolicy(first_delay=0.001, max_attempts=5)
+
+    async def without() -> list[dict[str, Any]]:
+        items = [row.asDict() for row in rows(spark, 1_000).collect()]
+        outcomes = aioparallel.parallel_map(handler, items, key=lambda row: row["k"], retry=retry)
+        return [outcome.result() async for outcome in outcomes]
+
+    operator = parallel_map(handler, schema="seq bigint, size int, k string", key="k", retry=retry)
+    found = [row.asDict() for row in rows(spark, 1_000).transform(operator).collect()]
+    expected = asyncio.run(without())
+    assert [sorted((row["seq"], row["k"]) for row in one) for one in (found, expected)] == [
+        sorted((row["seq"], row["k"]) for row in expected)
+    ] * 2
+    assert max(row["size"] for row in found) == max(row["size"] for row in expected) == 20
+
+
+def test_another_number_of_values_is_told(spark: SparkSession) -> None:
+    """Both numbers are in what Spark raises."""
+
+    async def handle(batch: Batch[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{"seq": 1}]
+
+    operator = parallel_map(batches(handle, size=20), schema="seq bigint", retry=None)
+    with pytest.raises(PySparkException, match=r"must return one value for each, a list of \d+; it returned 1"):
+        rows(spark, 100).transform(operator).collect()
 
 
 def test_columns_are_looked_at_first(spark: SparkSession) -> None:
@@ -232,6 +277,25 @@ def test_a_column(spark: SparkSession) -> None:
     found = df.where("o.twice >= 0").collect()
     assert len(found) == 2_000
     assert all(row.o.twice == 2 * row.seq and row.o.name == f"{row.k}!" and row.next == row.seq + 1 for row in found)
+
+
+def test_a_sink_of_batches(spark: SparkSession, tmp_path: Path) -> None:
+    """Its handler returns nothing; what fails in it comes again, in order of its key."""
+    register_sink(spark)
+    file = tmp_path / "written"
+    df = rows(spark, 500).withColumn("file", F.lit(str(file)))
+    options = {
+        "handler": "tests.support.spark.handlers:note_all",
+        "resources": "tests.support.spark.handlers:RESOURCES",
+        "key": "k",
+    }
+    df.write.format("aioparallel").options(**options).mode("append").save()
+    by_key: dict[str, list[int]] = {}
+    for line in file.read_text().splitlines():
+        seq, key, *_ = line.split("|")
+        by_key.setdefault(key, []).append(int(seq))
+    assert sorted(itertools.chain(*by_key.values())) == list(range(500))
+    assert all(found == sorted(found) for found in by_key.values())
 
 
 def test_a_sink(spark: SparkSession, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@
     newcomer.py       somebody who types what the comment of an example says
     examples.py       how many examples a property test runs
     kafka/            topics and groups on a real broker: filling, reading back, consuming
-    children/         a consumer in a process of its own, and an account of what it did
+    children/         a consumer in a process of its own, and an account of what it did; that of an example
     copying/          a group that copies a topic while brokers and members die
     clusters/         the clusters behind the contract suite, and their members
     memory/           consumers and producers on the broker in memory

@@ -24,6 +24,8 @@ __all__ = ["ROOT", "Newcomer"]
 ROOT: Final = Path(__file__).parents[2]
 PORTS: Final = ("8000", "8080", "8081")
 """In the comments; somebody else on this machine may have them, so others are typed."""
+FILLING: Final = ("examples/orders.py", "examples.fill_flights")
+"""Programs whose end is waited for before the next command is typed."""
 
 
 class Newcomer:
@@ -40,7 +42,7 @@ class Newcomer:
         self._open = AsyncExitStack()
         self.environment: dict[str, str] = {}
         self.terminals: dict[str, Child] = {}
-        """What goes on running, by the last part of its command's second word, as in ``first.py`` and ``broker``."""
+        """What goes on running, by the last part of its program, as in ``first.py`` and ``broker``, or its module."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -61,20 +63,21 @@ class Newcomer:
             check_extra(words[-1])
         elif words[0] == "curl":
             await until(lambda: self.answers(words[1]), what=words[1])
-        elif words[1] == "examples/orders.py":
+        elif program_of(words) in FILLING:
             await (await self._start(words)).ended(DEADLINE)
         else:
             child = await self._start(words)
-            self.terminals[Path(words[1]).name] = child
+            self.terminals[Path(program_of(words)).name] = child
             while words[1] == "broker" and not self.environment:
                 if (line := (await child.line(DEADLINE)).strip()).startswith("export "):
                     self.environment = dict([line.removeprefix("export ").split("=")])
 
     async def _start(self, words: list[str]) -> Child:
         program = Path(sys.executable).with_name(words[0])
-        log = self._directory / f"{Path(words[1]).stem}.log"
+        name = program_of(words)
+        log = self._directory / f"{Path(name).name.removesuffix('.py')}.log"
         child = Child(
-            words[1],
+            name,
             [str(program), *words[1:]],
             log=log,
             environment={**self.environment, "PYTHONUNBUFFERED": "1"},
@@ -119,6 +122,11 @@ class Newcomer:
 def typed(line: str) -> list[str]:
     """The words of a command without its remark."""
     return shlex.split(line, comments=True)
+
+
+def program_of(words: list[str]) -> str:
+    """What a command starts: a file, a module, or a command of ``aioparallel``."""
+    return words[2] if words[1] == "-m" else words[1]
 
 
 def check_extra(requirement: str) -> None:

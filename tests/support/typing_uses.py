@@ -12,7 +12,20 @@ from typing import Any, assert_type
 
 import msgspec
 
-from aioparallel import CallNext, Outcome, Outgoing, ParallelConsumer, ParallelMap, Record, Result, parallel_map
+from aioparallel import (
+    Batch,
+    CallNext,
+    Outcome,
+    Outgoing,
+    ParallelConsumer,
+    ParallelMap,
+    Record,
+    Result,
+    batches,
+    in_processes,
+    in_threads,
+    parallel_map,
+)
 from aioparallel.deserializers import msgspec_json, text
 
 
@@ -170,4 +183,48 @@ async def bad_maps() -> None:
     parallel_map(length, ["a"], retry=3)  # refused
     for one in parallel_map(length, ["a"]):  # refused
         print(one)
+    await asyncio.sleep(0)
+
+
+async def save(batch: Batch[Record]) -> None: ...
+
+
+async def save_orders(batch: Batch[Record[bytes | None, Order]]) -> None:
+    for record in batch:
+        assert_type(record, Record[bytes | None, Order])
+        batch.fail(record, ValueError())
+
+
+async def by_record(batch: Batch[Record]) -> dict[Record, Outgoing]:
+    return {record: Outgoing("out") for record in batch}
+
+
+async def lengths(batch: Batch[str]) -> list[int]:
+    return [len(word) for word in batch]
+
+
+@batches(size=10)
+async def decorated(batch: Batch[Record]) -> None: ...
+
+
+async def batched() -> None:
+    await raw.run(batches(save, size=500, by="lane"))
+    await raw.run(batches(by_record))
+    await raw.run(decorated)
+    await raw.run({"a": batches(save), "b": of_bytes})
+    await orders.run(batches(save_orders))
+    await raw.run(in_threads(plain, threads=3))
+    assert_type(parallel_map(batches(lengths), ["a"]), ParallelMap[str, int])
+    assert_type(parallel_map(in_threads(plain_length), ["a"]), ParallelMap[str, int])
+    assert_type(parallel_map(in_processes(plain_length), ["a"]), ParallelMap[str, int])
+
+
+async def bad_batches() -> None:
+    await raw.run(batches(save_orders))  # refused
+    await orders.run(batches(save))  # refused
+    batches(plain)  # refused
+    batches(save, by="key")  # refused
+    batches(save, sise=3)  # refused
+    parallel_map(batches(lengths), [1])  # refused
+    in_threads(length)(1)  # refused
     await asyncio.sleep(0)

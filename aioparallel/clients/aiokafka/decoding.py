@@ -15,7 +15,7 @@ from typing import Final
 import aiokafka.errors as kafka
 
 from aioparallel.clients.aiokafka.internals import PartitionRecords, RawBatch, RawRecord
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records import Record, TopicPartition, size_of_headers
 
 __all__ = ["Decoder"]
 
@@ -73,9 +73,14 @@ class Decoder:
                 record.topic = topic
                 record.partition = partition
                 record.offset = offset
-                record.key = raw.key
-                record.value = raw.value
-                record.headers = tuple(headers) if (headers := raw.headers) else ()
+                record.key = key = raw.key
+                record.value = value = raw.value
+                record._size = (len(key) if key else 0) + (len(value) if value else 0)
+                if headers := raw.headers:
+                    record.headers = tuple(headers)
+                    record._size += size_of_headers(record.headers)
+                else:
+                    record.headers = ()
                 record.timestamp = -1 if (timestamp := raw.timestamp) is None else timestamp
                 record._parks = 0
                 record._history = None

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from aioparallel import Deduplicate, ParallelConsumer, Record
+from aioparallel import Batch, Deduplicate, ParallelConsumer, Record, batches
 from aioparallel.errors import ConsumerStateError
 from aioparallel.options import OptionFields
 from aioparallel.testing.event_log import EventLog
@@ -56,7 +56,23 @@ def main(text: str, events: str) -> None:
         consumer = ParallelConsumer[Any, Any](
             job.topic, bootstrap_servers=job.bootstrap_servers, group_id=job.group_id, **options
         )
-        consumer.run_sync(handle)
+
+        async def handle_batch(batch: Batch[Record]) -> None:
+            # Of a key the first begins before the work, each other one when that before it has ended.
+            begun: set[tuple[int, bytes | None]] = set()
+            heads = []
+            for record in batch:
+                if (record.partition, record.key) not in begun:
+                    begun.add((record.partition, record.key))
+                    heads.append(record)
+                    log.began(record.partition, record.offset)
+            await asyncio.sleep(rng.uniform(*job.seconds))
+            for record in batch:
+                if record not in heads:
+                    log.began(record.partition, record.offset)
+                log.ended(record.partition, record.offset)
+
+        consumer.run_sync(batches(handle_batch, size=job.batch) if job.batch else handle)
 
 
 class _Losses(logging.Handler):

@@ -18,8 +18,9 @@ class Job:
     """A consumer to be run.
 
     ``options``: those of ``ParallelConsumer``, as JSON knows them. ``seconds``: how long a handler sleeps, at random
-    between these. ``stuck``: the record at this offset of each partition never ends. ``deduplicate``: the compacted
-    topic, and by what. ``sample_interval``: seconds between lines with ``stats()`` on standard output; 0 for none.
+    between these. ``batch``: handlers get so many records at once; 0: single ones. ``stuck``: the record at this offset
+    of each partition never ends. ``deduplicate``: the compacted topic, and by what. ``sample_interval``: seconds
+    between lines with ``stats()`` on standard output; 0 for none.
     """
 
     bootstrap_servers: str
@@ -27,6 +28,7 @@ class Job:
     group_id: str
     options: Mapping[str, object] = field(default_factory=dict)
     seconds: tuple[float, float] = (0.0, 0.0)
+    batch: int = 0
     stuck: int | None = None
     deduplicate: tuple[str, str] | None = None
     sample_interval: float = 0.0

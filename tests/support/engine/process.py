@@ -11,7 +11,6 @@ from aioparallel.engine.processor import Processor
 from aioparallel.engine.scheduler import AnyRecord
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
-from aioparallel.group.fetcher import measured
 from aioparallel.handlers import Batchings, Handler, Stack, together
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
@@ -83,5 +82,5 @@ def _feed(
         source = sources.get(partition)
         if source is None:
             source = sources[partition] = Source(partition)
-        processor.admit(source, measured(batch))
+        processor.admit(source, batch)
     return not ended

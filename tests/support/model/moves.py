@@ -98,7 +98,7 @@ class Moves(Sessions):
             self._producing(started[-1])
             return True
 
-        taken = self.scheduler.run_ready(step, hand_over, most)
+        taken = self.scheduler.run_ready(step, hand_over, range(most))
         assert len(started) <= most
         assert len({entry.owner.partition for entry in started}) <= 1
         if started and started[-1].state is State.IN_FLIGHT:

@@ -13,7 +13,6 @@ from aioparallel.engine.scheduler import Scheduler
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.group.client import Generation
-from aioparallel.group.fetcher import measured
 from aioparallel.group.sessions import Session
 from aioparallel.handlers import Batchings
 from aioparallel.handling import Ordering
@@ -168,7 +167,7 @@ class Sessions(RuleBasedStateMachine):
         assert list(wanted) == expected
         chosen = [record for record in records if record.offset in set(wanted)]
         if chosen:
-            self.scheduler.admit(holding.session, measured(chosen))
+            self.scheduler.admit(holding.session, chosen)
             self.model.admit(holding, chosen)
 
     @precondition(having(*BEGUN))

@@ -8,10 +8,11 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from aioparallel import Batch, batches
 from aioparallel.resources import resource
 from aioparallel.spark import SinkRow
 
-__all__ = ["RESOURCES", "fail_at_seven", "note", "place"]
+__all__ = ["RESOURCES", "fail_at_seven", "note", "note_all", "place"]
 
 
 @contextlib.asynccontextmanager
@@ -28,6 +29,26 @@ async def note(row: SinkRow) -> None:
     await asyncio.sleep(0.001)
     with Path(row["file"]).open("a") as file:  # noqa: ASYNC230 - a line, and nobody else waits
         file.write(f"{row['seq']}|{row['k']}|{row.idempotency_key}|{resource('place', str)}\n")
+
+
+@batches(size=20)
+async def note_all(batch: Batch[SinkRow]) -> None:
+    """:func:`note` for many rows; seven fails two times, and what is behind it with its key goes back."""
+    out: set[str] = set()
+    for row in batch:
+        if row["seq"] == 7 and _fails_again():
+            batch.fail(row, ValueError("seven"))
+            out.add(row["k"])
+        elif row["k"] not in out:
+            await note(row)
+
+
+_failed: list[int] = []
+
+
+def _fails_again() -> bool:
+    _failed.append(7)
+    return len(_failed) <= 2
 
 
 async def fail_at_seven(row: SinkRow) -> None:

@@ -15,7 +15,6 @@ from aioparallel.engine.scheduler import Scheduler
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.errors import RecordStopped
-from aioparallel.group.fetcher import measured
 from aioparallel.handlers import Stack
 from aioparallel.handling import Ordering
 from aioparallel.options import Options
@@ -111,7 +110,7 @@ def test_a_worker_cancelled_when_all_is_done_still_tells() -> None:
         processor = Processor(Stack(handle), Options(max_concurrency=1), FailurePolicy().patience, signals)
         source = Source("s")
         dropping.append(lambda: processor.scheduler.drop(source))
-        processor.admit(source, measured(records(2)))
+        processor.admit(source, records(2))
         async with asyncio.timeout(60):
             await idle.wait()
         assert processor.scheduler.unfinished == 0
@@ -137,7 +136,7 @@ def test_generator_exit_of_a_handler_leaves_nothing_in_flight(suspends: bool) ->
         signals.fatal = ended.append
         processor = Processor(Stack(handle), Options(max_concurrency=1), FailurePolicy().patience, signals)
         source = Source("s")
-        processor.admit(source, measured(records(1)))
+        processor.admit(source, records(1))
         async with asyncio.timeout(60):
             while not ended:
                 await asyncio.sleep(0)
@@ -156,7 +155,7 @@ def test_dropping_takes_time_by_what_the_source_has(begun: str) -> None:
     scheduler = Scheduler()
     sources = [Source(number) for number in range(500)]
     for number, source in enumerate(sources):
-        scheduler.admit(source, measured([Record("t", number, offset, b"%d" % offset) for offset in range(190)]))
+        scheduler.admit(source, [Record("t", number, offset, b"%d" % offset) for offset in range(190)])
     while (record := scheduler.take()) is not None:
         if begun == "producing":
             scheduler.produce(record)

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioparallel.engine.scheduler import Scheduler
-from aioparallel.group.fetcher import measured
 from aioparallel.group.intake import Intake
 from aioparallel.group.sessions import Session
 from aioparallel.handling import Ordering
@@ -27,7 +26,7 @@ def feed(scheduler: Scheduler, session: Session, count: int, *, keys: int, size:
         Record("t", session.partition.partition, first + i, b"%d" % (i % keys), bytes(size)) for i in range(count)
     ]
     session.ledger.register([record.offset for record in records], first + count)
-    scheduler.admit(session, measured(records))
+    scheduler.admit(session, records)
 
 
 def test_everybody_gets_the_same_share() -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from aioparallel.engine.parking import Parking
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.engine.sources import NO_CEILING, Source
-from aioparallel.group.fetcher import measured
 from aioparallel.group.sessions import Session
 from aioparallel.handling import Ordering
 from aioparallel.records import Record, TopicPartition
@@ -59,7 +58,7 @@ def admit(scheduler: Scheduler, partition: int, count: int) -> Session:
     session.opened = True
     offsets = list(range(count))
     session.ledger.register(offsets, count)
-    scheduler.admit(session, measured([Record("t", partition, offset) for offset in offsets]))
+    scheduler.admit(session, [Record("t", partition, offset) for offset in offsets])
     return session
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from aioparallel.engine.scheduler import Scheduler
-from aioparallel.group.fetcher import measured
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.handling import Ordering
 from aioparallel.records import Record, TopicPartition
@@ -29,7 +28,7 @@ def feed(scheduler: Scheduler, session: Session, *keys: bytes | None, first: int
         Record("t", session.partition.partition, start + i, key, b"v") for i, key in enumerate(keys)
     ]
     session.ledger.register([record.offset for record in records], start + len(records))
-    scheduler.admit(session, measured(records))
+    scheduler.admit(session, records)
     return records
 
 
@@ -193,7 +192,7 @@ def test_bytes_count_key_value_and_headers() -> None:
     scheduler, session = Scheduler(), make_session()
     record = Record("t", 0, 0, b"kk", b"vvv", (("h", b"xx"), ("n", None)))
     session.ledger.register([0], 1)
-    scheduler.admit(session, measured([record]))
+    scheduler.admit(session, [record])
     assert scheduler.buffered_bytes == 2 + 3 + 3 + 1
     scheduler.take()
     assert scheduler.buffered_bytes == 0

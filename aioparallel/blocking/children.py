@@ -1,0 +1,211 @@
+"""One process that runs calls, one at a time: the parent's side. A thread belongs to it, and does what blocks here.
+
+Why not a library's pool: see ``docs/decisions/0006-processes.md``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+import threading
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+
+from aioparallel.blocking.calls import BlockingCall
+from aioparallel.blocking.crossing import decoded, serve
+from aioparallel.errors import ProcessDied
+
+__all__ = ["Child"]
+
+# Seconds that a process may take until it is ready: the imports of the program, on a busy machine.
+_START_TIMEOUT = 120.0
+# Seconds that an idle one has to end by itself.
+_END_TIMEOUT = 1.0
+# Seconds between looks whether a process is there: its end tells by itself, unless it has left a child behind that
+# holds its pipe.
+_LOOK = 1.0
+_GUARD = (
+    'its own output says why; what runs a program that uses in_processes stands below `if __name__ == "__main__":`, '
+    "or each process would run it again"
+)
+
+
+class Child:
+    """Starts its process when it is to :meth:`prepare`, and again when that is gone or has run ``max_tasks`` calls (0:
+    any number). See :class:`~aioparallel.blocking.lines.Hand`."""
+
+    def __init__(self, function: bytes, name: str, max_tasks: int) -> None:
+        self._function = function
+        self._name = name
+        self._max_tasks = max_tasks
+        self._lock = threading.RLock()  # around what abort() and close() change from other threads
+        self._process: SpawnProcess | None = None
+        self._connection: Connection | None = None
+        self._calls = 0
+        self._is_busy = False  # a call runs, or the process starts: the thread waits for the pipe
+        self._is_doomed = False
+        self._is_aborted = False  # the call that was taken
+        self._is_closed = False
+
+    def prepare(self) -> None:
+        """Raises ProcessDied when the process ends before it is ready, or what importing the function raises there."""
+        self._is_aborted = False
+        self._make_ready()
+
+    def _make_ready(self) -> None:
+        with self._lock:
+            if self._process is not None and not self._is_doomed and self._has_calls_left and self._process.is_alive():
+                return
+            self._end()
+            self._start()
+        message = self._receive(_START_TIMEOUT)
+        if message is None:
+            error: BaseException | None = self._death("before it could take a call", _GUARD)
+        else:
+            _, error = decoded(message)
+        self._is_busy = False
+        if error is not None:
+            self._is_doomed = True
+            error.add_note("while a process of in_processes started, and imported the handler")
+            raise error
+
+    @property
+    def _has_calls_left(self) -> bool:
+        return not self._max_tasks or self._calls < self._max_tasks
+
+    def run(self, call: BlockingCall) -> None:
+        """Its item is the message."""
+        assert isinstance(call.item, bytes)
+        try:
+            # A process that died just now, idle, has not begun it: that is no failure of the call.
+            while not (has_begun := self._send(call.item)) and not self._is_aborted:
+                self._is_doomed = True
+                self._make_ready()
+            message = self._receive(None) if has_begun else None
+            if message is None:
+                self._is_doomed = True
+                call.tell_end(None, self._death("while it ran this call", ""))
+            else:
+                call.tell_end(*decoded(message))
+        except BaseException as error:
+            self._is_doomed = True
+            call.tell_end(None, error)
+        finally:
+            self._is_busy = False
+
+    def _send(self, message: bytes) -> bool:
+        """Whether the process has begun it."""
+        assert self._connection is not None
+        self._is_busy = True
+        self._calls += 1
+        with contextlib.suppress(OSError):  # its end is seen below
+            self._connection.send_bytes(message)
+        return self._receive(None) is not None
+
+    def abort(self) -> None:
+        """Kill the process; the next call gets another one."""
+        with self._lock:
+            self._is_doomed = self._is_aborted = True
+            if self._process is not None:
+                self._process.kill()
+
+    def close(self) -> None:
+        """Returns when the process has ended: by itself when it is idle, or it is killed."""
+        with self._lock:
+            self._is_closed = True
+            if self._is_busy:
+                self.abort()
+                assert self._process is not None
+                self._process.join(_END_TIMEOUT)  # its thread does the rest
+            else:
+                self._end()
+
+    # -- the process ------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._is_closed:
+            raise ProcessDied("was closed before it was started", None)
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        # No daemon: those may have no children of their own. It ends with its parent by itself.
+        process = context.Process(target=serve, args=(theirs, self._function), name=self._name)
+        try:
+            with _interrupts_blocked():
+                process.start()
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._process, self._connection = process, ours
+        self._calls, self._is_doomed, self._is_busy = 0, False, True
+
+    def _end(self) -> None:
+        process, connection = self._process, self._connection
+        self._process = self._connection = None
+        if connection is not None:
+            connection.close()  # it goes when it sees this
+        if process is not None:
+            if self._is_doomed:
+                process.kill()
+            process.join(_END_TIMEOUT)
+            if process.is_alive():
+                process.kill()
+                process.join(_END_TIMEOUT)
+
+    def _receive(self, timeout: float | None) -> bytes | None:
+        """The next message; None when the process has ended, or the time is up, and then it is killed."""
+        process, connection = self._process, self._connection
+        assert process is not None
+        assert connection is not None
+        looks = 0
+        while True:
+            ready = wait((connection, process.sentinel), _LOOK)
+            if connection in ready or connection.poll():
+                try:
+                    return connection.recv_bytes()
+                except (EOFError, OSError):
+                    return None
+            looks += 1
+            if ready or not process.is_alive():
+                return None
+            if timeout is not None and looks * _LOOK > timeout:
+                process.kill()
+                return None
+
+    def _death(self, when: str, hint: str) -> ProcessDied:
+        process = self._process
+        assert process is not None
+        process.join(_END_TIMEOUT)
+        code = process.exitcode
+        if code is None:
+            how = "closed its pipe"
+        elif code >= 0:
+            how = f"ended with exit code {code}"
+        else:
+            how = f"was ended by {_signal_name(-code)}"
+        return ProcessDied(f"(pid {process.pid}) {how} {when}" + (f"; {hint}" if hint else ""), code)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """What is started here does not hear SIGINT until it ignores it: Ctrl-C would end it amid its imports."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # starting it would unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,191 @@
+"""What goes to a process and comes back, and the child's side of it.
+
+A call is one message there, what goes as its function's argument, and two back: an empty one when it begins, and
+``(True, value)``, or ``(False, error)`` with a :class:`RemoteError`. All but the empty one are pickles.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import signal
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from aioparallel.errors import FailedInProcess
+
+__all__ = [
+    "Crossing",
+    "NamedFunction",
+    "Payload",
+    "Wrapping",
+    "crossing",
+    "decoded",
+    "encoded",
+    "returned",
+    "serve",
+]
+
+
+@runtime_checkable
+class Crossing(Protocol):
+    """An item that does not go to a process as it is."""
+
+    def __cross__(self) -> object:
+        """What goes in its place, to be pickled: the function's argument there, or a :class:`Payload`."""
+
+    def __returned__(self, reply: Any) -> object:
+        """What the handler has returned, made of what came back. It may raise instead."""
+
+
+@runtime_checkable
+class Payload(Protocol):
+    """What knows by itself how the function is called, in the process."""
+
+    def __run__(self, function: Callable[[Any], object]) -> object:
+        """Call it; the reply, to be pickled."""
+
+
+class Wrapping:
+    """What stands in a module under the name of its function, where that was decorated."""
+
+    wrapped: Callable[[Any], object]
+
+
+class NamedFunction(NamedTuple):
+    """A function by its name. Pickle would refuse one whose name stands for what a decorator made of it."""
+
+    module: str
+    name: str
+
+    def found(self) -> Callable[[Any], object]:
+        """Raises ImportError or AttributeError where it is not there."""
+        value: Any = importlib.import_module(self.module)
+        for part in self.name.split("."):
+            value = getattr(value, part)
+        return value.wrapped if isinstance(value, Wrapping) else value
+
+
+class RemoteError(NamedTuple):
+    """An exception on its way."""
+
+    pickled: bytes | None
+    """None: it cannot be pickled, or not be made anew of that."""
+    type: str
+    text: str
+    traceback: str
+
+
+def crossing(item: object) -> object:
+    """What goes to the process for this item."""
+    return item.__cross__() if isinstance(item, Crossing) else item
+
+
+def returned(item: object, reply: object) -> object:
+    """What the handler returns for it."""
+    return item.__returned__(reply) if isinstance(item, Crossing) else reply
+
+
+def encoded(item: object) -> bytes:
+    """The message for an item. Raises TypeError for one that cannot be pickled."""
+    payload = crossing(item)
+    try:
+        return pickle.dumps(payload, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        raise TypeError(
+            f"a {type(payload).__qualname__} cannot be sent to a process ({type(error).__name__}: {error}); "
+            "in_processes needs items that can be pickled"
+        ) from error
+
+
+def decoded(message: bytes) -> tuple[object, BaseException | None]:
+    """What came back, and with what the call has failed."""
+    try:
+        succeeded, found = pickle.loads(message)
+    except Exception as error:
+        return None, TypeError(f"what the handler returned cannot be made anew of its pickle: {error!r}")
+    if succeeded:
+        return found, None
+    remote = FailedInProcess(found.type, found.text, found.traceback)
+    if found.pickled is None:
+        return None, remote
+    try:
+        failure: BaseException = pickle.loads(found.pickled)
+        failure.__cause__ = remote
+    except Exception:
+        return None, remote
+    return None, failure
+
+
+# -- in the process -----------------------------------------------------------------------------------------
+
+
+def serve(connection: Connection, pickled_function: bytes) -> None:
+    """The life of a process: say that it is ready, then run call after call until the parent hangs up, or is gone."""
+    # Ctrl-C reaches all processes of a terminal, and what becomes of calls is the parent's to decide. Until here it was
+    # blocked, see children.py.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    threading.Thread(target=_end_with_parent, name="aioparallel-parent", daemon=True).start()
+    try:
+        function = pickle.loads(pickled_function)
+        if isinstance(function, NamedFunction):
+            function = function.found()
+    except BaseException as error:
+        connection.send_bytes(_failed(error))
+        return
+    try:
+        connection.send_bytes(pickle.dumps((True, None)))
+        while True:
+            message = connection.recv_bytes()
+            connection.send_bytes(b"")  # it begins: from now on the end of this process is a failure of the call
+            connection.send_bytes(_reply(function, message))
+    except (EOFError, OSError):
+        return
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        # At once: nobody hears of what the call comes to, and it might never end.
+        os._exit(1)
+
+
+def _reply(function: Callable[[Any], object], message: bytes) -> bytes:
+    try:
+        payload = pickle.loads(message)
+        value = payload.__run__(function) if isinstance(payload, Payload) else function(payload)
+    except BaseException as error:
+        return _failed(error)
+    try:
+        return pickle.dumps((True, value), pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        kind = type(value).__qualname__
+        return _failed(TypeError(f"a {kind}, which the handler returned, cannot be sent from its process: {error}"))
+
+
+def _failed(error: BaseException) -> bytes:
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its text could not be made)"
+    lines = "".join(traceback.format_exception(error))
+    return pickle.dumps((False, RemoteError(_pickled(error), name, text, lines)))
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    """None also where it could not be made anew: an ``__init__`` with other arguments than ``args``."""
+    try:
+        pickled = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
+        return pickled if type(pickle.loads(pickled)) is type(error) else None
+    except Exception:
+        return None

@@ -1,0 +1,44 @@
+"""What may be a blocking handler."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+from aioparallel.callables import check_arguments
+from aioparallel.errors import ConfigurationError
+from aioparallel.policies import is_async
+
+__all__ = ["check_count", "check_plain_handler", "name_of"]
+
+
+def check_plain_handler(function: Callable[..., object], where: str) -> None:
+    """Raises ConfigurationError for what is no plain function of one argument. ``where``: ``"in_threads"``."""
+    name = f"{where} handler"
+    given: object = function
+    if inspect.iscoroutine(given):
+        given.close()
+        raise ConfigurationError(name, given, "is a call of a function: give the function itself, without ()")
+    if not callable(given):
+        raise ConfigurationError(name, given, "must be a plain function of one argument, the record or the item")
+    if is_async(given):
+        raise ConfigurationError(
+            name, given, "must be a plain function that blocks; an `async def` one is a handler as it is"
+        )
+    called: object = getattr(given, "__call__", None)  # noqa: B004 - of an object
+    inner = given.func if hasattr(given, "func") else given
+    if any(inspect.isgeneratorfunction(one) for one in (given, called, inner)):
+        raise ConfigurationError(name, given, "must be a plain function without `yield`: return a list")
+    check_arguments(function, name, "one argument, the record or the item", 1)
+
+
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raises ConfigurationError for what is no whole number, or too small."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigurationError(name, value, f"must be a whole number, {least} or more")
+
+
+def name_of(function: object) -> str:
+    """Of a function, or of what a partial or an object stands for; for people."""
+    inner = getattr(function, "func", function)
+    return getattr(inner, "__name__", type(inner).__name__)

@@ -1,0 +1,206 @@
+"""``in_processes``: a function that computes as a handler, in processes of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import multiprocessing.util  # noqa: F401 - registers its own end of processes at exit, which must come after ours
+import os
+import pickle
+import sys
+import weakref
+from collections.abc import AsyncGenerator, Callable
+from types import FunctionType, TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar, cast, overload
+
+from aioparallel.blocking.calls import BlockingCall, outcome_of
+from aioparallel.blocking.children import Child
+from aioparallel.blocking.crossing import NamedFunction, Wrapping, encoded, returned
+from aioparallel.blocking.guard import is_importing_main, refuse_in_import_of_main
+from aioparallel.blocking.lines import BlockingStats, Threads
+from aioparallel.blocking.plain import check_count, check_plain_handler, name_of
+from aioparallel.errors import ConfigurationError
+
+__all__ = ["InProcesses", "in_processes"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_OPTION = "in_processes handler"
+
+
+class _Decorator(Protocol):
+    def __call__(self, handler: Callable[[T], R], /) -> InProcesses[T, R]: ...
+
+
+@overload
+def in_processes(
+    handler: Callable[[T], R], *, processes: int | None = None, max_tasks: int = 0
+) -> InProcesses[T, R]: ...
+@overload
+def in_processes(*, processes: int | None = None, max_tasks: int = 0) -> _Decorator: ...
+def in_processes(
+    handler: Callable[[T], R] | None = None, *, processes: int | None = None, max_tasks: int = 0
+) -> InProcesses[T, R] | _Decorator:
+    """Make a handler of a plain function that computes: it runs in a process. Also as ``@in_processes()``.
+
+    ``handler``: a plain function of a record, or of an item, that stands at the top level of a module, so that each
+    process can import it. Its argument, and what it returns or raises, are pickled.
+    ``processes``: at once, at most; None: one for each core that this process may use. They are spawned at the first
+    calls, and end with the event loop, with this object, and with the program, however that ends.
+    ``max_tasks``: calls after which a process is replaced by a new one; 0: any number.
+
+    A call that is cancelled, at its deadline for one, is ended: its process is killed, and another one is started for
+    the next call. One that still waits for a process is taken out, and waiting counts for no deadline. A process that
+    dies fails the call it ran, with :class:`~aioparallel.errors.ProcessDied`, and no other.
+
+    Raises ConfigurationError for anything but a plain function of one argument that a process can import, for fewer
+    than 1 process, and for ``max_tasks`` below 0.
+    """
+    if handler is None:
+        return functools.partial(InProcesses, processes=processes, max_tasks=max_tasks)
+    return InProcesses(handler, processes, max_tasks)
+
+
+class InProcesses(Wrapping, Generic[T, R]):
+    """What :func:`in_processes` gives: a handler. For any event loop, and one after the other.
+
+    As ``with in_processes(...) as handler:`` its processes end with the block.
+    """
+
+    def __init__(self, function: Callable[[T], R], processes: int | None, max_tasks: int) -> None:
+        check_plain_handler(function, "in_processes")
+        if processes is None:
+            processes = _cores()
+        check_count("in_processes processes", processes)
+        check_count("in_processes max_tasks", max_tasks, 0)
+        functools.update_wrapper(self, function, updated=())
+        self.wrapped = function
+        self._size, self._max_tasks = processes, max_tasks
+        reference = _reference(function)
+        name = name_of(function)
+        self._named = reference if isinstance(reference, NamedFunction) else None
+        pickled = pickle.dumps(reference)
+        self._threads = Threads(
+            processes,
+            name,
+            lambda: Child(pickled, f"aioparallel-{name}", max_tasks),
+            idle_seconds=None,
+            prepares=True,
+            long_wait=None,
+        )
+        self._loops: dict[asyncio.AbstractEventLoop, AsyncGenerator[None]] = {}
+        _open.add(self._threads)
+        weakref.finalize(self, self._threads.close).atexit = False
+
+    async def __call__(self, item: T) -> R:
+        """Call the function with ``item`` in a process. Raises TypeError for an item that cannot be pickled."""
+        refuse_in_import_of_main()
+        loop = asyncio.get_running_loop()
+        if loop not in self._loops:
+            self._check_name()
+            await self._end_with(loop)
+        reply: object = await outcome_of(BlockingCall(encoded(item), loop), self._threads)
+        return cast("R", returned(item, reply))
+
+    def stats(self) -> BlockingStats:
+        """What it does at this moment."""
+        return self._threads.stats()
+
+    def close(self) -> None:
+        """End its processes; calls that run or wait fail. The next call starts them anew. Blocks for a second at
+        most for each process, in general for milliseconds."""
+        self._threads.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return InProcesses, (self.wrapped, self._size, self._max_tasks)
+
+    def __repr__(self) -> str:
+        return f"<in_processes of {name_of(self.wrapped)}, {self._size} at most>"
+
+    async def _end_with(self, loop: asyncio.AbstractEventLoop) -> None:
+        for other in [one for one in self._loops if one.is_closed()]:
+            del self._loops[other]
+        # What a loop does before it closes is to close the async generators that were begun in it.
+        self._loops[loop] = end = _until_the_end(loop, self._loops, self._threads)
+        await anext(end)
+
+    def _check_name(self) -> None:
+        if self._named is None:
+            return
+        try:
+            found: object = self._named.found()
+        except (ImportError, AttributeError):
+            found = None
+        if found is not self.wrapped:
+            raise ConfigurationError(
+                _OPTION,
+                self.wrapped,
+                f"is not what {'.'.join(self._named)} stands for, so that no process can import it: it must be a "
+                "function at the top level of a module, under its own name",
+            )
+
+
+# To be closed at exit, before multiprocessing waits for all processes to end by themselves.
+_open: weakref.WeakSet[Threads] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for threads in list(_open):
+        threads.close()
+
+
+async def _until_the_end(
+    loop: asyncio.AbstractEventLoop, loops: dict[asyncio.AbstractEventLoop, AsyncGenerator[None]], threads: Threads
+) -> AsyncGenerator[None]:
+    try:
+        yield
+    finally:
+        loops.pop(loop, None)
+        if not loops:
+            threads.close()
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _reference(function: Callable[..., object]) -> object:
+    """What is pickled for each process. Raises ConfigurationError for what a process cannot import."""
+    inner = getattr(function, "func", function)
+    module = getattr(inner, "__module__", None) or type(inner).__module__
+    if is_importing_main():
+        return None  # nothing will be called here, and the module is not where it will be
+    if module == "__main__" and not os.path.isfile(getattr(sys.modules["__main__"], "__file__", None) or ""):
+        raise ConfigurationError(
+            _OPTION, function, "is of an interactive program, which no process can import: put it into a file"
+        )
+    if isinstance(function, FunctionType):
+        if "<" in function.__qualname__:
+            raise ConfigurationError(
+                _OPTION,
+                function,
+                "is a lambda, or stands within another function, and no process can import it: it must be a function "
+                "at the top level of a module",
+            )
+        return NamedFunction(function.__module__, function.__qualname__)
+    try:
+        pickle.loads(pickle.dumps(function))
+    except Exception as error:
+        raise ConfigurationError(
+            _OPTION, function, f"cannot be pickled, so that no process can have it ({type(error).__name__}: {error})"
+        ) from None
+    return function

@@ -1,0 +1,116 @@
+"""What the tests run in processes, which import it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from aioparallel import Record, RetryLater, in_processes
+
+
+class Awkward(Exception):
+    """Pickle cannot make it anew."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{text} ({code})")
+
+
+class Simple(Exception):
+    """Pickle can."""
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def place(_: object) -> int:
+    return os.getpid()
+
+
+def die(how: object) -> object:
+    """An exit code, or a signal as its negative; of anything else the process it ran in."""
+    if isinstance(how, int):
+        if how < 0:
+            os.kill(os.getpid(), -how)
+            time.sleep(60)
+        os._exit(how)
+    time.sleep(0.01)
+    return os.getpid()
+
+
+def nap(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def hang_once(folder: Path) -> str:
+    """The first attempt never ends; it leaves its pid."""
+    pid = folder / "pid"
+    if not pid.exists():
+        pid.write_text(str(os.getpid()))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(1_000)
+    return "second"
+
+
+def fail(kind: str) -> object:
+    match kind:
+        case "simple":
+            raise Simple("plain")
+        case "awkward":
+            raise Awkward(7, "two arguments")
+        case "later":
+            raise RetryLater(0.01, "not yet")
+        case "exit":
+            raise SystemExit(5)
+    return lambda: kind
+
+
+def look(record: Record[Any, Any]) -> tuple[object, ...]:
+    return record.place, record.key, record.value, record.headers, record.timestamp, record.attempt, record.raw_value
+
+
+def sum_up(numbers: list[int]) -> int:
+    return sum(numbers)
+
+
+class Sum:
+    """An item that crosses as a payload, and makes a value of the reply."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.unpicklable = lambda: 0
+        self.numbers = numbers
+
+    def __cross__(self) -> object:
+        return Numbers(self.numbers)
+
+    def __returned__(self, reply: int) -> str:
+        return f"{reply} of {len(self.numbers)}"
+
+
+class Numbers:
+    def __init__(self, numbers: tuple[int, ...]) -> None:
+        self.numbers = numbers
+
+    def __run__(self, function: Callable[[Any], Any]) -> object:
+        return sum(function(number) for number in self.numbers)
+
+
+@in_processes(processes=1)
+def decorated(number: int) -> int:
+    return number + 1
+
+
+def original(number: int) -> int:
+    return number
+
+
+hidden = original
+
+
+def original(number: int) -> int:  # type: ignore[no-redef]
+    return -number
