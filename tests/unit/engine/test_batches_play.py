@@ -18,7 +18,6 @@ from aioparallel.engine.outlets import Abandoned, Done, Receipts
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
-from aioparallel.group.fetcher import measured
 from aioparallel.handlers import Batchings, Stack, together
 from aioparallel.records import Record
 from tests.support.examples import examples
@@ -230,7 +229,7 @@ async def run(
         for record in records:
             play.unended[_lane(record)].append(record)
         for chunk in (records[:3], records[3:]):
-            processor.admit(source, measured(chunk))
+            processor.admit(source, chunk)
             await asyncio.sleep(0.03)
     if dropped_at is not None:
         await asyncio.sleep(dropped_at)
