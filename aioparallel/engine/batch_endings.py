@@ -98,14 +98,23 @@ class BatchEndings:
         if not outputs:
             self.left(call, {})
 
-    def left(self, call: Call, errors: Mapping[AnyRecord, Exception]) -> None:
-        """All that was to leave has left, or has not: these."""
+    def left(self, call: Call, errors: Mapping[AnyRecord, Exception], whole: Exception | None = None) -> None:
+        """All that was to leave has left, or has not: these. ``whole``: what was to leave was of the whole batch, and
+        has not, so this is the error of all its records that have none of their own."""
         worker_comes = self._scheduler.has_ready
-        for record, error in self._settled(call, errors):
+        if isinstance(whole, Abandoned):
+            errors, whole = dict.fromkeys(call.records, whole), None
+        found: Iterable[_Failed]
+        if whole is not None:
+            found = self._all_failed(call, whole, len(call.records) - len(call.failures) - 1)
+        else:
+            failed = self._settled(call, errors)
+            found = [(*one, None if isinstance(one[1], Abandoned) else self._endings.decide(*one)) for one in failed]
+        for record, error, decision in found:
             if isinstance(error, Abandoned):
                 self._scheduler.put_back(record)
             else:
-                self._endings.follow(record, error, self._endings.decide(record, error))
+                self._endings.follow(record, error, decision)
         self._endings.look_around(worker_comes)
 
     # -- outcomes ---------------------------------------------------------------------------------------
@@ -126,9 +135,14 @@ class BatchEndings:
         else:
             self._scheduler.put_back_together(call)
             raise error
+        beside = 0 if isinstance(failure, InvalidValues) else len(call.records) - len(call.failures) - 1
+        await self._fail(worker, self._all_failed(call, failure, beside))
+
+    def _all_failed(self, call: Call, failure: Exception, beside: int) -> list[_Failed]:
+        """Settle it: all have failed of this, but for those that have failed by themselves. ``beside``: see
+        :meth:`~aioparallel.engine.endings.Endings.decide`."""
         assert call.batching is not None
         one_by_one = call.batching.terms.on_error == "one_by_one"
-        beside = 0 if isinstance(failure, InvalidValues) else len(call.records) - len(call.failures) - 1
         if beside and one_by_one:
             for record in call.records:
                 history_of(record).alone = True
@@ -147,7 +161,7 @@ class BatchEndings:
                 # One time for all, or they would come back one by one.
                 decision = decision._replace(delay=delays.setdefault(record.attempt, decision.delay))
             found.append((record, failure, decision))
-        await self._fail(worker, found)
+        return found
 
     def _cancelled(self, worker: Worker, call: Call, error: asyncio.CancelledError) -> Exception | None:
         """What the records have failed with; None when it is no failure of theirs."""
@@ -196,14 +210,18 @@ class _Receipts:
         self._awaited = set(records)
         self._whole = whole
         self._errors: dict[AnyRecord, Exception] = {}
+        self._error_of_all: Exception | None = None
 
     def delivered(self, records: Sequence[AnyRecord]) -> None:
         """See :class:`~aioparallel.engine.outlets.Receipts`."""
         self._awaited.difference_update(records)
         if not self._awaited:
-            self._endings.left(self._call, self._errors)
+            self._endings.left(self._call, self._errors, self._error_of_all)
 
     def undelivered(self, record: AnyRecord, error: Exception) -> None:
         """See :class:`~aioparallel.engine.outlets.Receipts`."""
-        self._errors.update(dict.fromkeys(self._call.records if self._whole else (record,), error))
+        if self._whole:
+            self._error_of_all = error
+        else:
+            self._errors[record] = error
         self.delivered((record,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Sequence
@@ -43,8 +44,11 @@ MOST_ATTEMPTS = 2
 class Play:
     """One run, and what is noted of it. It is the outlet, and where those go that are given up."""
 
-    def __init__(self, actions: Sequence[Action], fates: Sequence[Fate]) -> None:
+    def __init__(self, actions: Sequence[Action], fates: Sequence[Fate], again: bool) -> None:
         self.actions, self.fates = iter(actions), iter(fates)
+        if again:
+            self.actions = itertools.cycle(actions)
+            self.fates = itertools.cycle([fate for fate in fates if fate[0] != "abandoned"])
         self.unended: defaultdict[object, list[AnyRecord]] = defaultdict(list)
         """By lane."""
         self.begun: set[AnyRecord] = set()
@@ -251,11 +255,36 @@ async def run(
     assert {one.partition for one in left} <= ({0} if dropped_at is not None else set())
 
 
+def play(
+    logs: Sequence[Sequence[bytes | None]],
+    actions: Sequence[Action],
+    fates: Sequence[Fate] = (),
+    again: bool = False,
+    size: int = 2,
+    linger: float = 0.0,
+    by: By = "any",
+    on_error: Literal["one_by_one", "together"] = "one_by_one",
+    dropped_at: float | None = None,
+    seconds: float = 0.0,
+) -> None:
+    """``again``: what handlers and outlets do, they do over and over."""
+    one = Play(actions, fates, again)
+    handler = batches(one.handle, size=size, linger=linger, by=by, on_error=on_error)
+    logging.disable(logging.WARNING)
+    try:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            runner.get_loop().set_exception_handler(lambda loop, context: one.wrong.append(str(context)))
+            runner.run(run(one, logs, handler, dropped_at, seconds))
+    finally:
+        logging.disable(logging.NOTSET)
+
+
 @pytest.mark.hypothesis
 @given(
     logs=LOGS,
     actions=st.lists(ACTIONS, max_size=12),
     fates=st.lists(FATES, max_size=6),
+    again=st.booleans(),
     size=st.integers(1, 4),
     linger=st.sampled_from([0.0, 0.3]),
     by=st.sampled_from(["any", "any", "partition", "lane"]),
@@ -263,25 +292,16 @@ async def run(
     dropped_at=st.none() | st.sampled_from([0.0, 0.15, 0.5, 1.5]),
     seconds=st.sampled_from([0.0, 50.0]),
 )
-@settings(max_examples=examples(150), deadline=None)
-def test_each_record_has_one_outcome_of_its_own(
-    logs: list[list[bytes | None]],
-    actions: list[Action],
-    fates: list[Fate],
-    size: int,
-    linger: float,
-    by: By,
-    on_error: Literal["one_by_one", "together"],
-    dropped_at: float | None,
-    seconds: float,
-) -> None:
+@settings(max_examples=examples(300), deadline=None)
+def test_each_record_has_one_outcome_of_its_own(**what: Any) -> None:
     """Whatever handlers and outlets do: keys in order, attempts as documented, and nothing is given up for another."""
-    play = Play(actions, fates)
-    handler = batches(play.handle, size=size, linger=linger, by=by, on_error=on_error)
-    logging.disable(logging.WARNING)
-    try:
-        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-            runner.get_loop().set_exception_handler(lambda loop, context: play.wrong.append(str(context)))
-            runner.run(run(play, logs, handler, dropped_at, seconds))
-    finally:
-        logging.disable(logging.NOTSET)
+    play(**what)
+
+
+@pytest.mark.parametrize("on_error", ["one_by_one", "together"])
+def test_who_has_failed_with_the_outputs_of_all_is_not_given_up_for_that(
+    on_error: Literal["one_by_one", "together"],
+) -> None:
+    """Outputs of the batch as a whole are refused each time: each record runs by itself before its patience ends."""
+    action: Action = ("returns for all", frozenset(), 0.0)
+    play([[b"a", b"b"]], [action], [("refused", 0.0)], again=True, on_error=on_error)
