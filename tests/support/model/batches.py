@@ -247,6 +247,16 @@ class Batches(SyncCore):
         if holding is not None:
             self.gatherer.set_sated(holding.session, sated)
 
+    @precondition(lambda self: self.lingering)
+    @rule(partition=PARTITION, goes=st.booleans())
+    def sate_all_but(self, partition: int, goes: bool) -> None:
+        """One partition only may bring more; perhaps it is taken away then."""
+        for number in list(self.model.holdings):
+            self.set_sated(number, number != partition)
+        self.gatherings()
+        if goes:
+            self.stop_or_lose(partition)
+
     @precondition(lambda self: self.model.holdings and self.scheduler.unfinished)
     @rule(pick=PICK, below=st.booleans())
     def set_ceiling(self, pick: int, below: bool) -> None:
@@ -485,9 +495,9 @@ class Batches(SyncCore):
         with_drain()
 
     @precondition(lambda self: self.calls)
-    @rule(pick=PICK, one_by_one=st.booleans(), delay=st.sampled_from([0.0, 1.0, 5.0]))
-    def fail_together(self, pick: int, one_by_one: bool, delay: float) -> None:
-        """The handler has failed: all of it run again, each by itself or not."""
+    @rule(pick=PICK, one_by_one=st.booleans(), delay=st.sampled_from([0.0, 1.0, 5.0]), wakes=st.booleans())
+    def fail_together(self, pick: int, one_by_one: bool, delay: float, wakes: bool) -> None:
+        """The handler has failed: all of it run again, each by itself or not, perhaps at once."""
         one = self.chosen_call(pick)
         if one_by_one and len(one.entries) > 1:
             for entry in one.entries:
@@ -495,6 +505,8 @@ class Batches(SyncCore):
                 self.alone.add(entry)
         for entry in self._settle(one, range(len(one.entries))):
             self._fail(entry, delay)
+        if wakes:
+            self.advance(delay)
 
     def _settled(self, one: Together, wrong: Collection[Entry]) -> list[Entry]:
         """The same in the model: what is behind a failed one of its lane goes back, unattempted."""
@@ -640,7 +652,7 @@ class OneHandler(Batches):
         kinds=st.builds(
             kind,
             st.sampled_from([8, 5, 12, 3, 2]),
-            st.sampled_from(["any", "any", "partition", "lane"]),
+            st.sampled_from(["any", "any", "lane", "partition", "lane"]),
             linger=st.just(1.0),
             max_bytes=st.sampled_from([None, None, 5, 9]),
         ).map(lambda one: [one]),
