@@ -251,8 +251,10 @@ class Batches(SyncCore):
     @rule(partition=PARTITION, goes=st.booleans())
     def sate_all_but(self, partition: int, goes: bool) -> None:
         """One partition only may bring more; perhaps it is taken away then."""
-        for number in list(self.model.holdings):
-            self.set_sated(number, number != partition)
+        self.set_sated(partition, sated=False)
+        for number in self.model.holdings:
+            if number != partition:
+                self.set_sated(number, sated=True)
         self.gatherings()
         if goes:
             self.stop_or_lose(partition)
