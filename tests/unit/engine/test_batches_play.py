@@ -7,6 +7,7 @@ import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -136,6 +137,10 @@ class Play:
             self.check(self.own[record], "given up for an error that it had in company")
             self.check(self.failed[record] >= MOST_ATTEMPTS, "self.failed[record] >= MOST_ATTEMPTS")
 
+    def complete_all(self, source: Source, offsets: Sequence[int]) -> None:
+        for offset in offsets:
+            self.complete(source, offset)
+
     # -- as an outlet -----------------------------------------------------------------------------------
 
     def offer(self, record: AnyRecord, value: object, receipts: Receipts) -> bool:
@@ -227,8 +232,8 @@ async def run(
     processor = Processor(stack, options, options.failures.patience, signals, outlet=play, disposal=play)
     sources = [Source(partition) for partition in range(len(logs))]
     for source, keys in zip(sources, logs, strict=True):
-        source.complete = lambda offset, source=source: play.complete(source, offset)  # type: ignore[misc]
-        source.complete_all = lambda offsets, source=source: [play.complete(source, one) for one in offsets]  # type: ignore[misc,assignment]
+        source.complete = partial(play.complete, source)
+        source.complete_all = partial(play.complete_all, source)
         records = [Record("t", source.name, offset, key, b"v") for offset, key in enumerate(keys)]  # type: ignore[arg-type]
         for record in records:
             play.unended[_lane(record)].append(record)
