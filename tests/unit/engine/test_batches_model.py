@@ -61,3 +61,19 @@ def test_who_runs_alone_leaves_the_others_waiting() -> None:
         lambda state: state.advance(0.0),
         lambda state: state.start(count=1),
     )
+
+
+def test_who_may_bring_more_again_is_waited_for() -> None:
+    """What the other partition has brought lingers for it, though that brings no more itself."""
+    play(
+        [b"a"],
+        [b"b"],
+        lambda state: state.start(count=1),
+        lambda state: state.make_due(pick=0),
+        lambda state: state.start(count=1),
+        lambda state: state.set_sated(partition=1, sated=True),
+        lambda state: state.set_sated(partition=0, sated=True),
+        lambda state: state.set_sated(partition=0, sated=False),
+        lambda state: state.fetch(partition=1, cells=[None], back=0),
+        lambda state: state.start(count=1),
+    )
