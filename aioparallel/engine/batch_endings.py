@@ -96,20 +96,25 @@ class BatchEndings:
         for record, collected in outputs:
             self._endings.outlet.deliver(record, collected, receipts)
         if not outputs:
-            self.left(call, {}, whole)
+            self.left(call, {})
 
-    def left(self, call: Call, errors: Mapping[AnyRecord, Exception], whole: bool = False) -> None:
-        """All that was to leave has left, or has not: these. ``whole``: it was of all of them together."""
-        worker_comes = self._scheduler.has_ready
-        beside = len(call.records) - 1 if whole else 0
-        if beside and errors:
-            self._let_run_alone(call)
-        for record, error in self._settled(call, errors):
+    def left(self, call: Call, errors: Mapping[AnyRecord, Exception], whole: Exception | None = None) -> None:
+        """All that was to leave has left, or has not: these. ``whole``: what was to leave was of the whole batch, and
+        has not, so this is the error of all its records that have none of their own."""
+        worker_comes, now = self._scheduler.has_ready, asyncio.get_running_loop().time()
+        if isinstance(whole, Abandoned):
+            errors, whole = dict.fromkeys(call.records, whole), None
+        found: Iterable[_Failed]
+        if whole is not None:
+            found = self._all_failed(call, whole)
+        else:
+            failed = self._settled(call, errors)
+            found = [(*one, None if isinstance(one[1], Abandoned) else self._endings.decide(*one)) for one in failed]
+        for record, error, decision in found:
             if isinstance(error, Abandoned):
                 self._scheduler.put_back(record)
             else:
-                own = record not in errors
-                self._endings.follow(record, error, self._endings.decide(record, error, 0 if own else beside))
+                self._endings.follow(record, error, decision, now)
         self._endings.look_around(worker_comes)
 
     # -- outcomes ---------------------------------------------------------------------------------------
@@ -130,10 +135,15 @@ class BatchEndings:
         else:
             self._scheduler.put_back_together(call)
             raise error
+        await self._fail(worker, self._all_failed(call, failure))
+
+    def _all_failed(self, call: Call, failure: Exception) -> list[_Failed]:
+        """Settle it: all have failed of this, but for those that have failed by themselves."""
         assert call.batching is not None
         beside = 0 if isinstance(failure, InvalidValues) else len(call.records) - 1
-        if beside:
-            self._let_run_alone(call)
+        if beside and call.batching.terms.on_error == "one_by_one":
+            for record in call.records:
+                history_of(record).alone = True
         alone = {call.records[place]: one for place, one in call.failures.items()}
         still = self._scheduler.settle(call, set(call.records))
         delays: dict[int, float] = {}
@@ -149,14 +159,7 @@ class BatchEndings:
                 # One time for all, or they would come back one by one.
                 decision = decision._replace(delay=delays.setdefault(record.attempt, decision.delay))
             found.append((record, failure, decision))
-        await self._fail(worker, found)
-
-    def _let_run_alone(self, call: Call) -> None:
-        """They have failed together; where they are to, each runs by itself from now on."""
-        assert call.batching is not None
-        if call.batching.terms.on_error == "one_by_one":
-            for record in call.records:
-                history_of(record).alone = True
+        return found
 
     def _cancelled(self, worker: Worker, call: Call, error: asyncio.CancelledError) -> Exception | None:
         """What the records have failed with; None when it is no failure of theirs."""
@@ -205,14 +208,18 @@ class _Receipts:
         self._awaited = set(records)
         self._whole = whole
         self._errors: dict[AnyRecord, Exception] = {}
+        self._error_of_all: Exception | None = None
 
     def delivered(self, records: Sequence[AnyRecord]) -> None:
         """See :class:`~aioparallel.engine.outlets.Receipts`."""
         self._awaited.difference_update(records)
         if not self._awaited:
-            self._endings.left(self._call, self._errors, self._whole)
+            self._endings.left(self._call, self._errors, self._error_of_all)
 
     def undelivered(self, record: AnyRecord, error: Exception) -> None:
         """See :class:`~aioparallel.engine.outlets.Receipts`."""
-        self._errors.update(dict.fromkeys(self._call.records if self._whole else (record,), error))
+        if self._whole:
+            self._error_of_all = error
+        else:
+            self._errors[record] = error
         self.delivered((record,))

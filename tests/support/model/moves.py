@@ -16,7 +16,7 @@ from aioparallel.engine.tally import EndState
 from aioparallel.records import Record
 from tests.support.model.group import Fate
 from tests.support.model.model import BEGUN, UNFINISHED, Entry, State
-from tests.support.model.sessions import PARTITIONS, PICK, Sessions, having
+from tests.support.model.sessions import PARTITIONS, PICK, Sessions, with_single
 
 __all__ = ["Moves"]
 
@@ -122,16 +122,17 @@ class Moves(Sessions):
     @rule(pick=PICK, below=st.booleans())
     def set_ceiling(self, pick: int, below: bool) -> None:
         """Hold back one record and what is above it, or nothing; in "block" the committer does it."""
-        entry = self.chosen(pick, *UNFINISHED)
+        unfinished = self.model.entries(*UNFINISHED)
+        entry = unfinished[pick % len(unfinished)]
         self.scheduler.set_ceiling(entry.owner.session, entry.offset - 1 if below else NO_CEILING)
 
     # -- outcomes ---------------------------------------------------------------------------------------
 
     def chosen(self, pick: int, *states: State) -> Entry:
-        entries = self.model.entries(*states)
+        entries = self.singles(*states)
         return entries[pick % len(entries)]
 
-    @precondition(having(State.IN_FLIGHT))
+    @precondition(with_single(State.IN_FLIGHT))
     @rule(pick=PICK)
     def succeed(self, pick: int) -> None:
         entry = self.chosen(pick, State.IN_FLIGHT)
@@ -140,7 +141,7 @@ class Moves(Sessions):
         self._ended(entry, EndState.SUCCEEDED)
         assert self.drained == with_drain
 
-    @precondition(having(*BEGUN))
+    @precondition(with_single(*BEGUN))
     @rule(pick=PICK, outcome=st.sampled_from(EndState))
     def end(self, pick: int, outcome: EndState) -> None:
         """Ended in flight (skipped, say), or producing and acknowledged."""
@@ -150,11 +151,11 @@ class Moves(Sessions):
         self._ended(entry, outcome)
         assert self.drained == with_drain
 
-    @precondition(having(State.PRODUCING))
+    @precondition(with_single(State.PRODUCING))
     @rule(pick=PICK, most=st.integers(1, MAX_PRODUCING))
     def end_produced(self, pick: int, most: int) -> None:
         """A batch is acknowledged, its records in whatever order."""
-        producing = self.model.entries(State.PRODUCING)
+        producing = self.singles(State.PRODUCING)
         first = pick % len(producing)
         entries = [*producing[first:], *producing[:first]][:most]
         self.drained = False
@@ -169,7 +170,7 @@ class Moves(Sessions):
             self.group.logs[entry.owner.partition].ended.add(entry.offset)
         self.model.end(entry, outcome.value)
 
-    @precondition(having(State.IN_FLIGHT))
+    @precondition(with_single(State.IN_FLIGHT))
     @rule(pick=PICK)
     def produce(self, pick: int) -> None:
         if len(self.model.entries(State.PRODUCING)) < MAX_PRODUCING:
@@ -181,11 +182,13 @@ class Moves(Sessions):
         entry.state = State.PRODUCING
         self.most_producing = max(self.most_producing, len(self.model.entries(State.PRODUCING)))
 
-    @precondition(having(*BEGUN))
+    @precondition(with_single(*BEGUN))
     @rule(pick=PICK, delay=st.sampled_from([0.0, 1.0, 2.0, 5.0]))
     def fail(self, pick: int, delay: float) -> None:
         """The attempt failed, or its outputs were not taken."""
-        entry = self.chosen(pick, *BEGUN)
+        self._fail(self.chosen(pick, *BEGUN), delay)
+
+    def _fail(self, entry: Entry, delay: float) -> None:
         with_drain = self._drains_with(entry)
         assert self.scheduler.park(entry.record) == (not entry.owner.stopped)
         self.model.park(entry)
@@ -194,10 +197,12 @@ class Moves(Sessions):
             self.retries.add(entry.record, self.now + delay)
             self.sleeping.append((self.now + delay, entry))
 
-    @precondition(having(*BEGUN))
+    @precondition(with_single(*BEGUN))
     @rule(pick=PICK)
     def put_back(self, pick: int) -> None:
-        entry = self.chosen(pick, *BEGUN)
+        self._put_back(self.chosen(pick, *BEGUN))
+
+    def _put_back(self, entry: Entry) -> None:
         with_drain = self._drains_with(entry)
         self.scheduler.put_back(entry.record)
         self.model.put_back(entry)

@@ -10,9 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from aioparallel.engine.retries import RetryQueue
 from aioparallel.engine.scheduler import Scheduler
+from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.group.client import Generation
 from aioparallel.group.sessions import Session
+from aioparallel.handlers import Batchings
 from aioparallel.handling import Ordering
 from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map
 from aioparallel.options import Options
@@ -20,7 +22,7 @@ from aioparallel.records import Record, TopicPartition
 from tests.support.model.group import TOPIC, Commits, Group
 from tests.support.model.model import BEGUN, GAP, Cell, Entry, Holding, Known, Model, State
 
-__all__ = ["PARTITION", "PARTITIONS", "PICK", "Sessions", "having"]
+__all__ = ["PARTITION", "PARTITIONS", "PICK", "Sessions", "having", "with_single"]
 
 KEYS = st.sampled_from([b"a", b"ab", b"b", b"", None, None, GAP])
 CELLS = st.lists(KEYS, min_size=2, max_size=8)
@@ -38,6 +40,11 @@ def first_byte(record: Record[Any, Any]) -> bytes | None:
 def having(state: State, *more: State) -> Callable[[Sessions], bool]:
     """Whether a record of such a state is there."""
     return lambda machine: bool(machine.model.entries(state, *more))
+
+
+def with_single(state: State, *more: State) -> Callable[[Sessions], bool]:
+    """Whether a record of such a state is there that can have an outcome of its own."""
+    return lambda machine: bool(machine.singles(state, *more))
 
 
 class Sessions(RuleBasedStateMachine):
@@ -73,6 +80,8 @@ class Sessions(RuleBasedStateMachine):
             slots=workers,
             max_parked=max_parked,
             on_drained=self._note_drained,
+            signals=self.signals(),
+            batchings=self.batchings(),
         )
         self.group = Group(PARTITIONS, metadata_limit)
         self.block = block
@@ -89,6 +98,23 @@ class Sessions(RuleBasedStateMachine):
         self.drained = False
         for partition, cells in enumerate(logs):
             self.fetch(partition, cells, 0)
+
+    def signals(self) -> Signals:
+        """What hears the scheduler."""
+        return Signals()
+
+    def batchings(self) -> Batchings | None:
+        """Which records go into batches: none."""
+        return None
+
+    @property
+    def most_in_flight(self) -> int:
+        """Records."""
+        return self.workers
+
+    def singles(self, *states: State) -> list[Entry]:
+        """Those that have an outcome of their own now."""
+        return self.model.entries(*states)
 
     def _note_drained(self, source: Source) -> None:
         self.drained = True

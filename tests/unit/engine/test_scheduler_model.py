@@ -3,151 +3,17 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 
 import pytest
 from hypothesis import Phase, settings
-from hypothesis.stateful import invariant, run_state_machine_as_test
+from hypothesis.stateful import run_state_machine_as_test
 
-from aioparallel.engine.sources import NO_CEILING
 from aioparallel.engine.tally import EndState
 from aioparallel.handling import Ordering
 from tests.support.examples import examples
-from tests.support.model.group import Fate
-from tests.support.model.model import BEGUN, GAP, Cell, State
-from tests.support.model.moves import Moves
-
-
-class SyncCore(Moves):
-    """What always holds, and how it ends."""
-
-    @invariant()
-    def conservation(self) -> None:
-        """I5, over all and by session; nothing is recounted or clamped."""
-        scheduler, tally, model = self.scheduler, self.scheduler.tally, self.model
-        assert tally.in_flight == len(model.entries(State.IN_FLIGHT))
-        assert tally.producing == len(model.entries(State.PRODUCING))
-        assert scheduler.buffered == len(model.entries(State.BUFFERED))
-        assert scheduler.parked == len(model.entries(State.PARKED))
-        ended = (tally.succeeded, tally.dead_lettered, tally.skipped)
-        assert ended == tuple(model.ended.values())
-        assert (tally.admitted, tally.dropped) == (model.admitted, model.dropped)
-        assert tally.admitted == scheduler.unfinished + sum(ended) + tally.dropped
-        for holding in model.holdings.values():
-            session = holding.session
-            assert session.buffered == holding.count(State.BUFFERED)
-            assert session.buffered_bytes == holding.buffered_bytes
-            for state, records in (
-                (State.PARKED, session.parked),
-                (State.IN_FLIGHT, session.in_flight),
-                (State.PRODUCING, session.producing),
-            ):
-                assert records == {entry.record for entry in model.entries(state) if entry.owner is holding}
-
-    @invariant()
-    def exactly_what_may_start_is_ready(self) -> None:
-        """What is ready or held back is what the model says, each once."""
-        total = 0
-        for holding in self.model.holdings.values():
-            session = holding.session
-            total += len(session.ready)
-            items = [*session.ready, *session.held]
-            heads = items
-            assert len(heads) == len(set(heads))
-            assert set(heads) == {entry.record for entry in self.model.ready(holding)}
-        assert self.scheduler.ready == total
-
-    @invariant()
-    def bounds(self) -> None:
-        """I4: all in flight may fail beyond the bound, and all outputs that were on their way."""
-        most = self.max_parked - 1 + self.workers + self.most_producing
-        assert self.scheduler.parked <= most, "I4: more are parked than the bound allows"
-        assert self.scheduler.tally.in_flight <= self.workers
-        for holding in self.model.holdings.values():
-            assert not holding.session.full or self.scheduler.parked * 8 >= self.max_parked * 3 - 8
-
-    @invariant()
-    def the_ledger_knows_what_the_model_knows(self) -> None:
-        """I2 and I6: each outcome reaches its own session's ledger and no other."""
-        for holding in self.model.holdings.values():
-            ledger, known = holding.session.ledger, holding.known
-            assert list(ledger.incompletes) == sorted(known.incomplete)
-            assert (ledger.position, ledger.next_commit) == (known.position, known.base)
-            cells, ended = self.group.logs[holding.partition].cells, self.group.logs[holding.partition].ended
-            assert all(o in ended or cells[o] == GAP for o in range(known.base))
-        for holding in self.model.gone:
-            ledger = holding.session.ledger
-            assert holding.frozen == (ledger.version, dict(ledger.incompletes)), "I6: an older epoch's ledger moved"
-
-    @invariant()
-    def clean_means_acknowledged(self) -> None:
-        """I7: a session is dirty until exactly what it says now was acknowledged."""
-        for holding in self.model.holdings.values():
-            assert holding.session.dirty == (holding.acknowledged != holding.known.said())
-
-    @invariant()
-    def timers(self) -> None:
-        """The next timer is that of the first that wakes."""
-        assert self.retries.next_time == min((when for when, _ in self.sleeping), default=None)
-        assert len(self.retries) == len(self.sleeping)
-
-    @invariant()
-    def whoever_can_start_nothing_is_not_passed_over(self) -> None:
-        """Not a claim but the model's own: turns are counted from when something could start."""
-        self.model.begin_waiting_anew()
-
-    # -- the end ----------------------------------------------------------------------------------------
-
-    def teardown(self) -> None:
-        """Nothing is stuck: with workers, time and a broker that answers everything ends, and all is committed."""
-        if sys.exc_info()[0] is not None or not hasattr(self, "drained"):
-            return
-        while self.commits.waiting:
-            self.commits.answer()
-        self._end_what_begun_and_stopped()
-        for holding in self.model.holdings.values():
-            self.scheduler.set_ceiling(holding.session, NO_CEILING)
-            cells = self.group.logs[holding.partition].cells
-            if holding.known.position < len(cells):
-                self.fetch(holding.partition, [GAP] * (len(cells) - holding.known.position), 0)
-        while self.scheduler.unfinished:
-            self.advance(10.0)
-            assert self._take(), "something is stuck"
-            self.end(0, EndState.SUCCEEDED)
-        self.check_all()
-        self._commit_the_end()
-
-    def _end_what_begun_and_stopped(self) -> None:
-        while self.model.entries(*BEGUN):
-            self.end(0, EndState.SUCCEEDED)
-        for holding in list(self.model.holdings.values()):
-            if holding.stopped:
-                self._drop(holding)
-        assert not self.scheduler._orphans.left
-
-    def _commit_the_end(self) -> None:
-        self._rebalance()  # nothing is fenced any more
-        self.commits.committer.limit.characters = 4096
-        self.commit(Fate.TAKEN)
-        while self.commits.waiting:
-            self.commits.answer()
-        for holding in self.model.holdings.values():
-            log = self.group.logs[holding.partition]
-            assert not holding.session.dirty
-            assert log.committed is not None
-            assert log.committed.offset == len(log.cells)
-        self.check_all()
-        assert (self.scheduler.ready, self.scheduler.buffered_bytes) == (0, 0)
-
-    def check_all(self) -> None:
-        self.conservation()
-        self.exactly_what_may_start_is_ready()
-        self.bounds()
-        self.the_ledger_knows_what_the_model_knows()
-        self.clean_means_acknowledged()
-        self.timers()
-        self.whoever_can_start_nothing_is_not_passed_over()
+from tests.support.model.core import SyncCore
+from tests.support.model.model import Cell
 
 
 @pytest.mark.hypothesis
