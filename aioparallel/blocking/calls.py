@@ -94,12 +94,13 @@ async def outcome_of(call: BlockingCall, line: Line) -> Any:
     if line.put(call):
         return await _end_of(call, line)
     clock, queued_at = CLOCK.get(), call.loop.time()
+    is_stopped = clock is not None and clock.stop()
 
     def begin() -> None:
         if call.on_begin is None:
             return  # both of us have seen it
         call.on_begin = None
-        if clock is not None:
+        if clock is not None and is_stopped:
             clock.restart()
         line.note_wait(call.loop.time() - queued_at)
 
@@ -107,15 +108,13 @@ async def outcome_of(call: BlockingCall, line: Line) -> Any:
     call.on_begin = begin
     if call.taken:
         begin()
-    elif clock is not None:
-        clock.stop()
     noting = None if line.long_wait is None else call.loop.call_later(line.long_wait, _note, call, line)
     try:
         return await _end_of(call, line)
     finally:
         if noting is not None:
             noting.cancel()
-        if clock is not None and call.on_begin is not None:
+        if clock is not None and is_stopped and call.on_begin is not None:
             clock.restart()
 
 

@@ -14,11 +14,11 @@ __all__ = ["CLOCK", "Clock"]
 class Clock(Protocol):
     """Of one worker, within its event loop."""
 
-    def stop(self) -> None:
-        """Time does not count from now on."""
+    def stop(self) -> bool:
+        """Time does not count from now on. False: it is not the time of who asks, and goes on."""
 
     def restart(self) -> None:
-        """It counts again, from zero."""
+        """It counts again, from zero. For who has stopped it."""
 
     @property
     def abandoned(self) -> bool:

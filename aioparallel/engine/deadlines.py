@@ -102,7 +102,8 @@ class Watch:
         if worker.record is record and worker.hit is Hit.DEADLINE:
             logger.warning(
                 "the handler of %s goes on although it was cancelled %g s ago, at its deadline: it keeps its "
-                "key and one of max_concurrency until it ends; let CancelledError pass in it",
+                "key and one of max_concurrency until it ends; let CancelledError pass in it, and give what it does in "
+                "a thread a time limit there",
                 record.place,
                 STUCK_AFTER,
                 extra={"action": "handler_stuck", "offset": record.offset},

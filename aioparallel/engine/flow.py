@@ -406,7 +406,8 @@ class Flow(Generic[T, R]):
             else:
                 self._left_out()
         else:
-            if attempts:  # else it was the key function, and a note says so
+            # Without attempts it was the key function, and a note says so; a batch fails with one error for all.
+            if attempts and self.failure is None:
                 times = f"{attempts} attempt{'s' if attempts > 1 else ''}"
                 more = self._advice
                 _note(error, f"{record.place} failed for good after {times}; {more}")

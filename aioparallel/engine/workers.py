@@ -50,19 +50,17 @@ class _WorkerClock:
     def __init__(self, pool: WorkerPool, worker: Worker, watch: Watch | None) -> None:
         self._pool, self._worker, self._watch = pool, worker, watch
 
-    def stop(self) -> None:
-        if self._is_its_own():
-            self._worker.waits = True
+    def stop(self) -> bool:
+        # Tasks that an earlier handler has left behind have this clock, too.
+        if not self._pool.in_tasks and asyncio.current_task() is not self._worker.task:
+            return False
+        self._worker.waits = True
+        return True
 
     def restart(self) -> None:
-        if self._worker.waits and self._is_its_own():
-            self._worker.waits = False
-            if self._watch is not None:
-                self._watch.restart(self._worker)
-
-    def _is_its_own(self) -> bool:
-        # Tasks that an earlier handler has left behind have this clock, too.
-        return self._pool.in_tasks or asyncio.current_task() is self._worker.task
+        self._worker.waits = False
+        if self._watch is not None:
+            self._watch.restart(self._worker)
 
     @property
     def abandoned(self) -> bool:

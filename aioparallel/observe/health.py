@@ -38,7 +38,7 @@ class ProblemKind(StrEnum):
     HANDLER_STUCK = "handler_stuck"
     """A handler goes on after it was cancelled.
 
-    Let ``CancelledError`` pass in it."""
+    Let ``CancelledError`` pass in it; give what it does in a thread a time limit there."""
     DEAD_LETTER_FAILED = "dead_letter_failed"
     """A record cannot be put away. It is tried again, its key waits.
 
