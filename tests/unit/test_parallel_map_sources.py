@@ -241,7 +241,7 @@ async def test_the_thread_of_a_source_ends() -> None:
     async with parallel_map(double, source(), read_in_thread=True, max_concurrency=2, max_buffered=2) as outcomes:
         async for _ in outcomes:
             break
-        (reading,) = {*threading.enumerate()} - before
+        (reading,) = [one for one in {*threading.enumerate()} - before if one.name == "aioparallel-reading"]
         async with asyncio.timeout(20):
             while numbers < 4:
                 await asyncio.sleep(0)

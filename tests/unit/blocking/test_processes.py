@@ -42,19 +42,20 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     """No process stays, and none is a zombie, when the loop of a test has ended."""
+    before = {one.pid for one in psutil.Process().children()}  # other tests' brokers
     yield
     deadline = time.monotonic() + WAIT
-    while left := [one for one in psutil.Process().children() if "resource_tracker" not in " ".join(_command(one))]:
+    while left := [one for one in psutil.Process().children() if one.pid not in before and not _is_tracker(one)]:
         gc.collect()
         assert time.monotonic() < deadline, left
         time.sleep(0.01)
 
 
-def _command(process: psutil.Process) -> list[str]:
+def _is_tracker(process: psutil.Process) -> bool:
     try:
-        return process.cmdline()
+        return "resource_tracker" in " ".join(process.cmdline())
     except psutil.Error:
-        return []
+        return False
 
 
 async def test_values_come_back() -> None:
