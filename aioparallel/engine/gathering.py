@@ -186,12 +186,11 @@ class Gatherer:
         """A call, begun; or a record of a mixed source that runs by itself; None: there is nothing to start now."""
         if isinstance(member, Line):
             return self._due(member)
-        if isinstance(member.batching, Mixed):
-            return self._from_mixed(member)
-        assert member.batching is not None
-        if member.batching.terms.by == "lane":
-            return self._by_lane(member, member.batching)
-        return self._from(member, member.batching)
+        batching = member.batching
+        assert batching is not None
+        if isinstance(batching, Mixed) or batching.terms.by == "lane":
+            return self._head_by_head(member)
+        return self._from(member, batching)
 
     def _due(self, line: Line) -> Call | None:
         while line.ready:
@@ -234,7 +233,8 @@ class Gatherer:
             return None
         return self._start(gathering) if count == size or ready else self._started_or_left(gathering)
 
-    def _by_lane(self, source: Source, batching: Batching) -> Call | None:
+    def _head_by_head(self, source: Source) -> Call | AnyRecord | None:
+        """Where one ready record goes elsewhere than the next."""
         for _ in range(_AT_ONCE):
             if not source.ready:
                 break
@@ -242,20 +242,7 @@ class Gatherer:
             if not _may_start(record, source):
                 source.held.append(record)
                 continue
-            call = self._put(batching, source, record, record._lane)
-            if call is not None:
-                return call
-        return None
-
-    def _from_mixed(self, source: Source) -> Call | AnyRecord | None:
-        for _ in range(_AT_ONCE):
-            if not source.ready:
-                break
-            record = source.ready.popleft()
-            if not _may_start(record, source):
-                source.held.append(record)
-                continue
-            batching = self._batchings.of(record)
+            batching = source.batching if isinstance(source.batching, Batching) else self._batchings.of(record)
             if batching is None:
                 return record
             call = self._put(batching, source, record, record._lane if batching.terms.by == "lane" else None)
@@ -278,8 +265,8 @@ class Gatherer:
         self._follow(gathering, part, record)
         return self._start(gathering) if not gathering.room else self._started_or_left(gathering)
 
-    def _follow(self, gathering: Gathering, part: list[AnyRecord], record: AnyRecord) -> int:
-        """Add those behind this one in its lane, as far as they may start and fit; returns how many."""
+    def _follow(self, gathering: Gathering, part: list[AnyRecord], record: AnyRecord) -> None:
+        """Add those behind this one in its lane, as far as they may start and fit."""
         source, room, mates, found = record._source, gathering.room, gathering.mates, 0
         most = gathering.batching.terms.max_bytes
         mixed = isinstance(source.batching, Mixed)
@@ -298,7 +285,6 @@ class Gatherer:
             found += 1
             following = following._next
         gathering.count += found
-        return found
 
     def _fill_up(self, gathering: Gathering) -> None:
         gathering.behind = 0

@@ -289,28 +289,11 @@ class Scheduler:
                 if record._lane is not None:
                     closed.add(lane)
             else:
-                self._succeed_of(call, record)
+                self.end(record, EndState.SUCCEEDED, call.mates)
         return still
 
-    def _succeed_of(self, call: Call, record: AnyRecord) -> None:
-        source = record._source
-        self.tally.leave(record)
-        if source.stopped:
-            self._end_stopped(record, source, EndState.SUCCEEDED)
-            return
-        source.complete(record.offset)
-        self.tally.count(EndState.SUCCEEDED)
-        if record._lane is None:
-            return
-        following, record._next = record._next, None
-        if following is None:
-            del source.lanes[record._lane]
-        elif following not in call.mates:
-            source.ready.append(following)
-            self._ring.join(source)
-
     def _put_behind(self, record: AnyRecord) -> None:
-        """:meth:`put_back` for one behind another, which is not ready before that has ended."""
+        """Parked and due, but not ready: another of its lane goes first, or the caller makes it so."""
         source = record._source
         self.tally.leave(record)
         if source.stopped:
@@ -358,8 +341,11 @@ class Scheduler:
         self.tally.producing -= count
         self.tally.count_succeeded(count)
 
-    def end(self, record: AnyRecord, outcome: EndState) -> None:
-        """A record in flight or producing has ended, in whatever way."""
+    def end(self, record: AnyRecord, outcome: EndState, mates: Collection[AnyRecord] = ()) -> None:
+        """A record in flight or producing has ended, in whatever way.
+
+        ``mates``: those of its call that stand behind others; its lane opens for none of them.
+        """
         source = record._source
         self.tally.leave(record)
         if source.stopped:
@@ -372,7 +358,7 @@ class Scheduler:
         following, record._next = record._next, None
         if following is None:
             del source.lanes[record._lane]
-        else:
+        elif following not in mates:
             source.ready.append(following)
             self._ring.join(source)
 
@@ -408,14 +394,7 @@ class Scheduler:
         It counts as parked, and is due. Not as buffered: that room may be taken by what was read meanwhile, while
         among the parked there is room for all that is in flight.
         """
-        source = record._source
-        self.tally.leave(record)
-        if source.stopped:
-            self._end_stopped(record, source, None)
-            return
-        if not record._parks:
-            record._parks = history_of(record).idle_parks = 1
-        self.tally.park(record)
+        self._put_behind(record)
         self._ready_again(record)
 
     def _ready_again(self, record: AnyRecord) -> None:

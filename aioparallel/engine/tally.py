@@ -99,22 +99,15 @@ class Tally:
 
     def start_together(self, call: Call) -> None:
         """From buffered, or parked, to in flight."""
-        started = 0
         for source, records in call.parts.items():
-            source.in_flight.update(records)
-            self.in_flight += len(records)
-            started += len(records)
+            fresh = records
             if source.parked and (retried := [record for record in records if record._parks]):
-                for record in retried:
-                    self.parking.leave(record)
                 fresh = [record for record in records if not record._parks]
-            else:
-                fresh = records
-            source.buffered -= len(fresh)
-            source.buffered_bytes -= sum([record._size for record in fresh])
-        self.taken_left, taken_left = self.taken_left - started, self.taken_left
-        if self.taken_left <= 0 < taken_left:
-            self.signals.taken()
+                for record in retried:
+                    self.start(record)
+            source.in_flight.update(fresh)
+            self.in_flight += len(fresh)
+            self._leave_buffer(source, fresh)
 
     def produce_together(self, call: Call) -> None:
         """From in flight to producing."""
