@@ -279,16 +279,21 @@ def test_a_column(spark: SparkSession) -> None:
     assert all(row.o.twice == 2 * row.seq and row.o.name == f"{row.k}!" and row.next == row.seq + 1 for row in found)
 
 
-def test_a_sink_of_batches(spark: SparkSession, tmp_path: Path) -> None:
-    """Its handler returns nothing; what fails in it comes again, in order of its key."""
+def sink_of(spark: SparkSession, file: Path, handler: str) -> tuple[DataFrame, dict[str, str]]:
+    """500 rows that name the file, and the options of a sink whose handler writes to it."""
     register_sink(spark)
-    file = tmp_path / "written"
-    df = rows(spark, 500).withColumn("file", F.lit(str(file)))
     options = {
-        "handler": "tests.support.spark.handlers:note_all",
+        "handler": f"tests.support.spark.handlers:{handler}",
         "resources": "tests.support.spark.handlers:RESOURCES",
         "key": "k",
     }
+    return rows(spark, 500).withColumn("file", F.lit(str(file))), options
+
+
+def test_a_sink_of_batches(spark: SparkSession, tmp_path: Path) -> None:
+    """Its handler returns nothing; what fails in it comes again, in order of its key."""
+    file = tmp_path / "written"
+    df, options = sink_of(spark, file, "note_all")
     df.write.format("aioparallel").options(**options).mode("append").save()
     by_key: dict[str, list[int]] = {}
     for line in file.read_text().splitlines():
@@ -300,14 +305,8 @@ def test_a_sink_of_batches(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_a_sink(spark: SparkSession, tmp_path: Path) -> None:
     """Each row once, with a key of its own, and clients that are shared."""
-    register_sink(spark)
     file = tmp_path / "written"
-    df = rows(spark, 500).withColumn("file", F.lit(str(file)))
-    options = {
-        "handler": "tests.support.spark.handlers:note",
-        "resources": "tests.support.spark.handlers:RESOURCES",
-        "key": "k",
-    }
+    df, options = sink_of(spark, file, "note")
     df.write.format("aioparallel").options(**options).mode("append").save()
     lines = [line.split("|") for line in file.read_text().splitlines()]
     assert sorted(int(line[0]) for line in lines) == list(range(500))
