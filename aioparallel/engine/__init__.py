@@ -26,6 +26,7 @@ What is called *pure* has plain methods only: no ``await``, no clock, no I/O; ti
     holds.py        who holds the event loop, judged from looks at it               pure
     standing.py     where the loop's thread stands: record, handler, lines
     hold_log.py     lines about handlers that hold the loop, and how many of them
+    pulse.py        the pulse of a loop, for a thread that waits for what does not come
     loop_watch.py   the thread that looks, and lets the loop turn
     waiting.py      waiting that something else cuts short, and waiting that nothing does
     drains.py       who waits until nothing of some sources runs any more

@@ -69,22 +69,20 @@ def _write(hold: Hold, what: str, more: str) -> None:
     stack = text_of(look.stack)
     if record is None:
         logger.warning(
-            "something that is no handler %s%s: meanwhile no record went on, and no heartbeat was sent; it "
-            "stood at\n%s",
+            "something that is no handler %s%s: meanwhile no record went on, and no heartbeat was sent; it stood %s",
             what,
             more,
-            stack,
+            f"at\n{stack}" if stack else "in no line of Python: a callback of the loop that is written in C",
             extra={"action": "loop_held", "seconds": hold.seconds},
         )
         return
     logger.warning(
         "%s: its handler %s %s%s: meanwhile no other record went on, and no heartbeat was sent; let it await what "
-        "takes long, or run it in threads, in_threads(%s); it stood at\n%s",
+        "takes long, or move that into a plain function for in_threads() (docs/blocking.md); it stood at\n%s",
         record.place,
         look.handler,
         what,
         more,
-        look.handler.rpartition(".")[2],
         stack,
         extra={
             "action": "loop_held",

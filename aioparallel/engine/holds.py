@@ -1,6 +1,6 @@
 """Who holds the event loop, judged from looks at where its thread stands. Pure: no clock, no thread.
 
-The loop is asked whether it turns (:mod:`~aioparallel.engine.loop_watch`). While an answer is overdue somebody looks
+The loop gives a pulse (:mod:`~aioparallel.engine.loop_watch`). While one is overdue somebody looks
 again and again, and one handler is to blame only when two looks, one after the other, see the same record in the same
 turn of the loop. A busy machine, a stopped process or a garbage collection show in one of three ways, and none of them
 makes two such looks: whoever looks is late as well (:meth:`Judge.late`), the thread has waited for a processor
@@ -13,12 +13,14 @@ from typing import Any, Final, NamedTuple
 
 from aioparallel.records import Record
 
-__all__ = ["LATE", "OVERDUE", "TICK", "Hold", "Judge", "Line", "Look", "Recent", "Worst"]
+__all__ = ["LATE", "OVERDUE", "PULSE", "TICK", "Hold", "Judge", "Line", "Look", "Recent", "Worst"]
 
+PULSE: Final = 0.1
+"""Seconds between two pulses."""
 TICK: Final = 0.05
-"""Seconds between two looks, and two questions."""
+"""Seconds between two looks."""
 OVERDUE: Final = 0.05
-"""Seconds without an answer after which the loop may be held."""
+"""Seconds by which a pulse is late when the loop may be held."""
 LATE: Final = 0.05
 """Seconds by which a look may come late; one that is later says nothing about who was running meanwhile."""
 # Seconds between the two looks that it takes, without what the thread has waited for a processor.
@@ -87,12 +89,8 @@ class Judge:
         self._over: list[Hold] = []  # that ended before the answer came
 
     def asked(self, now: float) -> None:
-        """A new question."""
+        """The loop will answer; it is held since then if it does not."""
         self._asked, self._first, self._anybody_seen, self._held = now, None, False, None
-
-    def overdue(self, now: float) -> bool:
-        """Whether the answer should be there."""
-        return now - self._asked >= OVERDUE
 
     def late(self) -> None:
         """Nobody could look for a while: what was seen before is not seen a second time."""

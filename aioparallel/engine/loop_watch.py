@@ -1,11 +1,12 @@
-"""Watches an event loop from a thread beside it: asks whether it turns, and looks at what holds it when it does not.
+"""Watches an event loop from a thread beside it: hears that it turns, and looks at what holds it when it does not.
 
-There is one for each loop on which workers run, from their first record to the close of the last pool. It asks 20
-times a second, twice a second while nothing runs; what it costs is the handover of the interpreter's lock at each.
+There is one for each loop on which workers run, from their first record to the close of the last pool. The loop gives
+it a pulse ten times a second, twice a second while nothing runs; what it costs is the handover of the lock of the
+interpreter at each (:mod:`~aioparallel.engine.pulse`).
 
 **Cutting short.** A turn starts up to 16 records one after the other (:mod:`~aioparallel.engine.turn`), and several
 workers may go on in one turn of the loop; with handlers that block 0.3 s each that would hold the loop for seconds.
-So when an answer is overdue the thread clears :attr:`LoopWatch.quota`, the list over which a turn iterates: a ``for``
+So when a pulse is overdue the thread clears :attr:`LoopWatch.quota`, the list over which a turn iterates: a ``for``
 over a list ends at its next step when that has become shorter, so the turn ends after the record that runs now, and
 its hot path has nothing to look at. And it sets :attr:`LoopWatch.overdue`: workers that would go on with other records
 wait for the loop's next turn. That is done without any doubt about who is to blame, for it costs little.
@@ -14,7 +15,6 @@ wait for the loop's next turn. That is done without any doubt about who is to bl
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 import threading
 import time
@@ -23,7 +23,8 @@ from types import CodeType
 from typing import ClassVar, Final, Protocol
 
 from aioparallel.engine.hold_log import HoldLog
-from aioparallel.engine.holds import LATE, TICK, Hold, Judge, Recent, Worst
+from aioparallel.engine.holds import LATE, OVERDUE, PULSE, TICK, Judge, Recent, Worst
+from aioparallel.engine.pulse import Pulse
 from aioparallel.engine.standing import look_at, run_queue_wait
 
 __all__ = ["LoopWatch"]
@@ -32,7 +33,7 @@ __all__ = ["LoopWatch"]
 _TURN: Final = 16
 # Seconds after a hold for which a turn is one record.
 _WARY: Final = 5.0
-# Seconds between two questions while nothing runs.
+# Seconds between two pulses while nothing runs.
 _IDLE: Final = 0.5
 # Seconds that the thread has to end.
 _JOIN: Final = 0.5
@@ -51,7 +52,7 @@ class Watched(Protocol):
 class LoopWatch:
     """Made by :meth:`of`.
 
-    Who writes what: the loop's thread the members and the answer, the watching thread all else.
+    Who writes what: the loop's thread the members and when it turned, the watching thread all else.
     """
 
     _of_loops: ClassVar[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWatch]] = weakref.WeakKeyDictionary()
@@ -66,12 +67,11 @@ class LoopWatch:
         self._members: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._lock = threading.Lock()  # of members, and of the thread's end
         self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
+        self._pulse: Pulse | None = None
         self._loop_thread, self._native_thread = threading.get_ident(), threading.get_native_id()
         self._rest: CodeType | None = None
-        self._asked = False
-        self._answered_at: float | None = None
-        self._busy = True
+        self._turned_at = 0.0
+        self._pause = PULSE
         self._wary_until = 0.0
         self._judge = Judge()
         self._log = HoldLog()
@@ -92,12 +92,14 @@ class LoopWatch:
             return  # virtual time: a loop in which nothing lasts, and which takes the same turns each time
         with self._lock:
             self._members.add(member)
-            if self._thread is None:
-                self._stop, self._asked = threading.Event(), False
-                self._thread = threading.Thread(
-                    target=self._watch, args=(self._stop,), name="aioparallel-loop-watch", daemon=True
-                )
-                self._thread.start()
+            if self._thread is not None:
+                return
+            pulse = self._pulse = Pulse()
+            self._thread = threading.Thread(
+                target=self._watch, args=(pulse,), name="aioparallel-loop-watch", daemon=True
+            )
+            self._thread.start()
+        loop.call_soon(self._turned, pulse)
 
     def leave(self, member: Watched) -> None:
         """It runs nothing any more. With the last member the thread ends."""
@@ -105,10 +107,15 @@ class LoopWatch:
             self._members.discard(member)
             if self._members or self._thread is None:
                 return
-            thread, self._thread = self._thread, None
-            self._stop.set()
-            self.recent = Recent()
+            thread, self._turned_at, self.recent = self._thread, time.monotonic(), Recent()
+            self._end()
         thread.join(_JOIN)
+
+    def _end(self) -> None:
+        """Under the lock."""
+        assert self._pulse is not None
+        self._pulse.end()
+        self._pulse = self._thread = None
 
     def worst(self) -> list[Worst]:
         """The longest holds of the last minute, one for each handler."""
@@ -116,70 +123,72 @@ class LoopWatch:
 
     # -- in the loop ------------------------------------------------------------------------------------
 
-    def _answer(self) -> None:
-        # In this order, see _cut().
-        self._busy = any(member.is_busy for member in self._members)
+    def _turned(self, pulse: Pulse) -> None:
+        """The loop turns."""
+        loop = self._loop()
+        if pulse.ended or loop is None:
+            return
+        with self._lock:
+            if not self._members:
+                self._end()
+                return
+        self._pause = PULSE if any(member.is_busy for member in self._members) else _IDLE
         self._loop_thread, self._native_thread = threading.get_ident(), threading.get_native_id()
         self._rest = sys._getframe(1).f_code
-        self._answered_at = time.monotonic()
+        self._turned_at = time.monotonic()
         self.overdue = False
+        pulse.beat()
+        loop.call_later(self._pause, self._turned, pulse)
 
     # -- in the thread ----------------------------------------------------------------------------------
 
-    def _watch(self, stop: threading.Event) -> None:
+    def _watch(self, pulse: Pulse) -> None:
+        patience = PULSE + OVERDUE
+        self._judge.asked(time.monotonic())
         try:
-            pause: float | None = 0.0
-            while pause is not None:
-                planned = time.monotonic() + pause
-                if stop.wait(pause):
-                    self._tell(self._judge.answered(self._answered_at or time.monotonic()), time.monotonic())
-                    return
+            while (loop := self._loop()) is not None and not loop.is_closed():
+                del loop  # or it would be kept for as long as it is silent
+                planned = time.monotonic() + patience
+                beaten = pulse.wait(patience)
                 now = time.monotonic()
-                pause = self._tick(now, now - planned)
+                if beaten:
+                    self._told(now)
+                    patience = self._pause + OVERDUE
+                else:
+                    self._missed(now, now - planned)
+                    patience = TICK
+                if pulse.ended:
+                    return
         finally:
-            self._ended(stop)
+            self._ended(pulse)
 
-    def _ended(self, stop: threading.Event) -> None:
+    def _ended(self, pulse: Pulse) -> None:
         with self._lock:
-            if self._stop is stop:  # else there is another one already
-                self._thread = None
+            if self._pulse is pulse:  # else there is another one already, or none
+                self._end()
             self.overdue = False
 
-    def _tick(self, now: float, late: float) -> float | None:
-        """What is done at each look; seconds until the next one. None: there is nothing to watch any more."""
+    def _told(self, now: float) -> None:
+        """The loop has turned, or the watch is over."""
+        self.overdue = False
+        self.recent.forget(now)
+        holds = self._judge.answered(self._turned_at)
+        self.recent.ended(holds)
+        for hold in holds:
+            self._log.ended(hold, now)
+        if now >= self._wary_until and len(self.quota) < _TURN:
+            self.quota = [None] * _TURN
+        # Half a pulse before the next one is due, for anything may begin to hold the loop just after this one.
+        self._judge.asked(self._turned_at + self._pause - PULSE / 2)
+
+    def _missed(self, now: float, late: float) -> None:
+        """The loop should have turned."""
         loop = self._loop()
-        if loop is None or loop.is_closed() or not self._is_wanted():
-            return None
-        if not self._asked:
-            return self._ask(loop)
-        answered_at = self._answered_at
-        if answered_at is not None:
-            self.recent.forget(now)
-            self._tell(self._judge.answered(answered_at), now)
-            if now >= self._wary_until and len(self.quota) < _TURN:
-                self.quota = [None] * _TURN
-            if self._busy:
-                return self._ask(loop)
-            self._asked = False
-            return _IDLE
-        if not loop.is_running():
+        if loop is None or not loop.is_running():
             self._judge.late()  # between two calls of run_until_complete(), say
-        elif self._judge.overdue(now):
-            self._cut()
-            self._look(now, late)
-        return TICK
-
-    def _is_wanted(self) -> bool:
-        with self._lock:
-            return bool(self._members)
-
-    def _ask(self, loop: asyncio.AbstractEventLoop) -> float | None:
-        self._asked, self._answered_at = True, None
-        self._judge.asked(time.monotonic())
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(self._answer)
-            return TICK
-        return None  # it was closed just now
+            return
+        self._cut()
+        self._look(now, late)
 
     def _look(self, now: float, late: float) -> None:
         if late > LATE:
@@ -194,18 +203,7 @@ class LoopWatch:
             self._log.goes_on(hold, now)
 
     def _cut(self) -> None:
-        """Let the loop turn after what runs now.
-
-        The answer may come while this happens. ``_answer`` notes it first and resets ``overdue`` then; here it is the
-        other way round. So whichever of the two is the last, ``overdue`` does not stay set without a question.
-        """
+        """Let the loop turn after what runs now. Should it have turned meanwhile, that is heard next."""
         running, self.quota = self.quota, [None] * len(self.quota)
         running.clear()
         self.overdue = True
-        if self._answered_at is not None:
-            self.overdue = False
-
-    def _tell(self, holds: list[Hold], now: float) -> None:
-        self.recent.ended(holds)
-        for hold in holds:
-            self._log.ended(hold, now)

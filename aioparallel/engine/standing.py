@@ -32,12 +32,13 @@ _OUTER, _INNER = 1, 4  # lines told of a stack: the handler's own, and the inner
 
 
 def look_at(thread: int, rest: CodeType | None) -> Look | None:
-    """What holds the loop that runs in this thread; None: nothing does.
+    """What holds the loop that runs in this thread, without lines where it is not written in Python; None: the thread
+    has ended, or is between two records.
 
     ``rest``: what has called the loop, where that has no frames of its own (uvloop).
     """
-    innermost = frame = sys._current_frames().get(thread)
-    if innermost is None or innermost.f_code is rest or innermost.f_code.co_filename in _AT_REST:
+    frame = sys._current_frames().get(thread)
+    if frame is None:
         return None
     lines: list[Line] = []
     while frame is not None and frame.f_code not in _DRIVERS:

@@ -34,7 +34,8 @@ class ProblemKind(StrEnum):
     LOOP_HELD = "loop_held"
     """In the last minute a handler, or something else, held the event loop: nothing else ran, no heartbeat was sent.
 
-    Let it await what takes long, or run it in threads: ``in_threads(handler)``. The log has the line it stood at."""
+    Let it await what takes long, or move that into a plain function for ``in_threads()``; the log has the line it stood
+    at. Holds of 0.25 s and more; shorter ones are in the log only."""
     HANDLER_STUCK = "handler_stuck"
     """A handler goes on after it was cancelled.
 

@@ -15,11 +15,8 @@ import uvloop
 
 from aioparallel import LoopThread, RetryPolicy, Work, parallel_map
 from aioparallel.engine import hold_log, loop_watch
-from aioparallel.engine.hold_log import HoldLog
-from aioparallel.engine.holds import LATE, OVERDUE, TICK, Hold, Judge, Line, Look, Recent
 from aioparallel.engine.loop_watch import LoopWatch
 from aioparallel.handling import Handling
-from aioparallel.records import Record
 from tests.support.engine.threads import read
 from tests.support.waiting import SLACK, until
 
@@ -112,7 +109,7 @@ def test_who_blocks_is_named(
     assert line.__dict__["handler"] == handle.__name__
     assert 0.05 < line.__dict__["seconds"] < BLOCKED + SLACK
     assert "# the line" in text
-    assert f"in_threads({handle.__name__})" in text
+    assert "into a plain function for in_threads()" in text
     assert "/aioparallel/engine/" not in text
 
 
@@ -231,6 +228,46 @@ def test_another_task_is_not_a_handler(run: Run, caplog: pytest.LogCaptureFixtur
     assert "# noqa: ASYNC251 - the other line" in lines(caplog)[0].getMessage()
 
 
+def test_a_callback_in_c_is_told(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """The loop calls it by itself, so there is no line of Python to show; the loop looks as if it were at rest."""
+
+    async def handle(item: int) -> None:
+        while not lines(caplog):
+            await asyncio.sleep(0.05)
+
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            asyncio.get_running_loop().call_later(0.3, time.sleep, 1.5)
+            async for _ in parallel_map(handle, range(2)):
+                pass
+
+    run(main())
+    assert "no handler" in lines(caplog)[0].getMessage()
+    assert "offset" not in lines(caplog)[0].__dict__
+
+
+def test_a_member_that_comes_when_all_were_forgotten_is_watched(run: Run) -> None:
+    """The watch ends with the last one that somebody still holds, and the next one has its own."""
+
+    class Member:
+        is_busy = True
+
+    async def main() -> None:
+        watch = LoopWatch.of(asyncio.get_running_loop())
+        watch.join(Member())
+        await until(lambda: not watchers())
+        member = Member()
+        watch.join(member)
+        assert len(watchers()) == 1
+        watch.leave(member)
+        assert not watchers()
+
+    run(main())
+
+
+# -- the watch ------------------------------------------------------------------------------------------
+
+
 def test_nothing_is_left_of_it(run: Run) -> None:
     """The thread is there while records run, one for all that run in a loop, and ends with the last of them."""
 
@@ -284,114 +321,3 @@ def test_a_loop_thread_is_watched(caplog: pytest.LogCaptureFixture) -> None:
         thread.close()
     assert lines(caplog)[0].__dict__["handler"] == "first_step"
     assert not watchers()
-
-
-# -- judging, with times passed in ----------------------------------------------------------------------
-
-
-def look(record: Record | None, handler: str = "handle") -> Look:
-    return Look(record, handler if record else "", (Line("file.py", 1, handler),))
-
-
-A, B = Record("t", 0, 1), Record("t", 0, 2)
-
-
-def judge_of(*looks: tuple[float, Record | None], late: float = 0.0, starved: float = 0.0) -> list[Hold]:
-    """What is found when these are seen at these times after the question, and the answer comes with the last one;
-    each look so late, and the loop's thread without a processor for that part of the time."""
-    judge = Judge()
-    judge.asked(0.0)
-    for at, record in looks:
-        assert judge.overdue(at)
-        if late > LATE:
-            judge.late()
-        judge.looked(look(record), at, starved * at)
-    return judge.answered(looks[-1][0])
-
-
-def test_two_looks_that_see_the_same_record_are_a_hold() -> None:
-    """It is told from the question on; one look is none."""
-    assert [(hold.look.record, round(hold.seconds, 3)) for hold in judge_of((0.05, A), (0.1, A), (0.3, A))] == [
-        (A, 0.3)
-    ]
-    assert judge_of((0.05, A)) == []
-    assert not Judge().overdue(OVERDUE / 2)
-
-
-def test_records_that_take_turns_are_none() -> None:
-    """Quick ones in a turn of the loop that lasts: a busy machine."""
-    assert judge_of((0.05, A), (0.1, B), (0.15, A), (0.2, B)) == []
-
-
-def test_one_after_the_other_has_its_own_time() -> None:
-    """Two holds in one turn of the loop: none of them gets the time of the other."""
-    found = judge_of((0.05, A), (0.1, A), (0.15, B), (0.2, B), (0.25, B))
-    assert [(hold.look.record, round(hold.seconds, 3)) for hold in found] == [(A, 0.1), (B, 0.1)]
-
-
-def test_who_looks_too_late_blames_nobody() -> None:
-    """The process was stopped, or a garbage collection kept the interpreter to itself."""
-    assert judge_of((0.05, A), (2.0, A), (5.0, A), late=LATE * 2) == []
-    judge = Judge()
-    judge.asked(0.0)
-    judge.looked(look(A), 0.05, 0.0)
-    judge.late()
-    judge.looked(look(A), 9.0, 0.0)
-    judge.looked(look(A), 9.0 + TICK, 0.0)
-    (hold,) = judge.answered(9.06)
-    assert hold.seconds < 0.1  # what was before is not counted
-
-
-def test_a_thread_without_a_processor_blames_nobody() -> None:
-    """It stands at the same line because nobody lets it run."""
-    assert judge_of((0.05, A), (0.1, A), (0.4, A), starved=0.95) == []
-    assert len(judge_of((0.05, A), (0.1, A), (0.4, A), starved=0.5)) == 1
-
-
-def test_what_is_no_handler_is_told_after_a_second() -> None:
-    """Short ones are nobody's business."""
-    assert judge_of((0.05, None), (0.5, None), (0.9, None)) == []
-    assert [hold.look.record for hold in judge_of((0.05, None), (0.5, None), (1.1, None))] == [None]
-
-
-def test_a_loop_about_to_turn_is_not_held() -> None:
-    """Two looks at one record with a rest between them are not one after the other."""
-    judge = Judge()
-    judge.asked(0.0)
-    for at, seen in ((0.05, look(A)), (0.1, None), (0.15, look(A))):
-        judge.looked(seen, at, 0.0)
-    assert judge.answered(0.2) == []
-
-
-def held(record: Record, since: float, seconds: float, handler: str = "handle") -> Hold:
-    return Hold(look(record, handler), since, since + seconds)
-
-
-def test_a_line_in_ten_seconds(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """For each handler, with the number left out; one that was told while it went on is not told again."""
-    monkeypatch.setattr(hold_log, "_PAUSE", 10.0)
-    log = HoldLog()
-    for at in range(12):
-        log.ended(held(A, at, 0.3), at + 0.3)
-    log.ended(held(B, 5, 0.3, "another"), 5.3)
-    log.goes_on(held(A, 30, 1.0), 31.0)
-    log.goes_on(held(A, 30, 1.5), 31.5)
-    log.ended(held(A, 30, 12.0), 42.0)
-    told = [line.getMessage().split(":")[1] for line in lines(caplog)]
-    assert told == [
-        " its handler handle held the event loop for 0.3 s",
-        " its handler handle held the event loop for 0.3 s (9 more lines about it left out)",
-        " its handler another held the event loop for 0.3 s",
-        " its handler handle holds the event loop, for 1 s now, and goes on (1 more lines about it left out)",
-    ]
-
-
-def test_holds_are_remembered_for_a_minute() -> None:
-    """The longest of each handler, the longest first, and how many there were."""
-    recent = Recent()
-    recent.ended([held(A, 0.0, 0.3), held(A, 1.0, 0.5), held(B, 2.0, 2.0, "another")])
-    assert [(worst.hold.seconds, worst.times) for worst in recent.worst(5.0)] == [(2.0, 1), (0.5, 2)]
-    assert [worst.times for worst in recent.worst(61.0)] == [1, 1]
-    assert recent.worst(70.0) == []
-    recent.goes_on(held(B, 60.0, 9.0))
-    assert [worst.hold.seconds for worst in recent.worst(70.0)] == [9.0]
