@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from aioparallel.callables import check_async
+from aioparallel.doubts import Doubt
 from aioparallel.errors import ConfigurationError, ConsumerStateError, FailedInProcess, NotAHandler
 from aioparallel.handling import check_choice, check_count, check_time
 from aioparallel.records import Record, TopicPartition
@@ -159,7 +160,7 @@ def _picklable(error: Exception) -> Exception:
 class Call:
     """Records that were taken together, as the engine sees them: one call of a batch handler."""
 
-    __slots__ = ("batching", "failures", "is_over", "mates", "parts", "records")
+    __slots__ = ("batching", "doubt", "failures", "is_over", "mates", "parts", "records")
 
     _history = None
     """A record may have one, and whoever drives handlers looks at it."""
@@ -179,6 +180,8 @@ class Call:
         self.records: list[Record[Any, Any]] = first if not others else list(chain(first, *others))
         self.failures: dict[int, Exception] = {}
         """By place in ``records``."""
+        self.doubt: Doubt | None = None
+        """Why its only record runs by itself."""
         self.is_over = False
 
     def blocked(self, failed: Iterable[int]) -> set[int]:

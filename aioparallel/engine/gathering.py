@@ -21,6 +21,7 @@ from aioparallel.engine.fairness import FairRing
 from aioparallel.engine.sources import Mixed, Source
 from aioparallel.engine.tally import Tally
 from aioparallel.handlers import Batchings
+from aioparallel.history import history_of
 from aioparallel.records import Record
 
 __all__ = ["Gatherer", "Gathering", "Line"]
@@ -65,6 +66,11 @@ class Gathering:
     def room(self) -> int:
         """Records that it still takes."""
         return self.batching.terms.size - self.count
+
+    @property
+    def is_of_many(self) -> bool:
+        """Whether it takes more than what stands in one lane."""
+        return self.batching.terms.by != "lane" or self.key == (self.batching, None)
 
     @property
     def records(self) -> Iterator[AnyRecord]:
@@ -235,6 +241,18 @@ class Gatherer:
 
     def _head_by_head(self, source: Source) -> Call | AnyRecord | None:
         """Where one ready record goes elsewhere than the next."""
+        filling: dict[Gathering, None] = {}  # the next record may belong to them, too
+        call = self._first_of_heads(source, filling)
+        for gathering in filling:
+            if gathering.is_over:
+                continue
+            if call is None:
+                call = self._started_or_left(gathering)
+            else:
+                self._leave(gathering)
+        return call
+
+    def _first_of_heads(self, source: Source, filling: dict[Gathering, None]) -> Call | AnyRecord | None:
         for _ in range(_AT_ONCE):
             if not source.ready:
                 break
@@ -245,14 +263,18 @@ class Gatherer:
             batching = source.batching if isinstance(source.batching, Batching) else self._batchings.of(record)
             if batching is None:
                 return record
-            call = self._put(batching, source, record, record._lane if batching.terms.by == "lane" else None)
+            gathering = self._opened(batching, source, record._lane if batching.terms.by == "lane" else None)
+            call = self._put(gathering, source, record)
             if call is not None:
+                return call
+            if gathering.is_of_many:
+                filling[gathering] = None
+            elif (call := self._started_or_left(gathering)) is not None:
                 return call
         return None
 
-    def _put(self, batching: Batching, source: Source, record: AnyRecord, lane: Hashable) -> Call | None:
-        """One head, and those behind it, into its gathering."""
-        gathering = self._opened(batching, source, lane)
+    def _put(self, gathering: Gathering, source: Source, record: AnyRecord) -> Call | None:
+        """One head, and those behind it, into its gathering; the call that this makes."""
         if _is_alone(record):
             return self._by_itself(gathering, record)
         if not gathering.room or not gathering.fits(record):
@@ -263,7 +285,7 @@ class Gatherer:
         gathering.count += 1
         gathering.bytes += record._size
         self._follow(gathering, part, record)
-        return self._start(gathering) if not gathering.room else self._started_or_left(gathering)
+        return None if gathering.room else self._start(gathering)
 
     def _follow(self, gathering: Gathering, part: list[AnyRecord], record: AnyRecord) -> None:
         """Add those behind this one in its lane, as far as they may start and fit."""
@@ -305,13 +327,20 @@ class Gatherer:
 
     def _by_itself(self, gathering: Gathering, record: AnyRecord) -> Call:
         """This record alone; what it was to go with stays as it is."""
-        if not gathering.count:
+        if gathering.count:
+            self._leave(gathering)
+        else:
             self._close(gathering)
-        elif not gathering.batching.terms.linger or not self._may_grow(gathering):
+        call = Call({record._source: [record]}, None, gathering.batching)
+        call.doubt = history_of(record).doubt
+        return self._begin(call)
+
+    def _leave(self, gathering: Gathering) -> None:
+        """Another call starts first."""
+        if not gathering.batching.terms.linger or not self._may_grow(gathering):
             self.make_due(gathering)
         else:
             self._linger(gathering)
-        return self._begin(Call({record._source: [record]}, None, gathering.batching))
 
     def _linger(self, gathering: Gathering) -> None:
         if not gathering.lingers:
@@ -432,7 +461,7 @@ def _may_start(record: AnyRecord, source: Source) -> bool:
 
 
 def _is_alone(record: AnyRecord) -> bool:
-    return record._history is not None and record._history.alone
+    return record._history is not None and record._history.is_alone
 
 
 def _ignore(gathering: Gathering) -> None:

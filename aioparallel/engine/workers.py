@@ -300,6 +300,8 @@ class WorkerPool:
             call.is_over = True
             self._scheduler.put_back_together(call)
             raise
+        if call.doubt is not None:
+            call.doubt.tried(well=outcome is ENDED or (isinstance(outcome, Ended) and outcome.error is None))
         if outcome is ENDED and not call.failures:
             call.is_over = True
             self._scheduler.succeed_together(call)

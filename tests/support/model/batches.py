@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from aioparallel.batches import Batch, BatchHandler, Batching, By, Call, batches
+from aioparallel.doubts import Doubt
 from aioparallel.engine.gathering import Gatherer, Gathering
 from aioparallel.engine.isolation import ENDED
 from aioparallel.engine.scheduler import AnyRecord
@@ -131,7 +132,6 @@ class Batches(SyncCore):
         self.ways = Ways(kinds, ways)
         self.ends_sated = ends_sated
         self.together: dict[Entry, Together] = {}
-        self.alone: set[Entry] = set()
         self.lingering: list[Gathering] = []
         self.known_due: set[Gathering] = set()
         self.was_held_back: set[Source] = set()
@@ -169,6 +169,11 @@ class Batches(SyncCore):
     @property
     def open(self) -> list[Gathering]:
         return list(self.gatherer._open)
+
+    @property
+    def alone(self) -> set[Entry]:
+        """They run in no batch with others."""
+        return {entry for entry in self.model.entries(*State) if history_of(entry.record).is_alone}
 
     @property
     def most_in_flight(self) -> int:
@@ -497,18 +502,34 @@ class Batches(SyncCore):
         with_drain()
 
     @precondition(lambda self: self.calls)
-    @rule(pick=PICK, one_by_one=st.booleans(), delay=st.sampled_from([0.0, 1.0, 5.0]), wakes=st.booleans())
-    def fail_together(self, pick: int, one_by_one: bool, delay: float, wakes: bool) -> None:
-        """The handler has failed: all of it run again, each by itself or not, perhaps at once."""
+    @rule(
+        pick=PICK,
+        one_by_one=st.booleans(),
+        tried=st.integers(0, 3),
+        delay=st.sampled_from([0.0, 1.0, 5.0]),
+        wakes=st.booleans(),
+    )
+    def fail_together(self, pick: int, one_by_one: bool, delay: float, wakes: bool, tried: int = 0) -> None:
+        """The handler has failed: all of it run again, each by itself (for good, or until so many were tried) or not,
+        perhaps at once."""
         one = self.chosen_call(pick)
+        doubt = Doubt(tried) if tried else Doubt.for_good()
         if one_by_one and len(one.entries) > 1:
             for entry in one.entries:
-                history_of(entry.record).alone = True
-                self.alone.add(entry)
+                history_of(entry.record).doubt = doubt
         for entry in self._settle(one, range(len(one.entries))):
             self._fail(entry, delay)
         if wakes:
             self.advance(delay)
+
+    @precondition(lambda self: self.alone)
+    @rule(pick=PICK)
+    def try_one(self, pick: int) -> None:
+        """Somebody has run by itself: perhaps the others may go together again."""
+        doubts = list(dict.fromkeys(history_of(entry.record).doubt for entry in self.alone))
+        doubt = doubts[pick % len(doubts)]
+        assert doubt is not None
+        doubt.tried(well=True)
 
     def _settled(self, one: Together, wrong: Collection[Entry]) -> list[Entry]:
         """The same in the model: what is behind a failed one of its lane goes back, unattempted."""
