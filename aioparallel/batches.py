@@ -10,10 +10,11 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
@@ -24,6 +25,7 @@ from aioparallel.doubts import Doubt
 from aioparallel.errors import ConfigurationError, ConsumerStateError, FailedInProcess, NotAHandler
 from aioparallel.handling import check_choice, check_count, check_time
 from aioparallel.records import Record, TopicPartition
+from aioparallel.wording import kind_of
 
 __all__ = ["Batch", "BatchHandler", "Batching", "By", "Call", "batches"]
 
@@ -80,7 +82,7 @@ class Batch(Sequence[T_co]):
         if not 0 <= index < len(self._items):
             raise IndexError(f"a batch of {len(self._items)} has no place {index}")
         if not isinstance(error, Exception):
-            raise TypeError(f"an item fails with an exception, not with a {type(error).__name__}")
+            raise TypeError(f"an item fails with an exception, not with {kind_of(error)}")
         if self._call.is_over:
             raise ConsumerStateError("the call of this batch is over: what its handler says now comes too late")
         self._call.failures.setdefault(index if self._places is None else self._places[index], error)
@@ -218,6 +220,9 @@ class Call:
         return self.records[0].place + (f" (and {more} more in its batch)" if more else "")
 
 
+_Handler = Callable[[Batch[T]], Awaitable[object] | AsyncIterable[object]]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Batching:
     """A batch handler with all around it, as the engine runs it. Compares by identity."""
@@ -231,16 +236,15 @@ class BatchHandler(Generic[T, R]):
 
     def __init__(
         self,
-        handler: Callable[[Batch[T]], Awaitable[object]],
+        handler: _Handler[T],
         size: int,
         linger: float,
         by: By,
         max_bytes: int | None,
         on_error: Literal["one_by_one", "together"],
     ) -> None:
+        functools.update_wrapper(self, handler, updated=())
         self.__wrapped__ = handler
-        self.__module__ = getattr(handler, "__module__", __name__)
-        self.__qualname__ = f"batches({getattr(handler, '__qualname__', repr(handler))})"
         self.size = size
         self.linger = linger
         self.by = by
@@ -251,16 +255,18 @@ class BatchHandler(Generic[T, R]):
         """The handler itself, given a Batch: for tests of it. A single record tells that this is wrapped into something
         that hides it, which is refused."""
         if isinstance(item, Batch):
-            return cast("R", await self.__wrapped__(item))
+            made = self.__wrapped__(item)
+            return cast("R", [one async for one in made] if isinstance(made, AsyncIterable) else await made)
         raise NotAHandler(
             f"{self!r} got a single {type(item).__name__}: something is wrapped around it; batches(...) goes outside, "
             "e.g. batches(wrapper(handler))"
         )
 
     def __repr__(self) -> str:
-        return f"<{self.__qualname__}>"
+        name = getattr(self.__wrapped__, "__qualname__", repr(self.__wrapped__))
+        return f"<batches of {name}, {self.size} at most, linger {self.linger:g} s, by {self.by}>"
 
-    def with_handler(self, handler: Callable[[Batch[T]], Awaitable[object]]) -> BatchHandler[T, Any]:
+    def with_handler(self, handler: _Handler[T]) -> BatchHandler[T, Any]:
         """Another handler on the same terms."""
         return BatchHandler(handler, self.size, self.linger, self.by, self.max_bytes, self.on_error)
 
@@ -279,7 +285,7 @@ class _Decorator:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options
 
-    def __call__(self, handler: Callable[[Batch[T]], Awaitable[object]]) -> BatchHandler[T, Any]:
+    def __call__(self, handler: _Handler[T]) -> BatchHandler[T, Any]:
         return _batch_handler(handler, **self._options)
 
 
@@ -295,7 +301,7 @@ def batches(
 ) -> BatchHandler[T, R]: ...
 @overload
 def batches(
-    handler: Callable[[Batch[T]], Awaitable[object]],
+    handler: _Handler[T],
     *,
     size: int = ...,
     linger: float = ...,
@@ -314,7 +320,7 @@ def batches(
     on_error: Literal["one_by_one", "together"] = ...,
 ) -> _Decorator: ...
 def batches(
-    handler: Callable[[Batch[T]], Awaitable[object]] | None = None,
+    handler: _Handler[T] | None = None,
     *,
     size: int = 500,
     linger: float = 0.05,
@@ -353,7 +359,7 @@ def batches(
     return _Decorator(options) if handler is None else _batch_handler(handler, **cast("Any", options))
 
 
-def _batch_handler(handler: Callable[[Batch[T]], Awaitable[object]], **options: Any) -> BatchHandler[T, Any]:
+def _batch_handler(handler: _Handler[T], **options: Any) -> BatchHandler[T, Any]:
     if isinstance(handler, Mapping):
         raise ConfigurationError(
             "batches handler", handler, 'must be one function; by topic it is {"a topic": batches(function)}'

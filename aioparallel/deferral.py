@@ -13,6 +13,7 @@ from typing import Any
 from aioparallel.errors import ConfigurationError, ConsumerStateError, DeferralTimeout, InvalidOutput, Reject
 from aioparallel.history import history_of
 from aioparallel.records import Record
+from aioparallel.wording import kind_of
 
 __all__ = ["Deferral", "defer"]
 
@@ -67,7 +68,7 @@ class Deferral:
         try:
             if returned is not None and returned != []:  # what an async generator without outputs comes to
                 raise InvalidOutput(
-                    f"the handler returned a {type(returned).__name__} for a record that it has deferred, so its "
+                    f"the handler returned {kind_of(returned)} for a record that it has deferred, so its "
                     "outputs belong to complete(outputs) of the deferral; return None"
                 )
             done, _ = await asyncio.wait((self._future,), timeout=self.seconds)

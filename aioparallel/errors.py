@@ -263,7 +263,14 @@ class NoHandler(RecordFailure):
 
 
 class InvalidOutput(RecordFailure, TypeError):
-    """A handler returned something that is neither None, nor an Outgoing, nor an iterable of them."""
+    """A handler returned something that is neither None, nor an Outgoing, nor an iterable of them.
+
+    ``found``: what it was, where it was that.
+    """
+
+    def __init__(self, message: str, found: str = "") -> None:
+        super().__init__(message)
+        self.found = found
 
 
 class ProcessDied(RecordFailure):

@@ -6,6 +6,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
+from aioparallel.wording import kind_of
+
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
@@ -108,7 +110,7 @@ def _check_outgoing(outgoing: Outgoing) -> None:
     for name, found in parts:
         if not isinstance(found, bytes | None):
             raise TypeError(
-                f"Outgoing to {topic!r}: {name} is a {type(found).__name__}, it must be bytes or None; "
+                f"Outgoing to {topic!r}: {name} is {kind_of(found)}, it must be bytes or None; "
                 "encode it, e.g. json.dumps(...).encode()"
             )
     headers: object = outgoing.headers

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from aioparallel.errors import ConsumerStateError
 from aioparallel.handling import Resource
+from aioparallel.wording import kind_of
 
 __all__ = ["Resources", "reach", "resource"]
 
@@ -41,7 +42,7 @@ def resource(name: str, kind: type[T] = object) -> T:  # type: ignore[assignment
         )
     value = found[name]
     if not isinstance(value, kind):
-        raise ConsumerStateError(f"resource {name!r} is a {type(value).__name__}, not a {kind.__name__}")
+        raise ConsumerStateError(f"resource {name!r} is {kind_of(value)}, not {kind.__name__}")
     return value
 
 
@@ -144,4 +145,4 @@ class _Lifetime:
 def _checked(manager: object) -> AbstractAsyncContextManager[object]:
     if isinstance(manager, AbstractAsyncContextManager):
         return manager
-    raise TypeError(f"its function made a {type(manager).__name__}, which is no async context manager")
+    raise TypeError(f"its function made {kind_of(manager)}, which is no async context manager")

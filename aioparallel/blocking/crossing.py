@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from aioparallel.errors import FailedInProcess
+from aioparallel.wording import kind_of
 
 __all__ = [
     "Crossing",
@@ -98,7 +99,7 @@ def encoded(item: object) -> bytes:
         return pickle.dumps(payload, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
         raise TypeError(
-            f"a {type(payload).__qualname__} cannot be sent to a process ({type(error).__name__}: {error}); "
+            f"{kind_of(payload)} cannot be sent to a process ({type(error).__name__}: {error}); "
             "in_processes needs items that can be pickled"
         ) from error
 

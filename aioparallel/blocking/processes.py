@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import atexit
 import functools
-import multiprocessing.util  # noqa: F401 - registers its own end of processes at exit, which must come after ours
+import multiprocessing.process
+import multiprocessing.util  # registers its own end of processes at exit, which must come after ours
 import os
 import pickle
 import sys
@@ -178,12 +179,28 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
+def _is_program_there() -> bool:
+    """Whether each process can import the program's main module, as it does first of all, whatever it is to run."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is None or getattr(main, "__spec__", None) is not None or getattr(sys, "frozen", False):
+        return True  # interactive, or found by its name, or in one piece with the interpreter
+    return os.path.isfile(os.path.join(getattr(multiprocessing.process, "ORIGINAL_DIR", None) or "", file))
+
+
 def _reference(function: Callable[..., object]) -> object:
     """What is pickled for each process. Raises ConfigurationError for what a process cannot import."""
     inner = getattr(function, "func", function)
     module = getattr(inner, "__module__", None) or type(inner).__module__
     if is_importing_main():
         return None  # nothing will be called here, and the module is not where it will be
+    if not _is_program_there():
+        raise ConfigurationError(
+            _OPTION,
+            function,
+            "cannot run beside a program that no process can import (from standard input, say): put "
+            "the program into a file",
+        )
     if module == "__main__" and not os.path.isfile(getattr(sys.modules["__main__"], "__file__", None) or ""):
         raise ConfigurationError(
             _OPTION, function, "is of an interactive program, which no process can import: put it into a file"

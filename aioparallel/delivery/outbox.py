@@ -20,6 +20,7 @@ from aioparallel.engine.outlets import Receipts
 from aioparallel.errors import InvalidOutput, ProduceFailed
 from aioparallel.policies import OnProduced, Producing
 from aioparallel.records import Outgoing, Produced, Record
+from aioparallel.wording import kind_of
 
 __all__ = ["Outbox"]
 
@@ -88,11 +89,11 @@ class Outbox:
         if value is None:
             return None
         if not isinstance(value, Iterable) or isinstance(value, str | bytes | dict):
-            raise InvalidOutput(_wrong(record, f"a {type(value).__name__}"))
+            raise _wrong(record, kind_of(value))
         outputs = list(cast("Iterable[object]", value))
         for output in outputs:
             if not isinstance(output, Outgoing):
-                raise InvalidOutput(_wrong(record, f"a {type(value).__name__} with a {type(output).__name__} in it"))
+                raise _wrong(record, f"{kind_of(value)} with {kind_of(output)} in it")
         return cast("list[Outgoing]", outputs) or None
 
     def room(self) -> Awaitable[None] | None:
@@ -191,8 +192,9 @@ def _changed(record: Record[Any, Any], outputs: Iterable[Outgoing]) -> InvalidOu
     return None
 
 
-def _wrong(record: Record[Any, Any], found: str) -> str:
-    return (
+def _wrong(record: Record[Any, Any], found: str) -> InvalidOutput:
+    return InvalidOutput(
         f"the handler returned {found} for {record.topic_partition} offset {record.offset}: it may return None, an "
-        "Outgoing, or an iterable of them; to get other results use `async for result in consumer.results(handler)`"
+        "Outgoing, or an iterable of them; to get other results use `async for result in consumer.results(handler)`",
+        found,
     )

@@ -23,6 +23,7 @@ from aioparallel.engine.outlets import Abandoned
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
 from aioparallel.errors import InvalidOutput, InvalidValues, RetryLater
 from aioparallel.history import history_of
+from aioparallel.wording import kind_of
 
 __all__ = ["BatchEndings"]
 
@@ -75,13 +76,21 @@ class BatchEndings:
         if not isinstance(value, Mapping):
             if not left:
                 return []
-            collected = self._endings.outlet.collect(left[0], value)
+            try:
+                collected = self._endings.outlet.collect(left[0], value)
+            except InvalidOutput as error:
+                if not error.found:
+                    raise
+                raise InvalidOutput(
+                    f"the handler of {call.place} returned {error.found}: it may return None, an Outgoing or an "
+                    "iterable of them for the batch as a whole, or {record: outputs}"
+                ) from None
             return [] if collected is None else [(left[0], collected)]
         known = set(call.records)
         if strange := [key for key in value if key not in known]:
             raise InvalidOutput(
                 f"the handler of {call.place} returned outputs for {len(strange)} keys that are no records of its "
-                f"batch, the first a {type(strange[0]).__name__}: a mapping says which outputs are of which record, "
+                f"batch, the first {kind_of(strange[0])}: a mapping says which outputs are of which record, "
                 "{record: outputs}"
             )
         found = [(record, self._endings.outlet.collect(record, value[record])) for record in left if record in value]

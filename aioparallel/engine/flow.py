@@ -30,6 +30,7 @@ from aioparallel.errors import HandlerCancelled, InvalidValues
 from aioparallel.handlers import Batchings, Stack, around, around_batches, coroutine_handler
 from aioparallel.policies import Patience, RetryPolicy
 from aioparallel.records import Record
+from aioparallel.wording import kind_of
 
 __all__ = ["Flow", "FlowStats", "Outcome"]
 
@@ -134,7 +135,7 @@ def _values(values: object, count: int) -> Sequence[Any]:
     if isinstance(values, str | bytes | Mapping | Set) or not (
         hasattr(values, "__len__") and hasattr(values, "__iter__")
     ):
-        raise InvalidValues(f"{wanted}; it returned {'None' if values is None else f'a {type(values).__name__}'}")
+        raise InvalidValues(f"{wanted}; it returned {'None' if values is None else kind_of(values)}")
     found = list(cast("Iterable[Any]", values))
     if len(found) != count:
         raise InvalidValues(f"{wanted}; it returned {len(found)}")

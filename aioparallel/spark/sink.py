@@ -138,7 +138,7 @@ class _Plan:
         handler: Callable[[SinkRow], Awaitable[object]] = given.imported("handler")
         check_returns("handler", handler)
         if isinstance(handler, BatchHandler):
-            handler = handler.with_handler(_NoValues(handler.__wrapped__))
+            handler = handler.with_handler(_NoValues(handler))
         check_hashable(schema, keys)
         attempts = given.count("attempts")
         handling = Handling(
@@ -170,7 +170,7 @@ class _Plan:
 class _NoValues:
     """A batch handler whose values nobody looks at."""
 
-    def __init__(self, handler: Callable[[Batch[SinkRow]], Awaitable[object]]) -> None:
+    def __init__(self, handler: Callable[[Any], Awaitable[object]]) -> None:
         self._handler = handler
 
     async def __call__(self, batch: Batch[SinkRow]) -> list[None]:

@@ -203,7 +203,7 @@ async def test_a_wrong_resource_says_what_there_is() -> None:
     async with consumer_of(broker, until="end", resources={"a": lambda: Pool("A", [])}) as consumer:
         await consumer.run(handle)
     assert "no resource 'http' here (there are: a)" in told[0]
-    assert told[1] == "resource 'a' is a Pool, not a dict"
+    assert told[1] == "resource 'a' is a Pool, not dict"
 
 
 async def test_a_topic_that_appears_later_without_a_handler_fails_its_records_clearly(

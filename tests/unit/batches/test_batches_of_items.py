@@ -279,9 +279,9 @@ def test_one_poisoned_item_is_found_one_by_one() -> None:
     called = Called(work)
     outcomes = all_of(batches(called, size=20), range(20), retry=AT_ONCE, on_error="emit")
     assert {one.item: one.error is None for one in outcomes} == {n: n != 13 for n in range(20)}
-    assert {one.attempts for one in outcomes if one.item != 13} == {2, 3}
+    assert {one.attempts for one in outcomes if one.item != 13} <= {2, 3}  # 2 where it was found among the eight
     assert called.sizes[:9] == [20, *[1] * 8]
-    assert max(called.sizes[9:]) in (11, 12)
+    assert 11 <= max(called.sizes[9:]) <= 12
 
 
 @pytest.mark.parametrize("on_error", ["one_by_one", "together"])
@@ -339,7 +339,7 @@ def test_the_deadline_is_that_of_the_batch() -> None:
         ([1, 2], "it returned 2"),
         ("abc", "it returned a str"),
         ({1: 2}, "it returned a dict"),
-        (5, "it returned a int"),
+        (5, "it returned an int"),
     ],
 )
 def test_another_number_of_values_fails_the_batch(returned: object, told: str) -> None:
@@ -413,7 +413,9 @@ def test_it_is_a_decorator_too() -> None:
 
     @batches(size=7)
     async def seven(batch: Batch[int]) -> list[int]:
+        """What it says."""
         return [len(batch)] * len(batch)
 
     assert [one.result() for one in all_of(seven, range(7))] == [7] * 7
-    assert repr(seven).endswith("seven)>")
+    assert repr(seven).endswith("seven, 7 at most, linger 0.05 s, by any>")
+    assert (seven.__name__, seven.__doc__) == ("seven", "What it says.")  # type: ignore[attr-defined]

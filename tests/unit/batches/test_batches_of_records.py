@@ -280,7 +280,7 @@ async def test_outputs_of_strange_records_fail_the_batch(caplog: pytest.LogCaptu
     saved = Saved(work)
     await run(broker_with(2), batches(saved, size=2))
     assert [len(call) for call in saved.calls] == [2, 1, 1]
-    assert "keys that are no records of its batch, the first a int" in caplog.text
+    assert "keys that are no records of its batch, the first an int" in caplog.text
 
 
 async def test_an_output_that_cannot_be_written_fails_its_record_alone() -> None:

@@ -323,3 +323,39 @@ async def test_records_of_a_retry_topic_are_batches_where_nothing_more_can_come(
         consumer.stop()
         await running
     assert len(sizes["a"] + sizes["b"]) < 100, sizes
+
+
+async def test_a_batch_handler_may_yield_and_is_tested_as_it_is() -> None:
+    """An async generator: its outputs are those of the batch as a whole, and a test of it gets them in a list."""
+
+    async def outputs(batch: Batch[Record]) -> AsyncIterator[Outgoing]:
+        for record in batch:
+            yield Outgoing("out", record.value)
+
+    handler = batches(outputs, size=5)
+    of_test: Any = Batch.of([Record("t", 0, 0, value=b"one"), Record("t", 0, 1, value=b"two")])
+    assert [output.value for output in await handler(of_test)] == [b"one", b"two"]
+    broker = broker_with(10)
+    broker.create_topic("out", 1)
+    await run(broker, handler)
+    assert len(broker.records("out")) == 10
+
+
+@pytest.mark.parametrize(("value", "found"), [(5, "an int"), ([5], "a list with an int in it")])
+async def test_a_wrong_output_of_a_batch_says_what_a_batch_may_return(
+    value: Any, found: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not what records by themselves may."""
+    left = 1
+
+    async def handle(batch: Batch[Record]) -> Any:
+        nonlocal left
+        if left:
+            left = 0
+            return value
+        return None
+
+    await run(broker_with(3), batches(handle, size=3))
+    assert f"returned {found}: it may return None" in caplog.text
+    assert "{record: outputs}" in caplog.text
+    assert "results(" not in caplog.text

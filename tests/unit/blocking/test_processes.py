@@ -342,6 +342,16 @@ def test_an_interactive_program_is_refused() -> None:
     assert "is of an interactive program, which no process can import: put it into a file" in run.stderr
 
 
+def test_a_program_from_standard_input_is_refused() -> None:
+    """Each process would look for it first, even where the function is of another module."""
+    code = "import json\nfrom aioparallel import in_processes\nin_processes(json.dumps)"
+    run = subprocess.run([sys.executable, "-"], input=code, capture_output=True, text=True, timeout=WAIT, check=False)
+    assert "(from standard input, say): put the program into a file" in run.stderr
+    code = code.replace("in_processes(json.dumps)", "print(in_processes(json.dumps))")
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT, check=False)
+    assert "dumps" in run.stdout
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_children_end_with_their_parent(tmp_path: Path, how: signal.Signals) -> None:
     """Killed, or interrupted together with them, as a terminal does: then they say nothing."""

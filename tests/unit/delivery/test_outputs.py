@@ -217,7 +217,7 @@ async def test_nothing_connects_for_a_consumer_that_produces_nothing(caplog: pyt
     [
         ({"topic": ""}, "not empty"),
         ({"topic": "t", "value": "text"}, "value is a str"),
-        ({"topic": "t", "key": 5}, "key is a int"),
+        ({"topic": "t", "key": 5}, "key is an int"),
         ({"topic": "t", "headers": {"a": b"b"}}, "pairs of a text and bytes"),
         ({"topic": "t", "headers": (("a", "b"),)}, "pairs of a text and bytes"),
         ({"topic": "t", "partition": -1}, "partition=-1 must be a whole number"),

@@ -18,7 +18,7 @@ CHANGES: list[tuple[str, object, str]] = [
     ("topic", ["out"], "topic's name"),
     ("topic", "", "topic's name"),
     ("value", "text", "value is a str"),
-    ("value", 5, "value is a int"),
+    ("value", 5, "value is an int"),
     ("key", "text", "key is a str"),
     ("key", {}, "key is a dict"),
     ("headers", None, "headers must be pairs"),

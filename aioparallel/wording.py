@@ -1,0 +1,13 @@
+"""Words for messages."""
+
+from __future__ import annotations
+
+__all__ = ["kind_of"]
+
+
+def kind_of(value: object) -> str:
+    """What somebody gave in place of something else: ``an int``, ``a str``, ``the class ValueError``."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
