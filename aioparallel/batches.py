@@ -343,9 +343,10 @@ def batches(
     ``by``: a batch has records of any partitions of its topics (``"any"``), of one (``"partition"``), or of one key
     (``"lane"``; records without order make batches by partition).
     ``max_bytes``: of keys, values and headers of a batch; a single record may be larger. For Kafka's records.
-    ``on_error``: an exception fails all records of the batch, each under the failure policy: they run again one by one,
-    until the one that fails is found (``"one_by_one"``), or as one batch (``"together"``). No record is given up for
-    an error that it had in company: before its patience ends it runs by itself.
+    ``on_error``: an exception fails all records of the batch, each under the failure policy: some of them run again one
+    by one, until the one that fails is found (``"one_by_one"``), or all as one batch (``"together"``). RetryLater means
+    all of it, as one batch. No record is given up for an error that it had in company: before its patience ends it runs
+    by itself.
 
     Raises ConfigurationError.
     """
