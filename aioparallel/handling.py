@@ -153,10 +153,10 @@ def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
         raise ConfigurationError(name, value, "must be one of " + ", ".join(map(str, allowed)))
 
 
-def check_count(name: str, value: object) -> None:
-    """Raises ConfigurationError unless it is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigurationError(name, value, "must be a whole number of at least 1")
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raises ConfigurationError for what is no whole number, or too small."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigurationError(name, value, f"must be a whole number of at least {least}")
 
 
 def check_time(name: str, value: object, *, zero: bool = False) -> None:

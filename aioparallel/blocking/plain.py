@@ -9,7 +9,7 @@ from aioparallel.callables import check_arguments
 from aioparallel.errors import ConfigurationError
 from aioparallel.policies import is_async
 
-__all__ = ["check_count", "check_plain_handler", "name_of"]
+__all__ = ["check_plain_handler", "name_of"]
 
 
 def check_plain_handler(function: Callable[..., object], where: str) -> None:
@@ -30,12 +30,6 @@ def check_plain_handler(function: Callable[..., object], where: str) -> None:
     if any(inspect.isgeneratorfunction(one) for one in (given, called, inner)):
         raise ConfigurationError(name, given, "must be a plain function without `yield`: return a list")
     check_arguments(function, name, "one argument, the record or the item", 1)
-
-
-def check_count(name: str, value: object, least: int = 1) -> None:
-    """Raises ConfigurationError for what is no whole number, or too small."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigurationError(name, value, f"must be a whole number, {least} or more")
 
 
 def name_of(function: object) -> str:

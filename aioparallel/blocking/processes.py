@@ -20,8 +20,9 @@ from aioparallel.blocking.children import Child
 from aioparallel.blocking.crossing import NamedFunction, Wrapping, returned
 from aioparallel.blocking.guard import is_importing_main, refuse_in_import_of_main
 from aioparallel.blocking.lines import BlockingStats, Threads
-from aioparallel.blocking.plain import check_count, check_plain_handler, name_of
+from aioparallel.blocking.plain import check_plain_handler, name_of
 from aioparallel.errors import ConfigurationError
+from aioparallel.handling import check_count
 
 __all__ = ["InProcesses", "in_processes"]
 

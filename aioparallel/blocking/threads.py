@@ -10,7 +10,8 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 from aioparallel.blocking.calls import BlockingCall, outcome_of
 from aioparallel.blocking.lines import BlockingStats, Threads
-from aioparallel.blocking.plain import check_count, check_plain_handler, name_of
+from aioparallel.blocking.plain import check_plain_handler, name_of
+from aioparallel.handling import check_count
 
 __all__ = ["InThreads", "in_threads"]
 

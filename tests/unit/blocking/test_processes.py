@@ -278,8 +278,8 @@ async def coroutine(_: object) -> None: ...
         (lambda: in_processes(Bound().method), "cannot be pickled"),
         (lambda: in_processes(partial(max, lambda: 0)), "cannot be pickled"),
         (lambda: in_processes(coroutine), "must be a plain function"),
-        (lambda: in_processes(_local, processes=0), "in_processes processes=0: must be a whole number, 1 or more"),
-        (lambda: in_processes(_local, max_tasks=-1), "in_processes max_tasks=-1: must be a whole number, 0 or more"),
+        (lambda: in_processes(_local, processes=0), "in_processes processes=0: must be a whole number of at least 1"),
+        (lambda: in_processes(_local, max_tasks=-1), "in_processes max_tasks=-1: must be a whole number of at least 0"),
         (lambda: in_processes(3), "must be a plain function"),  # type: ignore[call-overload]
     ],
 )

@@ -363,7 +363,7 @@ def generator(_: object) -> object:
         (lambda: in_threads(3), "in_threads handler=3: must be a plain function"),  # type: ignore[call-overload]
         (lambda: in_threads(coroutine(0)), "without ()"),  # type: ignore[call-overload]
         (lambda: in_threads(lambda: 0), "must take one argument"),  # type: ignore[arg-type, misc]
-        (lambda: in_threads(abs, threads=0), "in_threads threads=0: must be a whole number, 1 or more"),
+        (lambda: in_threads(abs, threads=0), "in_threads threads=0: must be a whole number of at least 1"),
         (lambda: in_threads(abs, threads=True), "threads=True"),
         (lambda: in_threads(threads="9"), None),  # type: ignore[call-overload]
         (lambda: in_threads(threads=0)(abs), "threads=0"),
