@@ -367,13 +367,15 @@ class ParallelConsumer(Generic[K_co, V_co]):
         return self._engine.stats(self._delivery.outputs)
 
     def health(self) -> Health:
-        """Whether it runs, and what somebody should look at: a producer that reaches no broker or is refused, handlers
-        that ignore their cancellation, records that cannot be put away, partitions with too many parked records,
-        offset maps that do not fit. At any time."""
+        """Whether it runs, is ready and live, and what somebody should look at: brokers that do not answer, a producer
+        that is refused, handlers that ignore their cancellation or hold the event loop, records that cannot be put
+        away, partitions with too many parked records, offset maps that do not fit. At any time."""
         if self._engine is None:
             return Health(running=False, problems=self._ended_badly())
         problems = (*self._delivery.problems, *self._engine.problems(self._delivery.undelivered))
-        return Health(running=self._state.is_running, problems=(*self._ended_badly(), *problems))
+        return Health(
+            running=self._state.is_running, problems=(*self._ended_badly(), *problems), joined=self._engine.has_joined
+        )
 
     def _ended_badly(self) -> tuple[Problem, ...]:
         failure = self._state.failure

@@ -18,6 +18,7 @@ import sys
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from aioparallel.observe.stats import Contact
 from aioparallel.records import Record, TopicPartition
 
 __all__ = [
@@ -174,6 +175,13 @@ class Client(Protocol):
 
     def end_offset_seen(self, partition: TopicPartition) -> int | None:
         """The end offset that the last fetch response told, without asking the broker; None before one."""
+
+    def since_end_seen(self, partition: TopicPartition) -> float | None:
+        """Seconds since the end offset was told, by whatever; None before it was. For a partition that was sought, and
+        whose leader answers, these are few, though nothing may be fetched of it."""
+
+    def contact(self) -> Contact:
+        """What is heard of the cluster. At any time."""
 
     async def cleanup_policy(self, topic: str, timeout: float) -> str | None:
         """The topic's ``cleanup.policy``; None where the cluster does not tell within ``timeout`` seconds. Never

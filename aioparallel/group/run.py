@@ -239,7 +239,18 @@ class GroupRun:
             self._client, self._processor, self._assignment, self._committer, intake, tuple(outputs), copies
         )
 
+    @property
+    def has_joined(self) -> bool:
+        """Whether the group has told what is assigned, and all of that is open."""
+        opening = any(session.state is SessionState.OPENING for session in self._assignment.sessions.values())
+        return self._assignment.has_assignment and not opening
+
     def problems(self, undelivered: Mapping[Record[Any, Any], str]) -> tuple[Problem, ...]:
         """What is wrong. ``undelivered``: records that cannot be put away, and why."""
         beside = () if self._companion is None else self._companion.problems()
-        return (*problems_of(self._processor, tuple(self._assignment.sessions.values()), undelivered), *beside)
+        return (
+            *problems_of(
+                self._client.contact(), self._processor, tuple(self._assignment.sessions.values()), undelivered
+            ),
+            *beside,
+        )

@@ -13,13 +13,15 @@ from aioparallel.group.client import Client, CommitFault
 from aioparallel.group.committer import Committer
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.observe.health import Problem, ProblemKind
-from aioparallel.observe.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
+from aioparallel.observe.stats import BrokerOutputs, Contact, LongestLane, PartitionStats, Stats
 from aioparallel.records import Record
 
 __all__ = ["problems_of", "stats_of"]
 
 # Problems of one kind that are told one by one.
 _AT_MOST = 10
+# Seconds without an answer after which a broker is one: longer than a leader takes to move in general.
+_SILENT = 5.0
 
 
 def stats_of(
@@ -35,6 +37,8 @@ def stats_of(
     scheduler, tally = processor.scheduler, processor.scheduler.tally
     partitions = tuple(_partition_stats(client, session) for _, session in sorted(assignment.sessions.items()))
     lags = [partition.lag for partition in partitions]
+    ages = [partition.lag_age for partition in partitions if partition.lag_age is not None]
+    lag = None if None in lags or not assignment.has_assignment else sum(lag for lag in lags if lag is not None)
     return Stats(
         admitted=tally.admitted,
         buffered=scheduler.buffered,
@@ -49,7 +53,9 @@ def stats_of(
         failed_attempts=tally.failed_attempts,
         ready_lanes=scheduler.ready,
         lanes=sum(len(source.lanes) for source in scheduler.sources),
-        lag=None if None in lags or not assignment.has_assignment else sum(lag for lag in lags if lag is not None),
+        lag=lag,
+        lag_age=None if lag is None else max(ages, default=0.0),
+        contact=client.contact(),
         intake=intake,
         longest_lane=_longest_lane(scheduler.heads()),
         commits=committer.commits,
@@ -84,6 +90,7 @@ def _partition_stats(client: Client, session: Session) -> PartitionStats:
         retries_only=session.full,
         lag=max(0, end - ledger.position) + incompletes if end is not None else None,
         map_cut_at=session.cut,
+        lag_age=None if end is None else client.since_end_seen(session.partition),
     )
 
 
@@ -95,6 +102,20 @@ def _longest_lane(heads: Iterable[Record[Any, Any]]) -> LongestLane | None:
     return longest
 
 
+def _unanswered(contact: Contact) -> Iterator[Problem]:
+    for broker in contact.brokers:
+        if broker.owes is not None and broker.owes >= _SILENT:
+            why = f" ({broker.reason})" if broker.reason else ""
+            yield Problem(
+                ProblemKind.BROKER_UNREACHABLE,
+                f"broker {broker.broker} at {broker.address} has not answered for {broker.owes:.0f} s{why}",
+            )
+    if contact.leaderless:
+        named = ", ".join(map(str, contact.leaderless[:_AT_MOST]))
+        more = f" and {len(contact.leaderless) - _AT_MOST} more" if len(contact.leaderless) > _AT_MOST else ""
+        yield Problem(ProblemKind.NO_LEADER, f"no broker leads {named}{more}: nothing is read there")
+
+
 def _held(hold: Hold, times: int) -> str:
     record = hold.look.record
     who = "something that is no handler" if record is None else f"{record.place}: its handler {hold.look.handler}"
@@ -103,9 +124,10 @@ def _held(hold: Hold, times: int) -> str:
 
 
 def problems_of(
-    processor: Processor, sessions: Iterable[Session], undelivered: Mapping[Record[Any, Any], str]
+    contact: Contact, processor: Processor, sessions: Iterable[Session], undelivered: Mapping[Record[Any, Any], str]
 ) -> Iterator[Problem]:
     """What is wrong, the most pressing first."""
+    yield from _unanswered(contact)
     for session in sessions:
         if session.fenced:
             yield Problem(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 __all__ = ["Health", "Problem", "ProblemKind"]
 
@@ -19,6 +20,14 @@ class ProblemKind(StrEnum):
     """The group refuses this member's commits.
 
     Nothing, it should join again. If it stays: does another one use its ``group_instance_id``?"""
+    BROKER_UNREACHABLE = "broker_unreachable"
+    """A broker has not answered the consumer for five seconds or more, or cannot be reached.
+
+    Look at that broker. Records that are there already go on; what is not committed runs again after a restart."""
+    NO_LEADER = "no_leader"
+    """No broker leads a partition, so nothing can be read of it.
+
+    Look at the brokers that have it."""
     COMMIT_REFUSED = "commit_refused"
     """The broker refuses the commits of a partition: not authorised, or the topic is gone.
 
@@ -72,6 +81,19 @@ class Problem:
     """What it is, with topic, partition and offset."""
 
 
+_KEEP_FROM_WORK: Final = frozenset(
+    {
+        ProblemKind.FAILED,
+        ProblemKind.FENCED,
+        ProblemKind.BROKER_UNREACHABLE,
+        ProblemKind.NO_LEADER,
+        ProblemKind.COMMIT_REFUSED,
+        ProblemKind.PRODUCER_UNREACHABLE,
+        ProblemKind.BROKER_SILENT,
+    }
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
     """A snapshot."""
@@ -79,6 +101,20 @@ class Health:
     running: bool
     """Whether records are read and run."""
     problems: tuple[Problem, ...]
+    joined: bool = False
+    """Whether the group has said which partitions are this member's, perhaps none, and these are open."""
+
+    @property
+    def live(self) -> bool:
+        """Whether there is anything to hope for from this process: its run has not failed. A broker that is gone makes
+        it no less live, for a restart would not bring that back. What answers this at all turns its event loop."""
+        return all(problem.kind is not ProblemKind.FAILED for problem in self.problems)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it does its work: it runs, has joined its group, and neither the brokers nor its rights keep it from
+        reading, committing and producing. Other problems are for people to look at."""
+        return self.running and self.joined and not any(one.kind in _KEEP_FROM_WORK for one in self.problems)
 
     @property
     def healthy(self) -> bool:

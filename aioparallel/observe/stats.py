@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from aioparallel.records import TopicPartition
 
-__all__ = ["BrokerOutputs", "LongestLane", "PartitionStats", "Stats"]
+__all__ = ["BrokerContact", "BrokerOutputs", "Contact", "LongestLane", "PartitionStats", "Stats"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,9 @@ class PartitionStats:
     """Records in the log that are not complete, by the last end offset seen; None before one was."""
     map_cut_at: int | None
     """When the offset map did not fit the commit: the highest offset it could speak of. Else None."""
+    lag_age: float | None = None
+    """Seconds since the cluster told where the log ends; ``lag`` is from then. While its leader answers, a few seconds
+    at most. None before it was told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,39 @@ class BrokerOutputs:
     """Seconds since the oldest of them was handed over; at ``delivery_timeout`` it fails."""
     silent: float | None
     """Seconds that the broker has owed an answer, when these are three or more; None while it answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerContact:
+    """Whether one broker answers what the consumer asks it: for records, heartbeats, commits, and where logs end."""
+
+    broker: int | None
+    """Its node id."""
+    address: str
+    """``host:port``."""
+    answered: float | None
+    """Seconds since it answered anything; None: it never did."""
+    owes: float | None
+    """Seconds for which it has left something unanswered, or could not be reached; None while it owes nothing. A fetch
+    that waits for records is owed, too, for half a second in general."""
+    reason: str
+    """What the last request to it failed with; empty while it answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """What is heard of the cluster."""
+
+    fetch: float | None = None
+    """Seconds since a fetch was answered; None: none was yet. Nothing is fetched while the buffer is full."""
+    heartbeat: float | None = None
+    """Seconds since the coordinator of the group answered a heartbeat, or anything else about the group."""
+    commit: float | None = None
+    """Seconds since a commit was answered. None is sent while there is nothing new."""
+    brokers: tuple[BrokerContact, ...] = ()
+    """Those that were asked for anything, of those that the cluster has."""
+    leaderless: tuple[TopicPartition, ...] = ()
+    """Assigned partitions that no broker leads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +168,10 @@ class Stats:
     """Each partition that this process holds."""
     outputs: tuple[BrokerOutputs, ...] = ()
     """What is not acknowledged, by broker; those with nothing outstanding are left out."""
+    contact: Contact = Contact()
+    """What is heard of the cluster, and since when not."""
+    lag_age: float | None = None
+    """Seconds since the oldest part of ``lag`` was told, see there; None while ``lag`` is."""
     copies: int = 0
     """Records that were not handled because they were before, as ``deduplicate`` says. They are not among those
     admitted."""

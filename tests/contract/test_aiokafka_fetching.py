@@ -175,7 +175,7 @@ async def test_metadata_is_not_asked_for_without_a_pause(embedded: AiokafkaClust
         return await ask(node, request)
 
     silence._ask = noted
-    connections.cluster.leader_for_partition = lambda _tp: -1  # type: ignore[attr-defined]
+    connections.cluster.leader_for_partition = lambda _tp: -1  # type: ignore[method-assign,assignment]
     await until(lambda: len(asked) >= 6, what="six updates")
     assert all(at > earliest - 0.002 for at, earliest in asked)
     assert min(b - a for (_, a), (_, b) in itertools.pairwise(asked)) > 0.099

@@ -18,6 +18,7 @@ each class of aiokafka; ``tests/contract/test_aiokafka_private.py`` fails when a
     log_noise.py   log lines that mean nothing to the user
     internals.py   what of aiokafka is used
     silence.py     brokers that hang
+    log_ends_watch.py  where logs end, while no fetch tells it
     checking.py    options checked when constructed
     log_reading.py partitions read beside the group
     admin.py       topics and groups looked after; ``admin_internals.py``: what of aiokafka's admin is used

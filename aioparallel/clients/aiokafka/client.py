@@ -18,6 +18,7 @@ from aioparallel.clients.aiokafka.connecting import close, find_broker
 from aioparallel.clients.aiokafka.errors import deadline, is_passing, translated
 from aioparallel.clients.aiokafka.fetching import FetchWalk
 from aioparallel.clients.aiokafka.internals import Consumer, Coordinator, Fetcher
+from aioparallel.clients.aiokafka.log_ends_watch import LogEndsWatch
 from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.log_reading import read_spans
 from aioparallel.clients.aiokafka.membership import Membership
@@ -31,8 +32,10 @@ from aioparallel.clients.aiokafka.metadata import (
 from aioparallel.clients.aiokafka.offsets import GroupOffsets
 from aioparallel.clients.aiokafka.settings import ConsumerSettings
 from aioparallel.clients.aiokafka.silence import Silence
+from aioparallel.clients.contacts import Contacts
 from aioparallel.errors import BrokerUnreachable, ClientError, ConsumerStateError
 from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener, Span
+from aioparallel.observe.stats import Contact
 from aioparallel.records import TopicPartition
 
 __all__ = ["AiokafkaClient"]
@@ -52,6 +55,9 @@ class _Running(NamedTuple):
     walk: FetchWalk
     offsets: GroupOffsets
     ends: LogEnds
+    contacts: Contacts
+    watch: LogEndsWatch
+    watching: asyncio.Task[None]
 
 
 class AiokafkaClient:
@@ -106,7 +112,8 @@ class AiokafkaClient:
         calm()
         settings = self._settings
         consumer = settings.build()
-        Silence(consumer._client, max(_SHORTEST_PATIENCE, settings.session_timeout / 3), settings.fetch_wait)
+        patience = max(_SHORTEST_PATIENCE, settings.session_timeout / 3)
+        contacts = Silence(consumer._client, patience, settings.fetch_wait).contacts
         loop = asyncio.get_running_loop()
         closing = min(1.0, timeout / 10)
         ends = loop.time() + timeout - closing
@@ -124,9 +131,9 @@ class AiokafkaClient:
         except BaseException:
             await close(consumer, closing)
             raise
-        self._running = self._furnish(consumer)
+        self._running = self._furnish(consumer, contacts)
 
-    def _furnish(self, consumer: Consumer) -> _Running:
+    def _furnish(self, consumer: Consumer, contacts: Contacts) -> _Running:
         fetcher, coordinator, subscriptions = consumer._fetcher, consumer._coordinator, consumer._subscription
         if fetcher is None or coordinator is None:
             raise RuntimeError("aiokafka has started without a fetcher or a coordinator")
@@ -146,7 +153,10 @@ class AiokafkaClient:
             offset_retention=self._offset_retention,
         )
         walk = FetchWalk(fetcher, subscriptions)
-        return _Running(consumer, fetcher, coordinator, walk, offsets, LogEnds(fetcher))
+        read_committed = consumer._isolation_level == "read_committed"
+        watch = LogEndsWatch(consumer._client, subscriptions, contacts, read_committed=read_committed)
+        watching = asyncio.create_task(watch.run(), name="aioparallel-log-ends")
+        return _Running(consumer, fetcher, coordinator, walk, offsets, LogEnds(fetcher), contacts, watch, watching)
 
     async def stop(self, timeout: float) -> None:
         """Leave the group and close all connections; at most ``timeout`` seconds, raises nothing of its own."""
@@ -156,6 +166,7 @@ class AiokafkaClient:
         self.wake()
         if running is None:
             return
+        running.watching.cancel()
         loop = asyncio.get_running_loop()
         ends = loop.time() + timeout
         try:
@@ -302,6 +313,24 @@ class AiokafkaClient:
             return None
         read_committed = self._running.consumer._isolation_level == "read_committed"
         return self._running.walk.end_offset_seen(partition, read_committed=read_committed)
+
+    def since_end_seen(self, partition: TopicPartition) -> float | None:
+        """Seconds since the end offset was told; None before it was."""
+        return None if self._running is None else self._running.contacts.since_heard(partition)
+
+    def contact(self) -> Contact:
+        """What is heard of the cluster."""
+        if self._running is None:
+            return Contact()
+        contacts = self._running.contacts
+        brokers = self._running.consumer._client.cluster.brokers()
+        return Contact(
+            fetch=contacts.since_answered("fetch"),
+            heartbeat=contacts.since_answered("heartbeat"),
+            commit=contacts.since_answered("commit"),
+            brokers=contacts.brokers({broker.nodeId: f"{broker.host}:{broker.port}" for broker in brokers}),
+            leaderless=self._running.watch.leaderless,
+        )
 
     def read(self, spans: Mapping[TopicPartition, Span]) -> AsyncGenerator[Fetched, None]:
         """Read these partitions from start to end of each span, over connections of their own."""

@@ -235,6 +235,7 @@ class ClusterView(Protocol):
     def topics(self, exclude_internal_topics: bool) -> set[str]: ...
     def partitions_for_topic(self, topic: str) -> set[int] | None: ...
     def brokers(self) -> Collection[BrokerNode]: ...
+    def leader_for_partition(self, partition: TopicPartition) -> int | None: ...
     def update_metadata(self, metadata: MetadataAnswer) -> None: ...
     def failed_update(self, exception: None) -> None: ...
 
@@ -280,6 +281,19 @@ class Consumer(Protocol):
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
+
+
+class FetchAnswer(Protocol):
+    """``aiokafka.protocol.fetch.FetchResponse``: topic, then partition, error code, and the rest."""
+
+    topics: list[tuple[str, list[tuple[int, int, object]]]]
+
+
+class OffsetAnswer(Protocol):
+    """``aiokafka.protocol.offset.OffsetResponse``, from version 1 on: topic, then partition, error code, timestamp and
+    offset, and perhaps the leader's epoch."""
+
+    topics: list[tuple[str, list[tuple[int, ...]]]]
 
 
 class OffsetCommitAnswer(Protocol):

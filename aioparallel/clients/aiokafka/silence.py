@@ -25,13 +25,16 @@ from typing import Final, TypeVar, cast
 import aiokafka.errors as kafka
 from aiokafka.client import ConnectionGroup
 from aiokafka.conn import CloseReason
-from aiokafka.protocol.commit import OffsetFetchRequest
+from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
-from aioparallel.clients.aiokafka.internals import ClusterView, Connection, Connections, MetadataAnswer
+from aioparallel.clients.aiokafka.internals import ClusterView, Connection, Connections, FetchAnswer, MetadataAnswer
+from aioparallel.clients.codes import ErrorCode
+from aioparallel.clients.contacts import Contacts
+from aioparallel.records import TopicPartition
 
 __all__ = ["Silence", "first_answer"]
 
@@ -51,8 +54,11 @@ _METADATA_PAUSE: Final = 0.1
 _TELL_AGAIN: Final = 10.0
 """Seconds until it is worth telling anew that there is no metadata."""
 _BOOTSTRAP: Final = "bootstrap"
+_NO_CONNECTION: Final = "it cannot be reached"
 _TAKE_THEIR_TIME: Final = (JoinGroupRequest, SyncGroupRequest)
 """Answered when all members have come: that says nothing about the broker."""
+_HEARTBEAT: Final = "heartbeat"
+_KINDS: Final = {FetchRequest: "fetch", HeartbeatRequest: _HEARTBEAT, OffsetCommitRequest: "commit"}
 
 
 class Silence:
@@ -72,6 +78,8 @@ class Silence:
         self._send = connections.send
         self._get_conn = cast("Callable[..., Awaitable[Connection | None]]", connections._get_conn)
         self._loop = asyncio.get_running_loop()
+        self.contacts = Contacts(self._loop.time, _explain)
+        """What was heard of which broker."""
         self._last_update = self._loop.time() - _METADATA_PAUSE
         self._without_metadata_since: float | None = None
         self._told_at = -_TELL_AGAIN
@@ -97,9 +105,27 @@ class Silence:
         """``AIOKafkaClient.send``, with a limit of its own for some requests."""
         if isinstance(request, _TAKE_THEIR_TIME):
             try:
-                return await self._unless_gone(node_id, self._send(node_id, request, group=group))
+                answer = await self._unless_gone(node_id, self._send(node_id, request, group=group))
             except TimeoutError:
                 raise self._left(node_id, group) from None
+            self.contacts.answered(node_id, _HEARTBEAT)
+            return answer
+        with self.contacts.asking(node_id, _KINDS.get(type(request), "")):
+            answer = await self._send_in_time(node_id, request, group)
+        if isinstance(request, FetchRequest):
+            self.contacts.heard(
+                [
+                    TopicPartition(topic, entry[0])
+                    for topic, entries in cast("FetchAnswer", answer).topics
+                    for entry in entries
+                    if entry[1] == ErrorCode.NONE
+                ]
+            )
+        elif isinstance(request, OffsetCommitRequest):
+            self.contacts.answered(node_id, _HEARTBEAT)
+        return answer
+
+    async def _send_in_time(self, node_id: int, request: object, group: int) -> object:
         is_fetch = isinstance(request, FetchRequest)
         with self._watching(node_id, _LOOK + self._fetch_wait * is_fetch, is_fetch=is_fetch):
             try:
@@ -216,17 +242,26 @@ class Silence:
             extra={"action": "no_metadata"},
         )
 
+    async def _connected(self, node: object) -> Connection:
+        if (connection := await self.get_connection(node)) is None:
+            raise ConnectionError(_NO_CONNECTION)
+        return connection
+
     async def _ask(self, node: object, request: object) -> MetadataAnswer | None:
         try:
-            with self._watching(node, _NEXT):
-                if (connection := await self.get_connection(node)) is None:
-                    return None
-                answer = cast("MetadataAnswer", await connection.send(request))
+            with self._watching(node, _NEXT), self.contacts.asking(node):
+                answer = cast("MetadataAnswer", await (await self._connected(node)).send(request))
         except Exception as error:  # whatever it is, another broker may answer, and aiokafka's task must go on
             logger.debug("No metadata from %s: %r", node, error, extra={"action": "no_metadata", "node": node})
             return None
         self._silent.discard(node)
         return answer
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, kafka.NodeNotReadyError):
+        return _NO_CONNECTION
+    return "it does not answer" if isinstance(error, kafka.RequestTimedOutError) else str(error)
 
 
 async def first_answer(nodes: Collection[N], ask: Callable[[N], Coroutine[None, None, T | None]]) -> T | None:

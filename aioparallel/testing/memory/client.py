@@ -17,10 +17,11 @@ from aioparallel.errors import (
     ConsumerStateError,
 )
 from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener, Span
+from aioparallel.observe.stats import Contact
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.faults import Request
-from aioparallel.testing.memory.link import RETRY_BACKOFF, Link
+from aioparallel.testing.memory.link import NODE, RETRY_BACKOFF, Link
 from aioparallel.testing.memory.membership import MemberOptions, Membership
 from aioparallel.testing.memory.reading import Reading
 from aioparallel.testing.memory.refused import FENCING, RETRIABLE, Refused
@@ -224,7 +225,26 @@ class InMemoryClient:
 
     def end_offset_seen(self, partition: TopicPartition) -> int | None:
         """See :meth:`Client.end_offset_seen <aioparallel.group.client.Client.end_offset_seen>`."""
+        self.since_end_seen(partition)
         return self._reading.ends_seen.get(partition)
+
+    def since_end_seen(self, partition: TopicPartition) -> float | None:
+        """See :meth:`Client.since_end_seen <aioparallel.group.client.Client.since_end_seen>`."""
+        contacts = self._link.contacts
+        if self._reading.look_at_end(partition):
+            contacts.heard([partition])
+        return contacts.since_heard(partition)
+
+    def contact(self) -> Contact:
+        """See :meth:`Client.contact <aioparallel.group.client.Client.contact>`. Records need no fetch while the broker
+        is reachable: it tells of them."""
+        contacts = self._link.contacts
+        return Contact(
+            fetch=0.0 if self._is_started and self._broker.is_reachable else contacts.since_answered("fetch"),
+            heartbeat=contacts.since_answered("heartbeat"),
+            commit=contacts.since_answered("commit"),
+            brokers=contacts.brokers({NODE: "the in-memory broker"}),
+        )
 
     # -- committing
 

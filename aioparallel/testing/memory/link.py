@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from aioparallel.clients.codes import ErrorCode
+from aioparallel.clients.contacts import Contacts
 from aioparallel.errors import NotAuthorized
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.faults import Fault, Request
 from aioparallel.testing.memory.refused import RETRIABLE, Refused
 
-__all__ = ["RETRY_BACKOFF", "Link", "carry_out"]
+__all__ = ["NODE", "RETRY_BACKOFF", "Link", "carry_out"]
 
 RETRY_BACKOFF = 0.05  # seconds between two attempts, as retry.backoff.ms
+
+NODE: Final = 0
+_KINDS: Final = {Request.COMMIT: "commit", Request.HEARTBEAT: "heartbeat"}
 
 T = TypeVar("T")
 
@@ -29,6 +33,7 @@ class Link:
     def __init__(self, broker: InMemoryBroker, group_id: str) -> None:
         self._broker = broker
         self._group_id = group_id
+        self.contacts = Contacts(lambda: asyncio.get_running_loop().time())
 
     async def call(self, request: Request, do: Callable[[float], T], timeout: float) -> T:
         """One attempt. ``do(now)`` runs when the request arrives, even if the caller has given up by then.
@@ -36,6 +41,15 @@ class Link:
         Raises Refused for what the broker answers and for a broken connection, TimeoutError when no answer
         comes within ``timeout`` seconds.
         """
+        with self.contacts.asking(NODE, _KINDS.get(request, "")):
+            try:
+                return await self._attempt(request, do, timeout)
+            except Refused as refused:
+                if refused.code is not ErrorCode.NETWORK_EXCEPTION:
+                    self.contacts.answered(NODE)
+                raise
+
+    async def _attempt(self, request: Request, do: Callable[[float], T], timeout: float) -> T:
         fault = self._broker.faults.decide(request)
         await asyncio.sleep(0)  # nothing is answered in the same step of the loop
         if fault.is_harmless or not self._broker.is_reachable:

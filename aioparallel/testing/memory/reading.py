@@ -42,6 +42,13 @@ class Reading:
             self._positions.pop(partition, None)
             self.ends_seen.pop(partition, None)
 
+    def look_at_end(self, partition: TopicPartition) -> bool:
+        """Whether the broker tells the end of this log, which we read; then it is seen."""
+        log = self._broker.log(partition) if self._broker.is_reachable and partition in self._positions else None
+        if log is not None:
+            self.ends_seen[partition] = log.readable_end(read_committed=self._read_committed)
+        return log is not None
+
     # -- taking
 
     def take(self, quotas: Mapping[TopicPartition, int], most: int, held: AbstractSet[TopicPartition]) -> list[Fetched]:

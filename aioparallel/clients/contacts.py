@@ -1,0 +1,119 @@
+"""Which brokers answer, and when each kind of request was answered last. Plain; times are passed in, of any one clock.
+
+A broker *owes* something from the moment when a request was sent, or could not be sent, that it has not answered since:
+whatever it answers ends that. A request that nobody repeats is forgotten after a while, for a broker that is not asked
+any more says nothing about itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final
+
+from aioparallel.observe.stats import BrokerContact
+from aioparallel.records import TopicPartition
+
+__all__ = ["Contacts"]
+
+# Seconds after which a request that has failed, and was not repeated, says nothing any more.
+_FORGOTTEN: Final = 10.0
+
+
+class _Contact:
+    """With one broker."""
+
+    __slots__ = ("answered", "asked", "owes_since", "reason", "under_way")
+
+    def __init__(self) -> None:
+        self.answered: float | None = None
+        self.asked = 0.0
+        self.owes_since: float | None = None
+        self.under_way = 0
+        self.reason = ""
+
+
+class Contacts:
+    """Of one client. ``now()``: seconds. ``explain(error)``: why a request has failed, for people."""
+
+    def __init__(self, now: Callable[[], float], explain: Callable[[Exception], str] = str) -> None:
+        self._now = now
+        self._explain = explain
+        self._of: dict[object, _Contact] = {}
+        self._answered: dict[str, float] = {}
+        self._heard: dict[TopicPartition, float] = {}
+
+    @contextlib.contextmanager
+    def asking(self, node: object, kind: str = "") -> Iterator[None]:
+        """Around a request of this kind; it is answered when the block ends without an exception."""
+        contact = self._of.setdefault(node, _Contact())
+        contact.asked = self._now()
+        contact.under_way += 1
+        if contact.owes_since is None:
+            contact.owes_since = contact.asked
+        try:
+            yield
+        except Exception as error:
+            contact.under_way -= 1
+            contact.asked = self._now()
+            contact.reason = self._explain(error) or type(error).__name__
+            raise
+        except BaseException:  # given up by whoever asked
+            contact.under_way -= 1
+            if not contact.under_way and not contact.reason:
+                contact.owes_since = None
+            raise
+        contact.under_way -= 1
+        self.answered(node, kind)
+
+    def answered(self, node: object, kind: str = "") -> None:
+        """Something has come from this broker."""
+        contact = self._of.setdefault(node, _Contact())
+        contact.answered = self._now()
+        contact.reason = ""
+        contact.owes_since = contact.answered if contact.under_way else None
+        if kind:
+            self._answered[kind] = contact.answered
+
+    def heard(self, partitions: Collection[TopicPartition]) -> None:
+        """The ends of these logs were told."""
+        self._heard.update(dict.fromkeys(partitions, self._now()))
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """They are not read any more."""
+        for partition in partitions:
+            self._heard.pop(partition, None)
+
+    def since_heard(self, partition: TopicPartition) -> float | None:
+        """Seconds since the end of its log was told; None: it was not yet."""
+        at = self._heard.get(partition)
+        return None if at is None else self._now() - at
+
+    def since_answered(self, kind: str) -> float | None:
+        """Seconds since a request of this kind was answered, by whomever; None: none was yet."""
+        at = self._answered.get(kind)
+        return None if at is None else self._now() - at
+
+    def brokers(self, addresses: Mapping[object, str]) -> tuple[BrokerContact, ...]:
+        """Those of the cluster, of which these are the ``addresses``, that were asked for anything."""
+        for node in self._of.keys() - addresses.keys():
+            if not self._of[node].under_way:
+                del self._of[node]
+        now = self._now()
+        return tuple(
+            BrokerContact(
+                broker=node if isinstance(node, int) else None,
+                address=address,
+                answered=None if contact.answered is None else now - contact.answered,
+                owes=_owes(contact, now),
+                reason=contact.reason,
+            )
+            for node, address in addresses.items()
+            if (contact := self._of.get(node)) is not None
+        )
+
+
+def _owes(contact: _Contact, now: float) -> float | None:
+    if contact.owes_since is None or (not contact.under_way and now - contact.asked > _FORGOTTEN):
+        return None
+    return now - contact.owes_since
