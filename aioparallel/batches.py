@@ -21,7 +21,6 @@ from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from aioparallel.callables import check_async
-from aioparallel.doubts import Doubt
 from aioparallel.errors import ConfigurationError, ConsumerStateError, FailedInProcess, NotAHandler
 from aioparallel.handling import check_choice, check_count, check_time
 from aioparallel.records import Record, TopicPartition
@@ -162,7 +161,7 @@ def _picklable(error: Exception) -> Exception:
 class Call:
     """Records that were taken together, as the engine sees them: one call of a batch handler."""
 
-    __slots__ = ("batching", "doubt", "failures", "is_over", "mates", "parts", "records")
+    __slots__ = ("batching", "failures", "is_over", "mates", "parts", "records")
 
     _history = None
     """A record may have one, and whoever drives handlers looks at it."""
@@ -182,8 +181,6 @@ class Call:
         self.records: list[Record[Any, Any]] = first if not others else list(chain(first, *others))
         self.failures: dict[int, Exception] = {}
         """By place in ``records``."""
-        self.doubt: Doubt | None = None
-        """Why its only record runs by itself."""
         self.is_over = False
 
     def blocked(self, failed: Iterable[int]) -> set[int]:
@@ -343,10 +340,9 @@ def batches(
     ``by``: a batch has records of any partitions of its topics (``"any"``), of one (``"partition"``), or of one key
     (``"lane"``; records without order make batches by partition).
     ``max_bytes``: of keys, values and headers of a batch; a single record may be larger. For Kafka's records.
-    ``on_error``: an exception fails all records of the batch, each under the failure policy: some of them run again one
-    by one, until the one that fails is found (``"one_by_one"``), or all as one batch (``"together"``). RetryLater means
-    all of it, as one batch. No record is given up for an error that it had in company: before its patience ends it runs
-    by itself.
+    ``on_error``: an exception fails all records of the batch, each under the failure policy: they run again one by one
+    (``"one_by_one"``), or as one batch (``"together"``). RetryLater means all of it, as one batch. No record is given
+    up for an error that it had in company: before its patience ends it runs by itself.
 
     Raises ConfigurationError.
     """

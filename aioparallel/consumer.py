@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -46,6 +47,8 @@ from aioparallel.records import K_co, Record, TopicPartition, V_co
 from aioparallel.resources import Resources
 
 __all__ = ["ParallelConsumer"]
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -223,6 +226,20 @@ class ParallelConsumer(Generic[K_co, V_co]):
         await self._run(handler, self._delivery.outlet)
 
     async def _run(self, handler: Handlers, outlet: Outlet | None) -> None:
+        try:
+            await self._run_engine(handler, outlet)
+        except Exception as error:
+            # It may be a task that nobody awaits.
+            logger.error(  # noqa: TRY400 - who awaits it has the traceback
+                "The run of group %s has ended with %s: %s",
+                self._group_id,
+                type(error).__name__,
+                error,
+                extra={"action": "run_failed", "group_id": self._group_id},
+            )
+            raise
+
+    async def _run_engine(self, handler: Handlers, outlet: Outlet | None) -> None:
         retry_topics = self.options.failures.retry_topics
         before = (from_retry_topics(retry_topics),) if retry_topics else ()
         topics = {found.topic for found in self._found} - set(retry_topics)

@@ -6,7 +6,6 @@ import copyreg
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from aioparallel.doubts import Doubt
 from aioparallel.records import Failure, Headers, Origin, Record
 
 if TYPE_CHECKING:
@@ -21,12 +20,12 @@ class History:
     """Kept on the record (``Record._history``); everything on one event loop."""
 
     __slots__ = (
+        "alone",
         "attempts_before",
         "deferral",
-        "doubt",
-        "failed_alone",
         "first_failure",
         "idle_parks",
+        "is_restored",
         "last_failure",
         "origin",
         "strayed",
@@ -36,6 +35,7 @@ class History:
     )
 
     def __init__(self) -> None:
+        self.alone = False  # runs in no batch with others: it has failed with them
         self.attempts_before = 0  # in the topics the record stood in before
         self.idle_parks = 0  # times it was parked without an attempt: not due yet, or its handler asked for patience
         self.waiting_since: float | None = None  # the handler asked for patience first, seconds since the epoch
@@ -44,16 +44,9 @@ class History:
         self.first_failure: Failure | None = None
         self.last_failure: Failure | None = None
         self.origin: Origin | None = None
+        self.is_restored = False  # of a retry topic: what its headers say is in here
         self.deferral: Deferral | None = None
-        self.doubt: Doubt | None = None  # it has failed with others, of one error
-        self.failed_alone = False  # and by itself since then
         self.strayed = False  # its last attempt ended by a cancellation that may not have been its own
-
-    @property
-    def is_alone(self) -> bool:
-        """It runs in no batch with others."""
-        doubt = self.doubt
-        return doubt is not None and (doubt.stands or (self.failed_alone and doubt.anybody_well))
 
     def waits(self, delay: float, now: float) -> None:
         """The handler asks for patience: no attempt, and no failure. ``now``: seconds since the epoch."""

@@ -10,4 +10,4 @@ def kind_of(value: object) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    return f"{'an' if name[:1] in tuple('aeioAEIO') else 'a'} {name}"

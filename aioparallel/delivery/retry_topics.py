@@ -21,10 +21,12 @@ def from_retry_topics(topics: Collection[str]) -> Before:
     until they are due. One that carries no such headers is run like any other."""
 
     def restore(record: Record[Any, Any]) -> None:
-        if record._history is None and record.topic in topics:
+        # It may have a history without having been looked at: where it went back behind another.
+        if record.topic in topics and (record._history is None or not record._history.is_restored):
             letter = read_letter(record)
             if letter is not None:
                 history = history_of(record)
+                history.is_restored = True
                 history.origin = letter.origin
                 history.attempts_before = letter.attempts
                 history.first_failure, history.last_failure = letter.first, letter.last
@@ -37,7 +39,7 @@ def from_retry_topics(topics: Collection[str]) -> Before:
 
 def origin_topic(record: Record[Any, Any]) -> str | None:
     """Where a record of a retry topic stood first; None: it does not say."""
-    if record._history is not None:
+    if record._history is not None and record._history.is_restored:
         return record.origin.topic
     letter = read_letter(record)
     return None if letter is None else letter.origin.topic

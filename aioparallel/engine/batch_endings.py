@@ -9,12 +9,10 @@ holds across its records, and outputs of the batch as a whole belong to all of t
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from contextvars import Context
 
 from aioparallel.batches import Call
-from aioparallel.doubts import Doubt
 from aioparallel.engine.endings import Endings, own, stray
 from aioparallel.engine.failures import Decision
 from aioparallel.engine.hits import Hit, Worker
@@ -150,45 +148,29 @@ class BatchEndings:
 
     def _all_failed(self, call: Call, failure: Exception) -> list[_Failed]:
         """Settle it: all have failed of this, but for those that have failed by themselves."""
-        now = asyncio.get_running_loop().time()
+        assert call.batching is not None
         beside = 0 if isinstance(failure, InvalidValues) else len(call.records) - 1
-        doubt = self._doubted(call, failure, beside)
-        at_once = bool(beside) and doubt is not None and doubt.is_among_well
-        dues = {} if doubt is None else doubt.dues
+        # Who asks for patience blames no record, so all of it comes again.
+        stay_together = call.batching.terms.on_error == "together" or isinstance(failure, RetryLater)
+        if beside and not stay_together:
+            for record in call.records:
+                history_of(record).alone = True
         alone = {call.records[place]: one for place, one in call.failures.items()}
+        still = self._scheduler.settle(call, set(call.records))
+        delays: dict[int, float] = {}
         found: list[_Failed] = []
         is_told = False
-        for record in self._scheduler.settle(call, set(call.records)):
+        for record in still:
             if record in alone:
                 found.append((record, alone[record], self._endings.decide(record, alone[record])))
                 continue
-            decision = self._endings.decide(record, failure, beside, at_once=at_once, quiet=is_told)
+            decision = self._endings.decide(record, failure, beside, quiet=is_told)
             is_told = True
-            if decision is not None and decision.delay:
+            if decision is not None and decision.delay and stay_together:
                 # One time for all, or they would come back one by one.
-                due = dues.setdefault(record.attempt, now + decision.delay)
-                if due > now:
-                    decision = decision._replace(delay=due - now)
+                decision = decision._replace(delay=delays.setdefault(record.attempt, decision.delay))
             found.append((record, failure, decision))
-        random.shuffle(found)  # or the same ones would be tried first, again and again
         return found
-
-    def _doubted(self, call: Call, failure: Exception, beside: int) -> Doubt | None:
-        """Whether one of them is the reason; None: there is nothing to find out."""
-        assert call.batching is not None
-        if isinstance(failure, RetryLater | InvalidValues):
-            return None
-        if not beside:
-            history = history_of(call.records[0])
-            history.failed_alone = True
-            return history.doubt if history.doubt is not None and not history.doubt.anybody_well else None
-        if call.batching.terms.on_error == "together":
-            return None
-        histories = [history_of(record) for record in call.records]
-        doubt = Doubt.after(list(dict.fromkeys(one.doubt for one in histories if one.doubt is not None)))
-        for history in histories:
-            history.doubt, history.failed_alone = doubt, False
-        return doubt
 
     def _cancelled(self, worker: Worker, call: Call, error: asyncio.CancelledError) -> Exception | None:
         """What the records have failed with; None when it is no failure of theirs."""

@@ -192,16 +192,13 @@ class Endings:
 
     # -- what becomes of a failure ----------------------------------------------------------------------
 
-    def decide(
-        self, record: AnyRecord, error: Exception, beside: int = 0, *, at_once: bool = False, quiet: bool = False
-    ) -> Decision | None:
+    def decide(self, record: AnyRecord, error: Exception, beside: int = 0, *, quiet: bool = False) -> Decision | None:
         """What becomes of it; None when the decision itself failed, which ends the run.
 
-        ``beside``: so many others have failed with it, of one error. ``at_once``: it need not wait. ``quiet``: a line
-        about one of them is enough.
+        ``beside``: so many others have failed with it, of one error. ``quiet``: a line about one of them is enough.
         """
         try:
-            decision = self._failures.decide(record, error, time.time(), beside=beside, at_once=at_once)
+            decision = self._failures.decide(record, error, time.time(), beside=beside)
         except (Exception, asyncio.CancelledError) as error_in_it:
             # Nothing is awaited there, so a cancellation is its own; raised by run() it would look like somebody's.
             broken = error_in_it if isinstance(error_in_it, Exception) else RuntimeError("it raised CancelledError")

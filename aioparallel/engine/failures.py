@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import Any, NamedTuple
 
-from aioparallel.doubts import Doubt
 from aioparallel.errors import ConfigurationError, Reject, RetryLater
 from aioparallel.history import failure_of, history_of
 from aioparallel.policies import EndOfPatience, Patience, RetryPolicy, Verdict
@@ -46,19 +45,16 @@ class Failures:
         self._next_topic = dict(itertools.pairwise(chain))
         self._first_topic = topics[0] if topics else None
 
-    def decide(
-        self, record: Record[Any, Any], error: Exception, now: float, *, beside: int = 0, at_once: bool = False
-    ) -> Decision:
+    def decide(self, record: Record[Any, Any], error: Exception, now: float, *, beside: int = 0) -> Decision:
         """``now``: seconds since the epoch. ``beside``: so many other records have failed with it, in one call: no
-        record is given up for what another may have failed with, so it runs by itself before that. ``at_once``: it
-        need not wait for its next attempt.
+        record is given up for what another may have failed with, so it runs by itself before that.
 
         Raises what the user's retry function raises, or ConfigurationError for what it returns."""
         decision = self._decide(record, error, now)
         if beside and decision.delay is None:
-            history_of(record).doubt = Doubt.for_good()
+            history_of(record).alone = True
             return Decision(delay=0.0)
-        return decision._replace(delay=0.0) if at_once and decision.delay else decision
+        return decision
 
     def _decide(self, record: Record[Any, Any], error: Exception, now: float) -> Decision:
         history = history_of(record)

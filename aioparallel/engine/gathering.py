@@ -21,7 +21,6 @@ from aioparallel.engine.fairness import FairRing
 from aioparallel.engine.sources import Mixed, Source
 from aioparallel.engine.tally import Tally
 from aioparallel.handlers import Batchings
-from aioparallel.history import history_of
 from aioparallel.records import Record
 
 __all__ = ["Gatherer", "Gathering", "Line"]
@@ -237,7 +236,7 @@ class Gatherer:
         if not count:
             self._close(gathering)
             return None
-        return self._start(gathering) if count == size or ready else self._started_or_left(gathering)
+        return self._start(gathering) if count == size or ready else self._started_or_left(gathering, source)
 
     def _head_by_head(self, source: Source) -> Call | AnyRecord | None:
         """Where one ready record goes elsewhere than the next."""
@@ -246,8 +245,8 @@ class Gatherer:
         for gathering in filling:
             if gathering.is_over:
                 continue
-            if call is None:
-                call = self._started_or_left(gathering)
+            if call is None and not source.ready:
+                call = self._started_or_left(gathering, source)
             else:
                 self._leave(gathering)
         return call
@@ -269,7 +268,7 @@ class Gatherer:
                 return call
             if gathering.is_of_many:
                 filling[gathering] = None
-            elif (call := self._started_or_left(gathering)) is not None:
+            elif (call := self._started_or_left(gathering, source)) is not None:
                 return call
         return None
 
@@ -318,12 +317,18 @@ class Gatherer:
                 if following is not None and following not in gathering.mates:
                     self._follow(gathering, part, record)
 
-    def _started_or_left(self, gathering: Gathering) -> Call | None:
-        """It is not full: it starts, or is left to linger."""
-        if gathering.is_due or not gathering.batching.terms.linger or not self._may_grow(gathering):
-            return self._start(gathering)
-        self._linger(gathering)
-        return None
+    def _started_or_left(self, gathering: Gathering, source: Source) -> Call | None:
+        """It is not full, and this source has no more for it: it starts, or is left to linger, or waits until those
+        have had their turn that are ready, too."""
+        if not gathering.is_due and gathering.batching.terms.linger and self._may_grow(gathering):
+            self._linger(gathering)
+            return None
+        if gathering.owner is None:
+            line = self._kinds[gathering.batching].line
+            if len(self._ring.line) > source.in_ring + line.in_ring:
+                self.make_due(gathering)
+                return None
+        return self._start(gathering)
 
     def _by_itself(self, gathering: Gathering, record: AnyRecord) -> Call:
         """This record alone; what it was to go with stays as it is."""
@@ -331,9 +336,7 @@ class Gatherer:
             self._leave(gathering)
         else:
             self._close(gathering)
-        call = Call({record._source: [record]}, None, gathering.batching)
-        call.doubt = history_of(record).doubt
-        return self._begin(call)
+        return self._begin(Call({record._source: [record]}, None, gathering.batching))
 
     def _leave(self, gathering: Gathering) -> None:
         """Another call starts first."""
@@ -461,7 +464,7 @@ def _may_start(record: AnyRecord, source: Source) -> bool:
 
 
 def _is_alone(record: AnyRecord) -> bool:
-    return record._history is not None and record._history.is_alone
+    return record._history is not None and record._history.alone
 
 
 def _ignore(gathering: Gathering) -> None:

@@ -42,13 +42,15 @@ class Stuck(NamedTuple):
 class Worker:
     """One task; what it runs, and whether and when that was cancelled."""
 
-    __slots__ = ("context", "hit", "hit_at", "record", "task", "waits")
+    __slots__ = ("context", "hit", "hit_at", "record", "since", "task", "waits")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None]
         self.context: Context
         """Of which each handler gets a copy."""
         self.record: Record[Any, Any] | Call | None = None
+        self.since = 0.0
+        """When its handler was started that has suspended since, as ``perf_counter`` tells it."""
         self.hit: Hit | None = None
         self.hit_at = 0.0
         self.waits = False

@@ -11,7 +11,7 @@ Half the time of a coroutine's own ``send``, which tells its end by raising Stop
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextvars import Context
 from typing import Any, Final
 
@@ -23,8 +23,8 @@ ENDED: Final = object()
 """The handler has returned None, and nothing else is to be done about the record."""
 
 
-def _never() -> bool:
-    return False
+def _at_once() -> Iterable[None]:
+    return ()
 
 
 class Ended:
@@ -74,15 +74,14 @@ def drive(handler: Callable[[Record[Any, Any]], Coroutine[Any, Any, object]], ca
 
 @types.coroutine
 def resume(
-    driver: Driver, context: Context, yielded: object, is_overdue: Callable[[], bool] = _never
+    driver: Driver, context: Context, yielded: object, breathe: Callable[[], Iterable[None]] = _at_once
 ) -> Generator[Any, Any, object]:
-    """Await the rest of the handler whose first step in ``context`` has yielded ``yielded``; how it ended. While
-    ``is_overdue()`` it goes on in the next turn of the event loop."""
+    """Await the rest of the handler whose first step in ``context`` has yielded ``yielded``; how it ended.
+    ``breathe()``: what is yielded before it goes on."""
     while yielded is not ENDED and type(yielded) is not Ended:
         try:
             sent = yield yielded
-            while is_overdue():
-                yield
+            yield from breathe()
         except GeneratorExit:
             context.run(driver.close)
             raise

@@ -1,8 +1,8 @@
 """Watches an event loop from a thread beside it: hears that it turns, and looks at what holds it when it does not.
 
 There is one for each loop on which workers run, from their first record to the close of the last pool. The loop gives
-it a pulse ten times a second, twice a second while nothing runs; what it costs is the handover of the lock of the
-interpreter at each (:mod:`~aioparallel.engine.pulse`).
+it a pulse ten times a second; what it costs is the handover of the lock of the interpreter at each
+(:mod:`~aioparallel.engine.pulse`).
 
 **Cutting short.** A turn starts up to 16 records one after the other (:mod:`~aioparallel.engine.turn`), and several
 workers may go on in one turn of the loop; with handlers that block 0.3 s each that would hold the loop for seconds.
@@ -15,12 +15,14 @@ wait for the loop's next turn. That is done without any doubt about who is to bl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from types import CodeType
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 from aioparallel.engine.hold_log import HoldLog
 from aioparallel.engine.holds import LATE, OVERDUE, PULSE, TICK, Judge, Recent, Worst
@@ -33,20 +35,12 @@ __all__ = ["LoopWatch"]
 _TURN: Final = 16
 # Seconds after a hold for which a turn is one record.
 _WARY: Final = 5.0
-# Seconds between two pulses while nothing runs.
-_IDLE: Final = 0.5
+# Turns of the loop after which somebody should have heard of one.
+_DEAF: Final = 4
 # Seconds that the thread has to end.
 _JOIN: Final = 0.5
 # Seconds by which the clocks of a real loop differ: uvloop's stands still while it is held.
 _SAME_CLOCK: Final = 60.0
-
-
-class Watched(Protocol):
-    """Who runs records on the loop."""
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether it runs something. Called within the loop."""
 
 
 class LoopWatch:
@@ -64,14 +58,15 @@ class LoopWatch:
         """Whether this turn of the loop lasts too long: what could wait for the next one should."""
         self.recent = Recent()
         self._loop = weakref.ref(loop)
-        self._members: weakref.WeakSet[Watched] = weakref.WeakSet()
+        self._members: weakref.WeakSet[object] = weakref.WeakSet()
         self._lock = threading.Lock()  # of members, and of the thread's end
         self._thread: threading.Thread | None = None
         self._pulse: Pulse | None = None
         self._loop_thread, self._native_thread = threading.get_ident(), threading.get_native_id()
         self._rest: CodeType | None = None
         self._turned_at = 0.0
-        self._pause = PULSE
+        self._turns = 0
+        self._is_asked = False
         self._wary_until = 0.0
         self._judge = Judge()
         self._log = HoldLog()
@@ -84,7 +79,7 @@ class LoopWatch:
             found = cls._of_loops[loop] = cls(loop)
         return found
 
-    def join(self, member: Watched) -> None:
+    def join(self, member: object) -> None:
         """It runs records from now on. It is held weakly."""
         loop = self._loop()
         assert loop is not None
@@ -99,9 +94,9 @@ class LoopWatch:
                 target=self._watch, args=(pulse,), name="aioparallel-loop-watch", daemon=True
             )
             self._thread.start()
-        loop.call_soon(self._turned, pulse)
+        loop.call_soon(self._beat, pulse)
 
-    def leave(self, member: Watched) -> None:
+    def leave(self, member: object) -> None:
         """It runs nothing any more. With the last member the thread ends."""
         with self._lock:
             self._members.discard(member)
@@ -121,24 +116,39 @@ class LoopWatch:
         """The longest holds of the last minute, one for each handler."""
         return self.recent.worst(time.monotonic())
 
+    def breathe(self) -> Iterator[None]:
+        """Yielded to the event loop by a handler that could go on, while this turn of it lasts too long."""
+        heard, turns = self._turns, 0
+        while self.overdue and turns < _DEAF:
+            yield
+            # Where nobody hears any more that it turns, it is not waited for.
+            turns = turns + 1 if self._turns == heard else 0
+            heard = self._turns
+
     # -- in the loop ------------------------------------------------------------------------------------
 
-    def _turned(self, pulse: Pulse) -> None:
-        """The loop turns."""
+    def _beat(self, pulse: Pulse) -> None:
+        """Ten times a second."""
         loop = self._loop()
         if pulse.ended or loop is None:
             return
+        loop.call_later(PULSE, self._beat, pulse)  # first: what comes now may raise, a KeyboardInterrupt say
+        self._turned(pulse)
+
+    def _turned(self, pulse: Pulse) -> None:
+        """The loop turns."""
         with self._lock:
+            if pulse.ended:
+                return
             if not self._members:
                 self._end()
                 return
-        self._pause = PULSE if any(member.is_busy for member in self._members) else _IDLE
         self._loop_thread, self._native_thread = threading.get_ident(), threading.get_native_id()
         self._rest = sys._getframe(1).f_code
         self._turned_at = time.monotonic()
+        self._turns += 1
         self.overdue = False
         pulse.beat()
-        loop.call_later(self._pause, self._turned, pulse)
 
     # -- in the thread ----------------------------------------------------------------------------------
 
@@ -153,9 +163,9 @@ class LoopWatch:
                 now = time.monotonic()
                 if beaten:
                     self._told(now)
-                    patience = self._pause + OVERDUE
+                    patience = PULSE + OVERDUE
                 else:
-                    self._missed(now, now - planned)
+                    self._missed(pulse, now, now - planned)
                     patience = TICK
                 if pulse.ended:
                     return
@@ -178,15 +188,21 @@ class LoopWatch:
             self._log.ended(hold, now)
         if now >= self._wary_until and len(self.quota) < _TURN:
             self.quota = [None] * _TURN
-        # Half a pulse before the next one is due, for anything may begin to hold the loop just after this one.
-        self._judge.asked(self._turned_at + self._pause - PULSE / 2)
+        self._is_asked = False
+        # Half a pulse later: what holds the loop may have begun just after this one, or just before the next.
+        self._judge.asked(self._turned_at + PULSE / 2)
 
-    def _missed(self, now: float, late: float) -> None:
+    def _missed(self, pulse: Pulse, now: float, late: float) -> None:
         """The loop should have turned."""
         loop = self._loop()
         if loop is None or not loop.is_running():
             self._judge.late()  # between two calls of run_until_complete(), say
             return
+        if not self._is_asked:
+            self._is_asked = True
+            with contextlib.suppress(RuntimeError):  # it was closed just now
+                # Its timers may stand still: a clock that somebody has frozen for a test.
+                loop.call_soon_threadsafe(self._turned, pulse)
         self._cut()
         self._look(now, late)
 

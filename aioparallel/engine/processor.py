@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from aioparallel.batches import Call
 from aioparallel.engine.batch_endings import BatchEndings
 from aioparallel.engine.deadlines import Watch
 from aioparallel.engine.drains import Drains
@@ -63,6 +64,8 @@ class Processor:
             batchings=stack.batchings,
         )
         self._retries = Retries(self.scheduler, self.notify)
+        self.has_deadlines = handling.handler_timeout is not None
+        """Whether handlers are cancelled that run for too long."""
         watch = None if handling.handler_timeout is None else Watch(handling.handler_timeout)
         endings = Endings(
             self.scheduler,
@@ -115,6 +118,14 @@ class Processor:
     def stuck(self) -> list[Stuck]:
         """Handlers that ignore the cancellation at their deadline."""
         return self._pool.stuck
+
+    @property
+    def oldest(self) -> tuple[AnyRecord, float] | None:
+        """The record, or the first of a batch, whose handler runs for longest, and the seconds."""
+        found = self._pool.oldest
+        if found is None:
+            return None
+        return found[0].records[0] if isinstance(found[0], Call) else found[0], found[1]
 
     @property
     def holds(self) -> list[Worst]:

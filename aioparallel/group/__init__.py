@@ -18,5 +18,6 @@
     committer.py        the one place that commits
     run_state.py        how far one consumer's life has come, and what is wanted of it   pure
     run.py              all of it together, from run to closed
+    oldest.py           which records hold things up
     snapshot.py         statistics and health, from all of it
 """

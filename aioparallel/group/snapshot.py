@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from aioparallel.engine.processor import Processor
 from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Client, CommitFault
 from aioparallel.group.committer import Committer
+from aioparallel.group.oldest import first_incompletes, longest_retrying, oldest_in_flight
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import BrokerOutputs, Contact, LongestLane, PartitionStats, Stats
@@ -20,6 +22,8 @@ __all__ = ["problems_of", "stats_of"]
 
 # Problems of one kind that are told one by one.
 _AT_MOST = 10
+# Seconds of one handler, or of one record's failures, that somebody should hear of; and so many failures.
+_LONG, _OFTEN = 60.0, 10
 # Seconds without an answer after which a broker is one: longer than a leader takes to move in general.
 _SILENT = 5.0
 
@@ -35,7 +39,11 @@ def stats_of(
 ) -> Stats:
     """A snapshot of everything; walks the lanes, so a few times a second at most."""
     scheduler, tally = processor.scheduler, processor.scheduler.tally
-    partitions = tuple(_partition_stats(client, session) for _, session in sorted(assignment.sessions.items()))
+    heads = scheduler.heads()
+    first, now = first_incompletes(heads), time.time()
+    partitions = tuple(
+        _partition_stats(client, session, first.get(session), now) for _, session in sorted(assignment.sessions.items())
+    )
     lags = [partition.lag for partition in partitions]
     ages = [partition.lag_age for partition in partitions if partition.lag_age is not None]
     lag = None if None in lags or not assignment.has_assignment else sum(lag for lag in lags if lag is not None)
@@ -56,8 +64,10 @@ def stats_of(
         lag=lag,
         lag_age=None if lag is None else max(ages, default=0.0),
         contact=client.contact(),
+        oldest_in_flight=oldest_in_flight(processor),
+        longest_retrying=longest_retrying(scheduler.sources),
         intake=intake,
-        longest_lane=_longest_lane(scheduler.heads()),
+        longest_lane=_longest_lane(heads),
         commits=committer.commits,
         failed_commits=committer.failed_commits,
         offset_resets=assignment.offset_resets,
@@ -70,7 +80,7 @@ def stats_of(
     )
 
 
-def _partition_stats(client: Client, session: Session) -> PartitionStats:
+def _partition_stats(client: Client, session: Session, first: Record[Any, Any] | None, now: float) -> PartitionStats:
     ledger = session.ledger
     end = client.end_offset_seen(session.partition)
     if session.state is SessionState.OPENING:
@@ -90,6 +100,7 @@ def _partition_stats(client: Client, session: Session) -> PartitionStats:
         retries_only=session.full,
         lag=max(0, end - ledger.position) + incompletes if end is not None else None,
         map_cut_at=session.cut,
+        oldest=None if first is None else max(0.0, now - first.timestamp / 1000),
         lag_age=None if end is None else client.since_end_seen(session.partition),
     )
 
@@ -100,6 +111,22 @@ def _longest_lane(heads: Iterable[Record[Any, Any]]) -> LongestLane | None:
         if head._next is not None and ((length := length_from(head)) > (longest.length if longest else 1)):
             longest = LongestLane(head.topic_partition, head._lane, length, head.offset)
     return longest
+
+
+def _held_up(processor: Processor) -> Iterator[Problem]:
+    running = oldest_in_flight(processor)
+    if running is not None and running.seconds >= _LONG and not processor.has_deadlines:
+        yield Problem(
+            ProblemKind.LONG_HANDLER,
+            f"{running.partition} offset {running.offset}: its handler has been running for {running.seconds:.0f} s",
+        )
+    failing = longest_retrying(processor.scheduler.sources)
+    if failing is not None and (failing.failures >= _OFTEN or failing.seconds >= _LONG):
+        yield Problem(
+            ProblemKind.RETRYING,
+            f"{failing.partition} offset {failing.offset} has failed {failing.failures} times in "
+            f"{failing.seconds:.0f} s, the last time with {failing.error}; its key waits",
+        )
 
 
 def _unanswered(contact: Contact) -> Iterator[Problem]:
@@ -144,6 +171,7 @@ def problems_of(
             f"{record.topic_partition} offset {record.offset}: the handler goes on {stuck.seconds:.0f} s after it was "
             "cancelled; it keeps its key and its place in max_concurrency",
         )
+    yield from _held_up(processor)
     for record, reason in list(undelivered.items())[:_AT_MOST]:
         yield Problem(
             ProblemKind.DEAD_LETTER_FAILED,

@@ -49,6 +49,14 @@ class ProblemKind(StrEnum):
     """A handler goes on after it was cancelled.
 
     Let ``CancelledError`` pass in it; give what it does in a thread a time limit there."""
+    LONG_HANDLER = "long_handler"
+    """A handler has been running for a minute or more, and there is no ``handler_timeout``.
+
+    If it hangs, give what it waits for a time limit. If it may take that long, say so: set ``handler_timeout``."""
+    RETRYING = "retrying"
+    """A record has failed ten times, or for a minute. Its key waits.
+
+    Look at what it fails with; ``FailurePolicy`` says when it is given up, by default never."""
     DEAD_LETTER_FAILED = "dead_letter_failed"
     """A record cannot be put away. It is tried again, its key waits.
 

@@ -6,7 +6,16 @@ from dataclasses import dataclass
 
 from aioparallel.records import TopicPartition
 
-__all__ = ["BrokerContact", "BrokerOutputs", "Contact", "LongestLane", "PartitionStats", "Stats"]
+__all__ = [
+    "BrokerContact",
+    "BrokerOutputs",
+    "Contact",
+    "InFlight",
+    "LongestLane",
+    "PartitionStats",
+    "Retrying",
+    "Stats",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,9 @@ class PartitionStats:
     """Records in the log that are not complete, by the last end offset seen; None before one was."""
     map_cut_at: int | None
     """When the offset map did not fit the commit: the highest offset it could speak of. Else None."""
+    oldest: float | None = None
+    """Seconds since the timestamp of the first incomplete record that was read: nothing before it is owed. None where
+    none is."""
     lag_age: float | None = None
     """Seconds since the cluster told where the log ends; ``lag`` is from then. While its leader answers, a few seconds
     at most. None before it was told."""
@@ -56,6 +68,36 @@ class LongestLane:
     """Records in the lane, its head included."""
     head_offset: int
     """The offset of the record that the others wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """A record whose handler runs; of a batch the first."""
+
+    partition: TopicPartition
+    """Where it is."""
+    offset: int
+    """Its offset there."""
+    seconds: float
+    """Since its handler was started."""
+    attempt: int
+    """Which one it is, from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """A record that has failed and waits for its next attempt."""
+
+    partition: TopicPartition
+    """Where it is."""
+    offset: int
+    """Its offset there."""
+    seconds: float
+    """Since it failed first."""
+    failures: int
+    """Attempts that have failed."""
+    error: str
+    """What the last one failed with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +210,10 @@ class Stats:
     """Each partition that this process holds."""
     outputs: tuple[BrokerOutputs, ...] = ()
     """What is not acknowledged, by broker; those with nothing outstanding are left out."""
+    oldest_in_flight: InFlight | None = None
+    """Whose handler has been running for longest; None while none runs."""
+    longest_retrying: Retrying | None = None
+    """What has been failing for longest, of what waits for its next attempt."""
     contact: Contact = Contact()
     """What is heard of the cluster, and since when not."""
     lag_age: float | None = None

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from aioparallel.batches import Batching
-from aioparallel.doubts import Doubt
 from aioparallel.engine.tally import EndState
 from aioparallel.handling import Ordering
 from aioparallel.history import history_of
@@ -84,31 +83,19 @@ class Batches(Gathered):
     @rule(
         pick=PICK,
         one_by_one=st.booleans(),
-        tried=st.integers(0, 3),
         delay=st.sampled_from([0.0, 1.0, 5.0]),
         wakes=st.booleans(),
     )
-    def fail_together(self, pick: int, one_by_one: bool, delay: float, wakes: bool, tried: int = 0) -> None:
-        """The handler has failed: all of it run again, each by itself (for good, or until so many were tried) or not,
-        perhaps at once."""
+    def fail_together(self, pick: int, one_by_one: bool, delay: float, wakes: bool) -> None:
+        """The handler has failed: all of it run again, each by itself or not, perhaps at once."""
         one = self.chosen_call(pick)
-        doubt = Doubt(tried) if tried else Doubt.for_good()
         if one_by_one and len(one.entries) > 1:
             for entry in one.entries:
-                history_of(entry.record).doubt = doubt
+                history_of(entry.record).alone = True
         for entry in self._settle(one, range(len(one.entries))):
             self._fail(entry, delay)
         if wakes:
             self.advance(delay)
-
-    @precondition(lambda self: self.alone)
-    @rule(pick=PICK)
-    def try_one(self, pick: int) -> None:
-        """Somebody has run by itself: perhaps the others may go together again."""
-        doubts = list(dict.fromkeys(history_of(entry.record).doubt for entry in self.alone))
-        doubt = doubts[pick % len(doubts)]
-        assert doubt is not None
-        doubt.tried(well=True)
 
     def _settled(self, one: Together, wrong: Collection[Entry]) -> list[Entry]:
         """The same in the model: what is behind a failed one of its lane goes back, unattempted."""

@@ -97,7 +97,7 @@ class Gathered(SyncCore):
     @property
     def alone(self) -> set[Entry]:
         """They run in no batch with others."""
-        return {entry for entry in self.model.entries(*State) if history_of(entry.record).is_alone}
+        return {entry for entry in self.model.entries(*State) if history_of(entry.record).alone}
 
     @property
     def most_in_flight(self) -> int:

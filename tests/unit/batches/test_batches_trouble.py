@@ -359,3 +359,70 @@ async def test_a_wrong_output_of_a_batch_says_what_a_batch_may_return(
     assert f"returned {found}: it may return None" in caplog.text
     assert "{record: outputs}" in caplog.text
     assert "results(" not in caplog.text
+
+
+async def test_what_goes_back_unseen_still_knows_where_it_is_from() -> None:
+    """Records of one key come back through one retry topic, for two handlers: those behind one that fails are put back
+    before anybody has looked at their headers, and later go to their own handler, with their origin."""
+    broker = InMemoryBroker()
+    for topic in ("a", "b", "again"):
+        broker.create_topic(topic, 1)
+    for topic in ("a", "b"):
+        produce(broker, [topic.encode()] * 30, topic=topic)
+    done: set[tuple[str, int]] = set()
+    failed: set[tuple[str, int]] = set()
+
+    def handler(topic: str) -> Any:
+        async def handle(batch: Batch[Record]) -> None:
+            for record in batch:
+                assert record.origin.topic == topic
+                place = record.origin.topic, record.origin.offset
+                if record.topic == topic:
+                    batch.fail(record, ValueError("first time"))
+                elif place not in failed:
+                    failed.add(place)
+                    batch.fail(record, ValueError("second time"))
+                else:
+                    done.add(place)
+
+        return batches(handle, size=10, linger=0.02)
+
+    dead: list[int] = []
+    policy = FailurePolicy(
+        retry=RetryPolicy(max_attempts=2, first_delay=0.001),
+        retry_topics={"again": 0.02},
+        dead_letter=put_away_in(dead),
+    )
+    async with asyncio.timeout(20), consumer_of(broker, ["a", "b"], failures=policy) as consumer:
+        running = asyncio.create_task(consumer.run({"a": handler("a"), "b": handler("b")}))
+        await until(lambda: len(done) == 60)
+        consumer.stop()
+        await running
+    assert not dead
+
+
+async def test_what_is_ready_in_other_partitions_fills_a_batch_where_nothing_more_can_come() -> None:
+    """Thirty partitions with ten records each and a full buffer, or the end of the log: batches of what is there in all
+    of them, not one for each partition."""
+    saved = Saved()
+    await run(broker_with(10, partitions=30), batches(saved, size=100, linger=3600), max_buffered=300)
+    assert len(saved.saved) == 300
+    assert len(saved.calls) < 10
+
+
+def test_together_comes_back_as_one_batch_from_all_partitions() -> None:
+    """The same with what comes due at one time."""
+    broker = broker_with(100, partitions=5, keys=100)
+    left = 1
+
+    async def work(batch: Batch[Record]) -> None:
+        nonlocal left
+        if left and len(batch) == 500:
+            left = 0
+            raise OSError
+
+    saved = Saved(work)
+    asyncio.run(
+        run(broker, batches(saved, size=500, linger=1, on_error="together"), failures=FailurePolicy(retry=AT_ONCE))
+    )
+    assert [len(call) for call in saved.calls] == [500, 500]

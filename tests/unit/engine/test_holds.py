@@ -15,7 +15,9 @@ import uvloop
 
 from aioparallel import LoopThread, RetryPolicy, Work, parallel_map
 from aioparallel.engine import hold_log, loop_watch
+from aioparallel.engine.holds import PULSE
 from aioparallel.engine.loop_watch import LoopWatch
+from aioparallel.engine.pulse import Pulse
 from aioparallel.handling import Handling
 from tests.support.engine.threads import read
 from tests.support.waiting import SLACK, until
@@ -250,7 +252,7 @@ def test_a_member_that_comes_when_all_were_forgotten_is_watched(run: Run) -> Non
     """The watch ends with the last one that somebody still holds, and the next one has its own."""
 
     class Member:
-        is_busy = True
+        """Anything."""
 
     async def main() -> None:
         watch = LoopWatch.of(asyncio.get_running_loop())
@@ -265,7 +267,83 @@ def test_a_member_that_comes_when_all_were_forgotten_is_watched(run: Run) -> Non
     run(main())
 
 
+def test_holds_after_idleness_are_told_in_full(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """A record now and then, whose handler blocks: each time it is told, and how long it was."""
+
+    async def handle(item: int) -> None:
+        time.sleep(0.6)  # noqa: ASYNC251 - the line
+
+    async def items() -> AsyncIterator[int]:
+        for item in range(3):
+            await asyncio.sleep(0.53)
+            yield item
+
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            async for _ in parallel_map(handle, items(), max_concurrency=5):
+                pass
+
+    run(main())
+    told = [line.__dict__["seconds"] for line in lines(caplog)]
+    assert len(told) == 3
+    assert min(told) > 0.6 - PULSE
+
+
 # -- the watch ------------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_stands_still_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test may freeze the time: no timer fires, so no pulse comes by itself; handlers go on all the same."""
+    now = time.monotonic()
+    loop = asyncio.new_event_loop()
+
+    async def handle(item: int) -> int:
+        return await asyncio.to_thread(sum, range(200_000))
+
+    async def main() -> int:
+        count = 0
+        async for _ in parallel_map(handle, range(200), max_concurrency=4):
+            count += 1
+            monkeypatch.setattr(loop, "time", lambda: now)
+        return count
+
+    ended: list[int] = []
+    thread = threading.Thread(target=lambda: ended.append(loop.run_until_complete(main())), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert ended == [200]
+    loop.close()
+
+
+def test_a_beat_that_raises_is_not_the_last(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C may come in the middle of one, and be caught: handlers go on, and so do pulses."""
+    beats = 0
+    beat = Pulse.beat
+
+    def failing(pulse: Pulse) -> None:
+        nonlocal beats
+        beats += 1
+        if beats == 3:
+            raise ValueError("in the middle")
+        beat(pulse)
+
+    monkeypatch.setattr(Pulse, "beat", failing)
+
+    async def handle(item: int) -> None:
+        await asyncio.sleep(0.001)
+
+    async def items() -> AsyncIterator[int]:
+        item = 0
+        while beats < 8:
+            yield (item := item + 1)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        async with asyncio.timeout(60):
+            async for _ in parallel_map(handle, items(), max_concurrency=4, max_buffered=10):
+                pass
+
+    run(main())
 
 
 def test_nothing_is_left_of_it(run: Run) -> None:
@@ -293,7 +371,7 @@ def test_a_closed_loop_and_forgotten_members_end_it() -> None:
     """Whoever does not close leaves no thread for ever."""
 
     class Member:
-        is_busy = True
+        """Anything."""
 
     async def join(member: Member) -> None:
         LoopWatch.of(asyncio.get_running_loop()).join(member)

@@ -43,3 +43,36 @@ def test_who_is_late_to_hear_is_no_burden() -> None:
     pulse.beat()
     assert time.monotonic() - began >= 0.001  # it has waited for somebody
     assert pulse.wait(0)
+
+
+def test_beside_threads_that_compute_beats_wait_for_nobody() -> None:
+    """They keep the interpreter's lock for 5 ms each: waited for, a beat would last for as long as all of them."""
+    pulse = Pulse()
+    over = False
+
+    def listen() -> None:
+        while not pulse.ended:
+            pulse.wait(60)
+
+    def compute() -> None:
+        while not over:
+            sum(range(1_000))
+
+    threads = [threading.Thread(target=listen), *(threading.Thread(target=compute) for _ in range(4))]
+    for thread in threads:
+        thread.start()
+    try:
+        beats = []
+        for _ in range(50):
+            began = time.thread_time()
+            pulse.beat()
+            beats.append(pulse._hasty)
+            assert time.thread_time() - began < 1
+            time.sleep(0.001)
+    finally:
+        over = True
+        pulse.end()
+        for thread in threads:
+            thread.join(60)
+    assert beats[-1] > 0
+    assert len(set(beats)) > 40  # counted down, not waited for
