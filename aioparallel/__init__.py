@@ -62,6 +62,7 @@ from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.observe.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
 from aioparallel.options import Options
 from aioparallel.policies import Deduplicate, FailurePolicy, Producing, RetryPolicy
+from aioparallel.record_logging import RecordFilter, name_records
 from aioparallel.records import Failure, Origin, Outgoing, Produced, Record, TopicPartition
 from aioparallel.resources import resource
 
@@ -125,6 +126,7 @@ __all__ = [
     "Producing",
     "Record",
     "RecordFailure",
+    "RecordFilter",
     "RecordStopped",
     "Reject",
     "Result",
@@ -139,6 +141,7 @@ __all__ = [
     "batches",
     "in_processes",
     "in_threads",
+    "name_records",
     "parallel_map",
     "resource",
     "source_headers",

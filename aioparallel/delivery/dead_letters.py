@@ -21,6 +21,7 @@ from aioparallel.engine.outlets import Done
 from aioparallel.errors import HandlerCancelled, ProduceFailed
 from aioparallel.history import failure_of
 from aioparallel.policies import DeadLetterFunction, FailurePolicy
+from aioparallel.record_logging import coordinates
 from aioparallel.records import Outgoing, Record
 
 __all__ = ["DeadLetters"]
@@ -158,7 +159,7 @@ class DeadLetters:
             tries,
             where,
             error,
-            extra={"action": "dead_letter_failed", "offset": record.offset},
+            extra={"action": "dead_letter_failed", **coordinates(record)},
         )
         return False
 

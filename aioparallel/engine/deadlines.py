@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from aioparallel.batches import Call
 from aioparallel.engine.hits import EARLY, STUCK_AFTER, Hit, Worker
+from aioparallel.record_logging import coordinates
 from aioparallel.records import Record
 
 __all__ = ["Deadlines", "Watch"]
@@ -106,5 +107,5 @@ class Watch:
                 "a thread a time limit there",
                 record.place,
                 STUCK_AFTER,
-                extra={"action": "handler_stuck", "offset": record.offset},
+                extra={"action": "handler_stuck", **coordinates(record)},
             )

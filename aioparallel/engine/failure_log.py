@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from aioparallel.engine.failures import Decision
 from aioparallel.errors import Reject, RetryLater
+from aioparallel.record_logging import about, coordinates
 from aioparallel.records import Record
 
 __all__ = ["FailureLog"]
@@ -43,15 +45,20 @@ class _Budget:
 
 
 class FailureLog:
-    """Logs what was decided about failed records. Times are of any one clock, in seconds."""
+    """Logs what was decided about failed records. Times are of any one clock, in seconds. ``fields``: of each line."""
 
-    def __init__(self) -> None:
+    def __init__(self, fields: Mapping[str, object] | None = None) -> None:
+        self._fields = dict(fields or {})
         self._budgets: dict[tuple[type[BaseException], bool], _Budget] = {}
 
     def decided(
         self, record: Record[Any, Any], error: Exception, decision: Decision, now: float, beside: int = 0
     ) -> None:
         """One attempt has failed, and this becomes of the record. ``beside``: so many others of its batch, too."""
+        with about(record):
+            self._decided(record, error, decision, now, beside)
+
+    def _decided(self, record: Record[Any, Any], error: Exception, decision: Decision, now: float, beside: int) -> None:
         following = self.following(decision)
         if following is None:
             return
@@ -61,7 +68,7 @@ class FailureLog:
                 record,
                 decision.delay,
                 error,
-                extra={"action": "retry_later", "offset": record.offset},
+                extra={"action": "retry_later", **self._fields, **coordinates(record)},
             )
             return
         budget = self._budget(type(error), decision.delay is None, now)
@@ -83,9 +90,11 @@ class FailureLog:
             more,
             exc_info=error if traceback else None,
             extra={
+                **self._fields,
+                **coordinates(record),
                 "action": "record_skipped" if decision.end == "skip" else "handler_failed",
-                "offset": record.offset,
                 "attempt": record.attempt,
+                "error": type(error).__name__,
             },
         )
 

@@ -26,6 +26,7 @@ from aioparallel.engine.workers import WorkerPool
 from aioparallel.handlers import Stack
 from aioparallel.handling import Handling
 from aioparallel.policies import Patience
+from aioparallel.record_logging import coordinates
 
 __all__ = ["Processor"]
 
@@ -159,7 +160,7 @@ class Processor:
             logger.warning(
                 "handler for %s did not end after it was cancelled; it is left behind",
                 record.place,
-                extra={"action": "handler_abandoned", "offset": record.offset},
+                extra={"action": "handler_abandoned", **coordinates(record)},
             )
 
     def _fullness_changed(self, source: Source) -> None:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
+from aioparallel.engine.failure_log import FailureLog
 from aioparallel.engine.outlets import Disposal, Outlet
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
@@ -70,7 +71,13 @@ class GroupRun:
         self._targets = targets
         signals = Signals()
         self._processor = Processor(
-            stack, options, options.failures.patience, signals, outlet=outlet, disposal=disposal
+            stack,
+            options,
+            options.failures.patience,
+            signals,
+            outlet=outlet,
+            disposal=disposal,
+            log=FailureLog({"group_id": group_id}),
         )
         store: OffsetStore = BrokerOffsets(client)
         if companion is not None:

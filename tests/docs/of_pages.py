@@ -115,6 +115,10 @@ GIVEN: Mapping[str, Given] = {
         before=_DATABASE_ALONE + "class picture:\n    resize = staticmethod(len)\n\n",
         after='for record in (Record("t", 0, 0, value=b"v"),):\n    await handlers["pictures"](record)\n',
     ),
+    "docs/health.md: Seen from outside: `health()` and `stats()`": Given(
+        topics={"orders": _orders("c1")}, says="ready\n"
+    ),
+    "docs/health.md: In the log": Given(topics={"orders": _orders("c1", "c2")}, ends=2),
     "docs/blocking.md: In threads": Given(says="50 threads\n"),
     "docs/blocking.md: In threads 2": Given(
         topics={"orders": _orders("c1", "c2", "c3")},

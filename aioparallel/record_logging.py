@@ -1,0 +1,97 @@
+"""Which record a log line is about: fields on each line that a handler logs, and on the library's own lines about
+records.
+
+::
+
+    logging.getLogger().handlers[0].addFilter(RecordFilter(keys="hash"))
+    consumer = ParallelConsumer(..., middleware=[name_records])
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any, Final, Literal
+
+from aioparallel.batches import Batch, Call
+from aioparallel.handling import CallNext, check_choice
+from aioparallel.records import Record
+
+__all__ = ["RecordFilter", "about", "coordinates", "name_records"]
+
+Keys = Literal["omit", "hash", "clear"]
+
+_ABOUT: Final[ContextVar[Record[Any, Any] | None]] = ContextVar("aioparallel_about", default=None)
+_HASHED: Final = 16  # hexadecimal digits
+
+
+async def name_records(record: Any, call_next: CallNext) -> object:
+    """Middleware: all that is logged while the handler runs, by the handler, what it calls and the tasks that it makes,
+    is about its record, for :class:`RecordFilter`; of a batch about the first. The first of the middleware, so that the
+    others' lines are named, too."""
+    first = record[0] if isinstance(record, Batch) else record
+    if not isinstance(first, Record):
+        return await call_next(record)
+    token = _ABOUT.set(first)
+    try:
+        return await call_next(record)
+    finally:
+        _ABOUT.reset(token)
+
+
+@contextlib.contextmanager
+def about(record: Record[Any, Any]) -> Iterator[None]:
+    """Lines of the library about this one."""
+    token = _ABOUT.set(record)
+    try:
+        yield
+    finally:
+        _ABOUT.reset(token)
+
+
+def coordinates(record: Record[Any, Any] | Call) -> dict[str, object]:
+    """Where it is, of a batch the first, for ``extra``."""
+    topic, partition = record.topic_partition
+    return {"topic": topic, "partition": partition, "offset": record.offset}
+
+
+class RecordFilter(logging.Filter):
+    """Puts ``topic``, ``partition``, ``offset``, ``attempt`` and, if asked, ``key`` on each line about a record, where
+    the line has none of its own. For a handler of logging (``handler.addFilter(...)``): there it sees the lines of all
+    loggers. Needs :func:`name_records` for the lines of handlers of records; drops no line.
+
+    ``keys``: ``"omit"``: none; ``"hash"``: 16 hexadecimal digits of the BLAKE2b hash of the key's bytes, the same for
+    the same key; ``"clear"``: as text where it is text. Keys may tell of people.
+
+    Raises ConfigurationError for another ``keys``.
+    """
+
+    def __init__(self, *, keys: Keys = "omit") -> None:
+        super().__init__()
+        check_choice("RecordFilter keys", keys, ("omit", "hash", "clear"))
+        self._keys = keys
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See the class. Always True."""
+        named = _ABOUT.get()
+        if named is None:
+            return True
+        fields = coordinates(named) | {"attempt": named.attempt}
+        if self._keys != "omit":
+            fields["key"] = self._shown(named)
+        for name, value in fields.items():
+            if not hasattr(record, name):
+                setattr(record, name, value)
+        return True
+
+    def _shown(self, record: Record[Any, Any]) -> str | None:
+        key = record._raw[0] if hasattr(record, "_raw") else record.key
+        if key is None:
+            return None
+        raw = key if isinstance(key, bytes) else str(key).encode()
+        if self._keys == "hash":
+            return hashlib.blake2b(raw).hexdigest()[:_HASHED]
+        return raw.decode(errors="backslashreplace")
