@@ -79,11 +79,6 @@ class Contacts:
         """The ends of these logs were told."""
         self._heard.update(dict.fromkeys(partitions, self._now()))
 
-    def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """They are not read any more."""
-        for partition in partitions:
-            self._heard.pop(partition, None)
-
     def since_heard(self, partition: TopicPartition) -> float | None:
         """Seconds since the end of its log was told; None: it was not yet."""
         at = self._heard.get(partition)

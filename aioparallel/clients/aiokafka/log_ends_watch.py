@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Final, cast
 
-import aiokafka.errors as kafka
 from aiokafka.protocol.offset import OffsetRequest
 
 from aioparallel.clients.aiokafka.internals import Connections, OffsetAnswer, PartitionState, SubscriptionState
@@ -93,7 +92,7 @@ class LogEndsWatch:
         try:
             async with asyncio.timeout(_LIMIT):
                 answer = cast("OffsetAnswer", await self._connections.send(leader, request))
-        except (kafka.KafkaError, TimeoutError) as error:
+        except Exception as error:  # whatever it is: the age of a lag is no reason to stop looking
             logger.debug("Broker %d does not tell log ends: %r", leader, error, extra={"action": "no_log_ends"})
             return
         for topic, told in answer.topics:
