@@ -31,8 +31,9 @@ _SURE_OF_OTHERS: Final = 0.9
 _LONG: Final = 1.0
 # Seconds for which a hold is remembered, and how many of them.
 _REMEMBERED, _MOST = 60.0, 200
-# Seconds of a hold that is a problem; shorter ones are lines in the log: a service is not unfit for them.
-_WORTH: Final = 0.25
+# Seconds of a hold that is a problem; shorter ones are lines in the log: a service is not unfit for them. One of 0.25 s
+# may be told as half a pulse less.
+_WORTH: Final = 0.2
 
 
 class Line(NamedTuple):

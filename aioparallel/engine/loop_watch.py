@@ -18,9 +18,9 @@ import asyncio
 import contextlib
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Iterator
+from time import monotonic
 from types import CodeType
 from typing import ClassVar, Final
 
@@ -62,6 +62,7 @@ class LoopWatch:
         self._lock = threading.Lock()  # of members, and of the thread's end
         self._thread: threading.Thread | None = None
         self._pulse: Pulse | None = None
+        self._timer: asyncio.Handle | None = None
         self._loop_thread, self._native_thread = threading.get_ident(), threading.get_native_id()
         self._rest: CodeType | None = None
         self._turned_at = 0.0
@@ -83,7 +84,7 @@ class LoopWatch:
         """It runs records from now on. It is held weakly."""
         loop = self._loop()
         assert loop is not None
-        if abs(loop.time() - time.monotonic()) > _SAME_CLOCK:
+        if abs(loop.time() - monotonic()) > _SAME_CLOCK:
             return  # virtual time: a loop in which nothing lasts, and which takes the same turns each time
         with self._lock:
             self._members.add(member)
@@ -94,7 +95,7 @@ class LoopWatch:
                 target=self._watch, args=(pulse,), name="aioparallel-loop-watch", daemon=True
             )
             self._thread.start()
-        loop.call_soon(self._beat, pulse)
+        self._timer = loop.call_soon(self._beat, pulse)
 
     def leave(self, member: object) -> None:
         """It runs nothing any more. With the last member the thread ends."""
@@ -102,7 +103,7 @@ class LoopWatch:
             self._members.discard(member)
             if self._members or self._thread is None:
                 return
-            thread, self._turned_at, self.recent = self._thread, time.monotonic(), Recent()
+            thread, self._turned_at, self.recent = self._thread, monotonic(), Recent()
             self._end()
         thread.join(_JOIN)
 
@@ -110,11 +111,14 @@ class LoopWatch:
         """Under the lock."""
         assert self._pulse is not None
         self._pulse.end()
-        self._pulse = self._thread = None
+        if self._timer is not None:
+            self._timer.cancel()
+        # The timer knows the loop, which would be kept for ever by it.
+        self._pulse = self._thread = self._timer = None
 
     def worst(self) -> list[Worst]:
         """The longest holds of the last minute, one for each handler."""
-        return self.recent.worst(time.monotonic())
+        return self.recent.worst(monotonic())
 
     def breathe(self) -> Iterator[None]:
         """Yielded to the event loop by a handler that could go on, while this turn of it lasts too long."""
@@ -132,11 +136,12 @@ class LoopWatch:
         loop = self._loop()
         if pulse.ended or loop is None:
             return
-        loop.call_later(PULSE, self._beat, pulse)  # first: what comes now may raise, a KeyboardInterrupt say
-        self._turned(pulse)
+        # First: what comes then may raise, a KeyboardInterrupt say.
+        self._timer = loop.call_later(PULSE, self._beat, pulse)
+        self._turned(pulse, depth=2)
 
-    def _turned(self, pulse: Pulse) -> None:
-        """The loop turns."""
+    def _turned(self, pulse: Pulse, depth: int = 1) -> None:
+        """The loop turns. ``depth``: frames from here to who runs it."""
         with self._lock:
             if pulse.ended:
                 return
@@ -144,8 +149,8 @@ class LoopWatch:
                 self._end()
                 return
         self._loop_thread, self._native_thread = threading.get_ident(), threading.get_native_id()
-        self._rest = sys._getframe(1).f_code
-        self._turned_at = time.monotonic()
+        self._rest = sys._getframe(depth).f_code
+        self._turned_at = monotonic()
         self._turns += 1
         self.overdue = False
         pulse.beat()
@@ -154,13 +159,13 @@ class LoopWatch:
 
     def _watch(self, pulse: Pulse) -> None:
         patience = PULSE + OVERDUE
-        self._judge.asked(time.monotonic())
+        self._judge.asked(monotonic())
         try:
             while (loop := self._loop()) is not None and not loop.is_closed():
                 del loop  # or it would be kept for as long as it is silent
-                planned = time.monotonic() + patience
+                planned = monotonic() + patience
                 beaten = pulse.wait(patience)
-                now = time.monotonic()
+                now = monotonic()
                 if beaten:
                     self._told(now)
                     patience = PULSE + OVERDUE
@@ -175,6 +180,7 @@ class LoopWatch:
     def _ended(self, pulse: Pulse) -> None:
         with self._lock:
             if self._pulse is pulse:  # else there is another one already, or none
+                self._timer = None  # the loop's, which is closed: not to be touched from here
                 self._end()
             self.overdue = False
 

@@ -225,6 +225,7 @@ def test_another_task_is_not_a_handler(run: Run, caplog: pytest.LogCaptureFixtur
 
     told = asyncio.Event()
     run(main())
+    assert "asyncio/" not in lines(caplog)[0].getMessage(), "whoever runs the loop is nobody's business"
     assert {line.__dict__.get("offset") for line in lines(caplog)} == {None}
     assert "no handler" in lines(caplog)[0].getMessage()
     assert "# noqa: ASYNC251 - the other line" in lines(caplog)[0].getMessage()
