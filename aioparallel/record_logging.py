@@ -1,10 +1,5 @@
 """Which record a log line is about: fields on each line that a handler logs, and on the library's own lines about
-records.
-
-::
-
-    logging.getLogger().handlers[0].addFilter(RecordFilter(keys="hash"))
-    consumer = ParallelConsumer(..., middleware=[name_records])
+records. ``docs/health.md`` has a program.
 """
 
 from __future__ import annotations
