@@ -30,16 +30,13 @@ async def name_records(record: Any, call_next: CallNext) -> object:
     first = record[0] if isinstance(record, Batch) else record
     if not isinstance(first, Record):
         return await call_next(record)
-    token = _ABOUT.set(first)
-    try:
+    with about(first):
         return await call_next(record)
-    finally:
-        _ABOUT.reset(token)
 
 
 @contextlib.contextmanager
 def about(record: Record[Any, Any]) -> Iterator[None]:
-    """Lines of the library about this one."""
+    """Lines within are about this one."""
     token = _ABOUT.set(record)
     try:
         yield

@@ -44,8 +44,8 @@ class Contacts:
         self._heard: dict[TopicPartition, float] = {}
 
     @contextlib.contextmanager
-    def asking(self, node: object, kind: str = "") -> Iterator[None]:
-        """Around a request of this kind; it is answered when the block ends without an exception."""
+    def asking(self, node: object, *kinds: str) -> Iterator[None]:
+        """Around a request of these kinds; it is answered when the block ends without an exception."""
         contact = self._of.setdefault(node, _Contact())
         contact.asked = self._now()
         contact.under_way += 1
@@ -64,16 +64,15 @@ class Contacts:
                 contact.owes_since = None
             raise
         contact.under_way -= 1
-        self.answered(node, kind)
+        self.answered(node, *kinds)
 
-    def answered(self, node: object, kind: str = "") -> None:
-        """Something has come from this broker."""
+    def answered(self, node: object, *kinds: str) -> None:
+        """Something has come from this broker, of these kinds."""
         contact = self._of.setdefault(node, _Contact())
         contact.answered = self._now()
         contact.reason = ""
         contact.owes_since = contact.answered if contact.under_way else None
-        if kind:
-            self._answered[kind] = contact.answered
+        self._answered.update(dict.fromkeys(kinds, contact.answered))
 
     def heard(self, partitions: Collection[TopicPartition]) -> None:
         """The ends of these logs were told."""

@@ -320,7 +320,7 @@ class Gatherer:
     def _started_or_left(self, gathering: Gathering, source: Source) -> Call | None:
         """It is not full, and this source has no more for it: it starts, or is left to linger, or waits until those
         have had their turn that are ready, too."""
-        if not gathering.is_due and gathering.batching.terms.linger and self._may_grow(gathering):
+        if self._waits(gathering):
             self._linger(gathering)
             return None
         if gathering.owner is None:
@@ -340,10 +340,14 @@ class Gatherer:
 
     def _leave(self, gathering: Gathering) -> None:
         """Another call starts first."""
-        if not gathering.batching.terms.linger or not self._may_grow(gathering):
-            self.make_due(gathering)
-        else:
+        if self._waits(gathering):
             self._linger(gathering)
+        else:
+            self.make_due(gathering)
+
+    def _waits(self, gathering: Gathering) -> bool:
+        """Whether more may come for it, and it has time."""
+        return not gathering.is_due and bool(gathering.batching.terms.linger) and self._may_grow(gathering)
 
     def _linger(self, gathering: Gathering) -> None:
         if not gathering.lingers:
@@ -402,6 +406,10 @@ class Gatherer:
             source.held += [record for record in out if record not in gathering.mates]
             gathering.parts[source] = [record for record in part if _may_start(record, source)]
             self._took_out(gathering, out)
+            if not gathering.parts[source]:
+                del gathering.parts[source]  # it is none of those who may bring more, if it goes several ways
+                if not gathering.is_over and not self._may_grow(gathering):
+                    self.make_due(gathering)
 
     # -- gatherings -------------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ class Worker:
         """Of which each handler gets a copy."""
         self.record: Record[Any, Any] | Call | None = None
         self.since = 0.0
-        """When its handler was started that has suspended since, as ``perf_counter`` tells it."""
+        """When the turn began in which its handler was started, as ``perf_counter`` tells it."""
         self.hit: Hit | None = None
         self.hit_at = 0.0
         self.waits = False

@@ -7,6 +7,7 @@ from typing import Final
 
 from aioparallel.engine.holds import Hold
 from aioparallel.engine.standing import text_of
+from aioparallel.record_logging import coordinates
 
 __all__ = ["HoldLog"]
 
@@ -86,9 +87,7 @@ def _write(hold: Hold, what: str, more: str) -> None:
         stack,
         extra={
             "action": "loop_held",
-            "topic": record.topic,
-            "partition": record.partition,
-            "offset": record.offset,
+            **coordinates(record),
             "handler": look.handler,
             "seconds": hold.seconds,
         },

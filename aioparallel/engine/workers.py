@@ -243,12 +243,11 @@ class WorkerPool:
                 continue
             record, outcome = taken
             assert isinstance(record, Record)
-            worker.record = record
+            worker.record, worker.since = record, began
             taken = None  # or it would live as long as the handler, and be looked at by the garbage collector
             if type(outcome) is Ended:
                 self._slice -= perf_counter() - began
             else:
-                worker.since = began
                 if idle or len(workers) < size:
                     self._let_others()
                 if watch is not None:
@@ -286,7 +285,7 @@ class WorkerPool:
         """Run the handler of a batch. It costs more than a step of a record's, and is paid once for all of them."""
         assert self._together is not None
         assert call.batching is not None
-        worker.record = call
+        worker.record, worker.since = call, began
         run: Any = in_task(cast("Any", call.batching.run)) if self.in_tasks else call.batching.run
         driver = drive(run, worker.task.cancelling)
         driver.send(None)
@@ -294,7 +293,7 @@ class WorkerPool:
         try:
             outcome = context.run(driver.send, call)
             if outcome is not ENDED and type(outcome) is not Ended:
-                worker.since, began = began, math.inf  # the clock has gone on without it
+                began = math.inf  # the clock has gone on without it
                 self._let_others()
                 if watch is not None:
                     watch.enter(worker)

@@ -15,7 +15,7 @@ __all__ = ["first_incompletes", "longest_retrying", "oldest_in_flight"]
 
 
 def oldest_in_flight(processor: Processor) -> InFlight | None:
-    """The one whose handler has been running for longest, of those that have been waiting for something."""
+    """The one whose handler was started first, of those that have not ended, outputs that wait for room included."""
     found = processor.oldest
     if found is None:
         return None

@@ -152,9 +152,9 @@ class AiokafkaClient:
             on_fenced=self._fenced,
             offset_retention=self._offset_retention,
         )
-        walk = FetchWalk(fetcher, subscriptions)
         read_committed = consumer._isolation_level == "read_committed"
-        watch = LogEndsWatch(consumer._client, subscriptions, contacts, read_committed=read_committed)
+        walk = FetchWalk(fetcher, subscriptions, read_committed=read_committed)
+        watch = LogEndsWatch(consumer._client, walk, contacts, read_committed=read_committed)
         watching = asyncio.create_task(watch.run(), name="aioparallel-log-ends")
         return _Running(consumer, fetcher, coordinator, walk, offsets, LogEnds(fetcher), contacts, watch, watching)
 
@@ -309,10 +309,7 @@ class AiokafkaClient:
 
     def end_offset_seen(self, partition: TopicPartition) -> int | None:
         """The end offset that the last fetch response told, without asking the broker; None before one."""
-        if self._running is None:
-            return None
-        read_committed = self._running.consumer._isolation_level == "read_committed"
-        return self._running.walk.end_offset_seen(partition, read_committed=read_committed)
+        return None if self._running is None else self._running.walk.end_offset_seen(partition)
 
     def since_end_seen(self, partition: TopicPartition) -> float | None:
         """Seconds since the end offset was told; None before it was."""

@@ -45,9 +45,10 @@ _MOST_AT_ONCE: Final = 250
 class FetchWalk:
     """Takes records out of aiokafka's buffers and keeps its books: positions, and what to fetch next."""
 
-    def __init__(self, fetcher: Fetcher, subscriptions: SubscriptionState) -> None:
+    def __init__(self, fetcher: Fetcher, subscriptions: SubscriptionState, *, read_committed: bool) -> None:
         self._fetcher = fetcher
         self._subscriptions = subscriptions
+        self._read_committed = read_committed
         # The partition whose error stood aside for records in the last walk: its turn comes first in the next.
         self._due: TopicPartition | None = None
 
@@ -100,12 +101,34 @@ class FetchWalk:
         self._drop(partition)
         state.resume()
 
-    def end_offset_seen(self, partition: TopicPartition, *, read_committed: bool) -> int | None:
-        """The log's end for this reader, as the last fetch response told it."""
+    @property
+    def assigned(self) -> list[TopicPartition]:
+        """What this member holds."""
+        assignment = self._assignment()
+        return [] if assignment is None else [TopicPartition(*tp) for tp in assignment.tps]
+
+    def is_read(self, partition: TopicPartition) -> bool:
+        """Whether it was sought, so that aiokafka fetches it when there is room."""
+        state = self._state(partition)
+        return state is not None and not state.paused
+
+    def end_offset_seen(self, partition: TopicPartition) -> int | None:
+        """The log's end for this reader, as the last fetch response told it, or :meth:`see_end`."""
         state = self._state(partition)
         if state is None or state.highwater is None:
             return None
-        return state.lso if read_committed and state.lso is not None else state.highwater
+        return state.lso if self._read_committed and state.lso is not None else state.highwater
+
+    def see_end(self, partition: TopicPartition, offset: int) -> bool:
+        """The log's end for this reader was told by itself. False: it is not this member's any more."""
+        state = self._state(partition)
+        if state is None:
+            return False
+        if self._read_committed:
+            state.lso = offset
+        if not self._read_committed or state.highwater is None:
+            state.highwater = offset
+        return True
 
     def _take_from(self, tp: TopicPartition, data: FetchedData, most: int) -> Fetched | None:
         # False: the partition was given away or sought elsewhere since this was fetched.

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Final, cast
 
 from aiokafka.protocol.offset import OffsetRequest
 
-from aioparallel.clients.aiokafka.internals import Connections, OffsetAnswer, PartitionState, SubscriptionState
+from aioparallel.clients.aiokafka.fetching import FetchWalk
+from aioparallel.clients.aiokafka.internals import Connections, OffsetAnswer
 from aioparallel.clients.codes import ErrorCode
 from aioparallel.clients.contacts import Contacts
 from aioparallel.records import TopicPartition
@@ -34,18 +35,11 @@ _LATEST: Final = -1
 
 
 class LogEndsWatch:
-    """Of one client."""
+    """Of one client, over what its ``walk`` reads."""
 
-    def __init__(
-        self,
-        connections: Connections,
-        subscriptions: SubscriptionState,
-        contacts: Contacts,
-        *,
-        read_committed: bool,
-    ) -> None:
+    def __init__(self, connections: Connections, walk: FetchWalk, contacts: Contacts, *, read_committed: bool) -> None:
         self._connections = connections
-        self._subscriptions = subscriptions
+        self._walk = walk
         self._contacts = contacts
         self._read_committed = read_committed
 
@@ -54,35 +48,24 @@ class LogEndsWatch:
         while True:
             await asyncio.sleep(_PAUSE)
             by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
-            for partition in self._old():
-                leader = self._connections.cluster.leader_for_partition(partition)
-                if leader is not None and leader >= 0:
+            for partition in filter(self._is_old, self._walk.assigned):
+                if (leader := self._leader(partition)) is not None:
                     by_leader[leader].append(partition)
             await asyncio.gather(*(self._ask(leader, asked) for leader, asked in by_leader.items()))
 
     @property
     def leaderless(self) -> tuple[TopicPartition, ...]:
         """Assigned partitions without a leader."""
-        leader_of = self._connections.cluster.leader_for_partition
-        return tuple(sorted(one for one in self._assigned() if (leader := leader_of(one)) is None or leader < 0))
+        return tuple(sorted(partition for partition in self._walk.assigned if self._leader(partition) is None))
 
-    def _assigned(self) -> Iterable[TopicPartition]:
-        subscription = self._subscriptions.subscription
-        assignment = None if subscription is None else subscription.assignment
-        return () if assignment is None else [TopicPartition(*tp) for tp in assignment.tps]
+    def _leader(self, partition: TopicPartition) -> int | None:
+        leader = self._connections.cluster.leader_for_partition(partition)
+        return None if leader is None or leader < 0 else leader
 
-    def _state(self, partition: TopicPartition) -> PartitionState | None:
-        subscription = self._subscriptions.subscription
-        assignment = None if subscription is None else subscription.assignment
-        return None if assignment is None else assignment.state_value(partition)
-
-    def _old(self) -> Iterable[TopicPartition]:
-        """Those that are read, and of which nothing was heard for a while."""
-        for partition in self._assigned():
-            state = self._state(partition)
-            heard = self._contacts.since_heard(partition)
-            if state is not None and not state.paused and (heard is None or heard > _OLD):
-                yield partition
+    def _is_old(self, partition: TopicPartition) -> bool:
+        """Whether it is read, and nothing was heard of it for a while."""
+        heard = self._contacts.since_heard(partition)
+        return self._walk.is_read(partition) and (heard is None or heard > _OLD)
 
     async def _ask(self, leader: int, partitions: Collection[TopicPartition]) -> None:
         topics: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -98,11 +81,5 @@ class LogEndsWatch:
         for topic, told in answer.topics:
             for number, code, *_, offset in (entry[:4] for entry in told):
                 asked = TopicPartition(topic, number)
-                state = self._state(asked)
-                if code != ErrorCode.NONE or state is None:
-                    continue
-                self._contacts.heard([asked])
-                if self._read_committed:
-                    state.lso = offset
-                if not self._read_committed or state.highwater is None:
-                    state.highwater = offset
+                if code == ErrorCode.NONE and self._walk.see_end(asked, offset):
+                    self._contacts.heard([asked])

@@ -58,7 +58,11 @@ _NO_CONNECTION: Final = "it cannot be reached"
 _TAKE_THEIR_TIME: Final = (JoinGroupRequest, SyncGroupRequest)
 """Answered when all members have come: that says nothing about the broker."""
 _HEARTBEAT: Final = "heartbeat"
-_KINDS: Final = {FetchRequest: "fetch", HeartbeatRequest: _HEARTBEAT, OffsetCommitRequest: "commit"}
+_KINDS: Final = {
+    FetchRequest: ("fetch",),
+    HeartbeatRequest: (_HEARTBEAT,),
+    OffsetCommitRequest: ("commit", _HEARTBEAT),
+}
 
 
 class Silence:
@@ -110,7 +114,7 @@ class Silence:
                 raise self._left(node_id, group) from None
             self.contacts.answered(node_id, _HEARTBEAT)
             return answer
-        with self.contacts.asking(node_id, _KINDS.get(type(request), "")):
+        with self.contacts.asking(node_id, *_KINDS.get(type(request), ())):
             answer = await self._send_in_time(node_id, request, group)
         if isinstance(request, FetchRequest):
             self.contacts.heard(
@@ -121,8 +125,6 @@ class Silence:
                     if entry[1] == ErrorCode.NONE
                 ]
             )
-        elif isinstance(request, OffsetCommitRequest):
-            self.contacts.answered(node_id, _HEARTBEAT)
         return answer
 
     async def _send_in_time(self, node_id: int, request: object, group: int) -> object:

@@ -18,7 +18,7 @@ __all__ = ["NODE", "RETRY_BACKOFF", "Link", "carry_out"]
 RETRY_BACKOFF = 0.05  # seconds between two attempts, as retry.backoff.ms
 
 NODE: Final = 0
-_KINDS: Final = {Request.COMMIT: "commit", Request.HEARTBEAT: "heartbeat"}
+_KINDS: Final = {Request.COMMIT: ("commit",), Request.HEARTBEAT: ("heartbeat",)}
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class Link:
         Raises Refused for what the broker answers and for a broken connection, TimeoutError when no answer
         comes within ``timeout`` seconds.
         """
-        with self.contacts.asking(NODE, _KINDS.get(request, "")):
+        with self.contacts.asking(NODE, *_KINDS.get(request, ())):
             try:
                 return await self._attempt(request, do, timeout)
             except Refused as refused:

@@ -8,18 +8,18 @@ failed in company runs by itself.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
+from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from aioparallel.batches import Batching
 from aioparallel.engine.tally import EndState
 from aioparallel.handling import Ordering
 from aioparallel.history import history_of
-from tests.support.model.batch_kinds import KEYS, Together, Way, kind
+from tests.support.model.batch_kinds import KEYS, Together, kind
 from tests.support.model.gathered import Gathered, is_before
-from tests.support.model.model import BEGUN, Cell, Entry, State
+from tests.support.model.model import BEGUN, Entry, State
 from tests.support.model.sessions import PARTITIONS, PICK
 
 __all__ = ["Batches", "OneHandler", "kind"]
@@ -165,14 +165,5 @@ class OneHandler(Batches):
         logs=st.lists(st.lists(KEYS, min_size=1, max_size=5), min_size=2, max_size=PARTITIONS),
         ends_sated=st.booleans(),
     )
-    def begin(
-        self,
-        ordering: Ordering | None,
-        workers: int,
-        max_parked: int,
-        kinds: Sequence[Batching],
-        ways: Sequence[Sequence[Way]],
-        logs: list[list[Cell]],
-        ends_sated: bool = False,
-    ) -> None:
-        super().begin(ordering, workers, max_parked, kinds, ways, logs, ends_sated)
+    def begin(self, **given: Any) -> None:
+        super().begin(**given)

@@ -70,6 +70,8 @@ class Gathered(SyncCore):
             logs=[],
         )
         self.gatherer.on_linger, self.gatherer.on_over = self._lingers, self._is_over
+        self.makes_due = self.gatherer.make_due
+        self.gatherer.make_due = self._made_due  # type: ignore[method-assign]
         self.taken_left = self.scheduler.tally.taken_left = 5
         for partition, cells in enumerate(logs):
             self.fetch(partition, cells, 0)
@@ -166,8 +168,22 @@ class Gathered(SyncCore):
         self._make_due(self.lingering[pick % len(self.lingering)])
 
     def _make_due(self, gathering: Gathering) -> None:
-        self.gatherer.make_due(gathering)
         self.known_due.add(gathering)
+        self.gatherer.make_due(gathering)
+
+    def _made_due(self, gathering: Gathering) -> None:
+        """Nothing may come for it now. Whatever it still takes is no reason to wait again."""
+        entries = [entry for record, entry in Before(self).waiting.items() if record in set(gathering.records)]
+        if not self._needs_nothing(gathering, entries):
+            assert gathering in self.known_due, "it could linger"
+        self.known_due.add(gathering)
+        self.makes_due(gathering)
+
+    def _needs_nothing(self, gathering: Gathering, entries: Sequence[Entry]) -> bool:
+        terms = gathering.batching.terms
+        if gathering.count == terms.size or not terms.linger:
+            return True
+        return not self._may_grow(gathering.batching, {entry.owner for entry in entries})
 
     @rule(partition=PARTITION, sated=st.booleans())
     def set_sated(self, partition: int, sated: bool) -> None:
@@ -367,7 +383,7 @@ class Gathered(SyncCore):
             own = [
                 holding
                 for holding in self.model.holdings.values()
-                if not holding.stopped
+                if not holding.session.stopped
                 and holding.session in self.scheduler.sources
                 and self.ways.only(holding.partition) is batching
             ]
@@ -414,12 +430,8 @@ class Gathered(SyncCore):
             assert one.mates == behind
             assert not one.is_over
             assert one.is_due or one in self.lingering
-            needs_nothing = one.count == one.batching.terms.size or not one.batching.terms.linger
-            needs_nothing |= not self._may_grow(one.batching, {entry.owner for entry in entries})
-            assert one.is_due or not needs_nothing, "it lingers for nothing"
-            assert not one.is_due or needs_nothing or one in self.known_due, "it could linger"
-            if one.is_due:
-                self.known_due.add(one)
+            assert one.is_due or not self._needs_nothing(one, entries), "it lingers for nothing"
+            assert not one.is_due or one in self.known_due, "it could linger"
         assert len(everywhere) == len(set(everywhere)), "gathered twice"
         assert set(self.lingering) <= set(self.open)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from aioparallel import FailurePolicy, Record, RetryPolicy
+from aioparallel import FailurePolicy, Outgoing, Producing, Record, RetryPolicy
 from aioparallel.group import snapshot
 from aioparallel.observe.health import Health, Problem, ProblemKind
-from aioparallel.testing.memory import InMemoryBroker
+from aioparallel.testing.memory import Fault, InMemoryBroker, Request
 from tests.support.memory.consuming import consumer_of, produce
 from tests.support.waiting import until
 
@@ -51,6 +51,27 @@ async def test_who_is_in_flight_for_longest_is_named(broker: InMemoryBroker, mon
         await until(lambda: consumer.stats().succeeded == 3)
         assert consumer.stats().oldest_in_flight is None
         assert consumer.stats().partitions[0].oldest is None
+        consumer.stop()
+        await running
+
+
+async def test_who_waits_for_room_for_its_outputs_is_as_old_as_its_start(broker: InMemoryBroker) -> None:
+    """Its handler has returned at once, without an await; that is no long handler."""
+    broker.create_topic("out", 1)
+    broker.faults.always(Request.PRODUCE, Fault(is_request_lost=True))
+
+    async def handle(record: Record) -> Outgoing:
+        return Outgoing("out", bytes(1_000))
+
+    async with asyncio.timeout(30), consumer_of(broker, producing=Producing(max_unacknowledged_bytes=1)) as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        await until(lambda: consumer._engine and consumer.stats().in_flight)
+        found = consumer.stats().oldest_in_flight
+        assert found is not None
+        assert found.seconds < 30
+        assert consumer.health().healthy
+        broker.faults.heal()
+        await until(lambda: consumer.stats().succeeded == 3)
         consumer.stop()
         await running
 
