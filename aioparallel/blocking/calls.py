@@ -94,14 +94,14 @@ async def outcome_of(call: BlockingCall, line: Line) -> Any:
     if line.put(call):
         return await _end_of(call, line)
     clock, queued_at = CLOCK.get(), call.loop.time()
-    is_stopped = clock is not None and clock.stop()
+    restart = None if clock is None else clock.stop()
 
     def begin() -> None:
         if call.on_begin is None:
             return  # both of us have seen it
         call.on_begin = None
-        if clock is not None and is_stopped:
-            clock.restart()
+        if restart is not None:
+            restart()
         line.note_wait(call.loop.time() - queued_at)
 
     # Set after the call was put in line: a thread may have taken it already, and then knows of none to tell.
@@ -114,8 +114,8 @@ async def outcome_of(call: BlockingCall, line: Line) -> Any:
     finally:
         if noting is not None:
             noting.cancel()
-        if clock is not None and is_stopped and call.on_begin is not None:
-            clock.restart()
+        if restart is not None and call.on_begin is not None:
+            restart()
 
 
 def _note(call: BlockingCall, line: Line) -> None:

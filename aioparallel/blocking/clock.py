@@ -1,10 +1,11 @@
 """The deadline of the handler that runs here, for what waits within it and is not the handler's own time.
 
-The engine sets one for each of its workers, in the context that its handlers run in; elsewhere there is none.
+The engine sets one in the context that its handlers run in; elsewhere there is none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final, Protocol
 
@@ -12,13 +13,11 @@ __all__ = ["CLOCK", "Clock"]
 
 
 class Clock(Protocol):
-    """Of one worker, within its event loop."""
+    """Of the handler that asks, within its event loop."""
 
-    def stop(self) -> bool:
-        """Time does not count from now on. False: it is not the time of who asks, and goes on."""
-
-    def restart(self) -> None:
-        """It counts again, from zero. For who has stopped it."""
+    def stop(self) -> Callable[[], None] | None:
+        """Its time does not count until what comes back is called; then it begins anew. None: who asks has no time of
+        its own, and that of others goes on."""
 
     @property
     def abandoned(self) -> bool:
