@@ -19,6 +19,7 @@ from aioparallel.delivery.delivery import Delivery
 from aioparallel.delivery.producer import Producer
 from aioparallel.delivery.results import Result, ResultStream
 from aioparallel.delivery.retry_topics import from_retry_topics, origin_topic, with_retry_topics
+from aioparallel.engine.gates import name_woken
 from aioparallel.engine.outlets import Disposal, Outlet
 from aioparallel.engine.waiting import to_the_end, unless
 from aioparallel.errors import (
@@ -33,6 +34,7 @@ from aioparallel.group.client import Client
 from aioparallel.group.run import GroupRun
 from aioparallel.group.run_state import RunState
 from aioparallel.handlers import (
+    Before,
     Handlers,
     HandlersOf,
     Stack,
@@ -43,6 +45,7 @@ from aioparallel.handlers import (
 from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.observe.stats import Stats
 from aioparallel.options import Options, PlainFields, checked_text, checked_topics
+from aioparallel.placing import Place, placed_by_topic
 from aioparallel.records import K_co, Record, TopicPartition, V_co
 from aioparallel.resources import Resources
 
@@ -113,6 +116,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
         )
         self._seen = self._seen_topic(producer)
         self._resources = Resources(self.options.resources)
+        self._of_handlers = Resources({})
+        """What handlers open for themselves, see :class:`~aioparallel.placing.Placeable`."""
         self._state = RunState()
         self._engine: GroupRun | None = None
         self._results: ResultStream[Any] | None = None
@@ -201,6 +206,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
             try:
                 await self._client.stop(_LEAVE_TIMEOUT)
             finally:
+                await self._of_handlers.close()
                 await self._resources.close()
 
     # -- running ----------------------------------------------------------------------------------------
@@ -241,8 +247,13 @@ class ParallelConsumer(Generic[K_co, V_co]):
 
     async def _run_engine(self, handler: Handlers, outlet: Outlet | None) -> None:
         retry_topics = self.options.failures.retry_topics
-        before = (from_retry_topics(retry_topics),) if retry_topics else ()
+        before: tuple[Before, ...] = (from_retry_topics(retry_topics),) if retry_topics else ()
         topics = {found.topic for found in self._found} - set(retry_topics)
+        check_handlers(handler)
+        handler, resources = placed_by_topic(handler, Place(self.options.max_concurrency, self._group_id))
+        if resources:
+            before = (*before, name_woken)
+            self._of_handlers = Resources(resources)
         stack = handler_stack(handler, topics, self.options, before, origin_topic if retry_topics else None)
         if self._results is not None:
             if stack.batchings is not None:
@@ -250,6 +261,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
             stack = Stack(self._results.boxed(stack.handler))
         self._state.begin()
         try:
+            if resources:
+                await unless(self._state.ending, self._of_handlers.open(self.options.connect_timeout))
             targets = await unless(self._state.ending, self._targets())
             if self._state.ending.is_set():
                 return
@@ -265,6 +278,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         self, stack: Stack, targets: Mapping[TopicPartition, int] | None, outlet: Outlet | None
     ) -> GroupRun:
         self._resources.reach()  # within a context of its own, which handlers copy
+        self._of_handlers.reach()
         disposal: Disposal | None = self._delivery.disposal()
         companion = None
         if self._seen is not None and self.options.deduplicate is not None:

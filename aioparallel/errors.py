@@ -29,6 +29,9 @@
     │   ├── InvalidOutput (also TypeError)     the handler returned something that cannot be produced
     │   ├── ProcessDied                        the process that ran the call ended (in_processes)
     │   ├── FailedInProcess                    it raised there what cannot be made anew here (in_processes)
+    │   ├── RequestFailed                      a service could not be asked (aioparallel.http)
+    │   ├── RequestTimeout (also TimeoutError) it did not answer in time
+    │   ├── BadStatus                          it answered that it has failed
     │   └── RecordStopped                      a record's patience has ended, and the policy says stop
     ├── RetryLater                             raised by a handler: try this record again after a delay
     └── Reject                                 raised by a handler: this record will never succeed
@@ -44,6 +47,7 @@ from aioparallel.records import TopicPartition
 
 __all__ = [
     "AioparallelError",
+    "BadStatus",
     "BrokerStartError",
     "BrokerUnreachable",
     "CheckFailed",
@@ -71,6 +75,8 @@ __all__ = [
     "RecordFailure",
     "RecordStopped",
     "Reject",
+    "RequestFailed",
+    "RequestTimeout",
     "RetryLater",
     "TopicNotFound",
 ]
@@ -295,6 +301,45 @@ class FailedInProcess(RecordFailure):
         self.text = text
         self.traceback = traceback
         self.add_note(traceback)
+
+
+class RequestFailed(RecordFailure):
+    """A service could not be asked, or its answer not be read to the end; the client's own error is the ``__cause__``.
+
+    ``request``: method and address, without its query."""
+
+    def __init__(self, request: str, reason: str) -> None:
+        super().__init__(f"{request}: {reason}")
+        self.request = request
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.request, self.reason)
+
+
+class RequestTimeout(RecordFailure, TimeoutError):
+    """A service has not answered in time. ``request``: method and address, without its query."""
+
+    def __init__(self, request: str, seconds: float) -> None:
+        super().__init__(f"{request}: no answer within {seconds:g} s")
+        self.request = request
+        self.seconds = seconds
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.request, self.seconds)
+
+
+class BadStatus(RecordFailure):
+    """A service has answered with a status that says that it has failed. ``request``: method and address, without its
+    query; ``status``: the code."""
+
+    def __init__(self, request: str, status: int) -> None:
+        super().__init__(f"{request}: answered {status}")
+        self.request = request
+        self.status = status
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.request, self.status)
 
 
 class InvalidValues(InvalidOutput):

@@ -57,6 +57,15 @@ class History:
             self.waited += delay
         self.strayed = False
 
+    def turned_away(self, now: float) -> None:
+        """It has found a gate shut: no attempt, and no failure. ``now``: seconds since the epoch."""
+        self.waits(0.0, now)
+
+    def waited_at_gate(self, seconds: float) -> None:
+        """So long, until it was woken."""
+        if self.trying_since is not None:
+            self.waited += seconds
+
     def failed(self, failure: Failure) -> None:
         """Note one more failed attempt."""
         if self.trying_since is None:

@@ -39,6 +39,7 @@ __all__ = [
     "ATTEMPTS",
     "REPLAYED",
     "REPLAYED_FOR",
+    "REPLAYED_ORIGIN",
     "Letter",
     "original_headers",
     "read_letter",
@@ -49,7 +50,8 @@ __all__ = [
 PREFIX = "aioparallel."
 REPLAYED = "aioparallel.replayed"
 REPLAYED_FOR = "aioparallel.replayed.group"
-_OWN = (REPLAYED, REPLAYED_FOR)
+REPLAYED_ORIGIN = "aioparallel.replayed.origin"
+_OWN = (REPLAYED, REPLAYED_FOR, REPLAYED_ORIGIN)
 _ORIGIN_TOPIC = "aioparallel.origin.topic"
 _ORIGIN_PARTITION = "aioparallel.origin.partition"
 _ORIGIN_OFFSET = "aioparallel.origin.offset"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any, NamedTuple
 
+from aioparallel.engine.gates import Gate, NoRoom
 from aioparallel.errors import ConfigurationError, Reject, RetryLater
 from aioparallel.history import failure_of, history_of
 from aioparallel.policies import EndOfPatience, Patience, RetryPolicy, Verdict
@@ -32,6 +34,9 @@ class Decision(NamedTuple):
     """What becomes of it for good."""
     waits: bool = False
     """It was no attempt: the record is not due yet, or its handler asks for patience."""
+    gate: Gate | None = None
+    """Where it waits to be woken; ``delay`` then: the seconds after which it is tried all the same; perhaps infinite.
+    """
 
 
 class Failures:
@@ -64,8 +69,7 @@ class Failures:
         if isinstance(error, RetryLater):
             verdict = self._verdict_on_waiting(record, error, now)
             if isinstance(verdict, int | float):
-                history.waits(verdict, now)
-                return Decision(delay=float(verdict), waits=True)
+                return self._waiting(record, error, verdict, now)
             history.failed(failure_of(error, now))
         else:
             history.failed(failure_of(error, now))
@@ -91,8 +95,23 @@ class Failures:
         retry, history = self._patience.retry, history_of(record)
         if isinstance(retry, RetryPolicy):
             since = now if history.waiting_since is None else history.waiting_since
-            return retry.wait(error.delay, max(0.0, now - since))
+            # What waits at a gate does not know for how long: its patience ends when it has.
+            return retry.wait(0.0 if isinstance(error, NoRoom) else error.delay, max(0.0, now - since))
         return self._checked(record, retry(record, error, record.attempt - history.attempts_before))
+
+    def _waiting(self, record: Record[Any, Any], error: RetryLater, delay: float, now: float) -> Decision:
+        if isinstance(error, NoRoom):
+            history_of(record).turned_away(now)
+            return Decision(delay=self._patience_left(record, now), waits=True, gate=error.gate)
+        history_of(record).waits(delay, now)
+        return Decision(delay=float(delay), waits=True)
+
+    def _patience_left(self, record: Record[Any, Any], now: float) -> float:
+        """Seconds for which it may go on waiting."""
+        retry, since = self._patience.retry, history_of(record).waiting_since
+        if not isinstance(retry, RetryPolicy) or retry.max_wait is None or since is None:
+            return math.inf
+        return max(0.0, since + retry.max_wait - now)
 
     def _checked(self, record: Record[Any, Any], verdict: object) -> Verdict:
         if isinstance(verdict, int | float) and not isinstance(verdict, bool) and 0 <= verdict < 1e7:

@@ -20,6 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from aioparallel.batches import Batch, BatchHandler, Batching, Call
 from aioparallel.engine.failure_log import FailureLog
 from aioparallel.engine.failures import Decision
+from aioparallel.engine.gates import name_woken
 from aioparallel.engine.lanes import length_from
 from aioparallel.engine.outlets import Done, NoOutlet
 from aioparallel.engine.processor import Processor
@@ -358,6 +359,8 @@ class Flow(Generic[T, R]):
 
         async def run(record: Record[Any, Any]) -> None:
             began = perf_counter()
+            if record._parks:
+                name_woken(record)
             try:
                 value = await handle(record.value if copy is None else copy(record.value))
             except BaseException as error:

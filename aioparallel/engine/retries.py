@@ -1,4 +1,4 @@
-"""When parked records may run again: a heap, and the one timer of all of them."""
+"""When parked records may run again: a heap, and the one timer of all of them; or a gate that wakes them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import heapq
 import itertools
 import math
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+from aioparallel.engine.gates import Gate, Waiting
 from aioparallel.engine.hits import EARLY
 from aioparallel.engine.scheduler import Scheduler
+from aioparallel.history import history_of
 from aioparallel.records import Record
 
 __all__ = ["Retries", "RetryQueue"]
@@ -70,6 +73,7 @@ class Retries:
         self._timer: asyncio.Handle | None = None
         self._timer_at = 0.0
         self._closed = False
+        self._gates: weakref.WeakSet[Gate] = weakref.WeakSet()  # where some have waited
 
     def park(self, record: AnyRecord, delay: float | None, now: float | None = None) -> None:
         """Let it wait ``delay`` seconds; None: for good, because the run ends. ``now``: from when, of the loop's clock;
@@ -81,6 +85,36 @@ class Retries:
             # Records of dropped sources would stay until their time, which may be far away.
             self._queue.keep(lambda one: one._source.current)
         self._set_timer()
+
+    def wait_at(self, gate: Gate, record: AnyRecord, longest: float | None) -> None:
+        """Let it wait until the gate wakes it, or ``longest`` seconds have passed; None, or infinite: whenever."""
+        if self._scheduler.park(record) and not self._closed:
+            self._gates.add(gate)
+            gate.wait(record, self, None if longest == math.inf else longest)
+
+    @property
+    def at_gates(self) -> list[Waiting]:
+        """Where records wait, those first that wait for longest."""
+        found = [waiting for gate in self._gates if (waiting := gate.waiting) is not None]
+        return sorted(found, key=lambda one: -one.seconds)
+
+    def wake(self, record: AnyRecord, seconds: float) -> bool:
+        """See :class:`~aioparallel.engine.gates.Waking`."""
+        if self._closed or not self.is_waiting(record):
+            return False
+        history_of(record).waited_at_gate(seconds)
+        self._scheduler.unpark(record)
+        self._on_ready()
+        return True
+
+    def is_waiting(self, record: AnyRecord) -> bool:
+        """See :class:`~aioparallel.engine.gates.Waking`."""
+        return not record._source.stopped and record in record._source.parked
+
+    def is_coming(self, record: AnyRecord) -> bool:
+        """See :class:`~aioparallel.engine.gates.Waking`. What its offset map holds back does not come, and keeps no
+        place: it may wait for one who waits at the gate."""
+        return self.is_waiting(record) and record.offset <= record._source.map_ceiling
 
     def close(self) -> None:
         """Make nothing ready any more."""

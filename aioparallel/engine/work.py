@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from aioparallel.batches import BatchHandler
 from aioparallel.errors import ConfigurationError
 from aioparallel.handlers import check_handlers, check_middleware
 from aioparallel.handling import Handling, check_choice
+from aioparallel.placing import Place, Placeable
 from aioparallel.policies import RetryPolicy
 
 __all__ = ["Label", "OnError", "Work"]
@@ -61,6 +62,12 @@ class Work(Generic[T, R]):
             raise ConfigurationError("retry", self.retry, "must be None, for a single attempt, or a RetryPolicy")
         check_choice("on_error", self.on_error, ("raise", "emit", "skip"))
         check_choice("in_order", self.in_order, (True, False))
+        given: object = self.handler
+        if isinstance(given, Placeable):
+            handler, resources = given.placed(Place(self.handling.max_concurrency), "handler")
+            object.__setattr__(self, "handler", handler)
+            both = {**self.handling.resources, **resources}
+            object.__setattr__(self, "handling", replace(self.handling, resources=both))
 
     @property
     def bound(self) -> int:

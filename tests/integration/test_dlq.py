@@ -97,7 +97,8 @@ def test_replay_once(local_kafka: LocalKafka) -> None:
     # The two partitions may come in any order; within each, its own order holds.
     assert [r.value for r in records if r.value and int(r.value) % 2 == 0] == [b"0", b"2", b"4", b"6", b"8"]
     assert records[0].key == b"one"
-    assert records[0].headers == (("trace", b"abc"),)
+    assert records[0].headers[0] == ("trace", b"abc")
+    assert [name for name, _ in records[0].headers] == ["trace", "aioparallel.replayed.origin"]
     assert letters.listed() == []
     _, said = letters.run("replay", "--yes")
     assert "Nothing to replay: no open letter, skipped 11 already settled." in said

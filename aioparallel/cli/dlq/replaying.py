@@ -13,7 +13,15 @@ from typing import Final
 from aioparallel.cli.console import counted
 from aioparallel.cli.dlq.marks import Marks, MarksRefused, too_large
 from aioparallel.coordinates import coordinates_of
-from aioparallel.delivery.letters import REPLAYED, REPLAYED_FOR, original_headers, read_letter
+from aioparallel.delivery.first_places import replayed_origin
+from aioparallel.delivery.letters import (
+    REPLAYED,
+    REPLAYED_FOR,
+    REPLAYED_ORIGIN,
+    Letter,
+    original_headers,
+    read_letter,
+)
 from aioparallel.delivery.producer import Producer
 from aioparallel.errors import ClientError, ProduceFailed
 from aioparallel.group.client import Fetched
@@ -45,7 +53,7 @@ class Destination:
             return f"topic {topic} does not exist; --to TOPIC sends to another"
         if number is not None and TopicPartition(topic, number) not in self.exists:
             return f"{topic} has no partition {number}; leave --same-partition out and the key decides"
-        return Outgoing(topic, record.value, record.key, _headers(record), number)
+        return Outgoing(topic, record.value, record.key, _headers(record, letter), number)
 
 
 @dataclass(slots=True)
@@ -58,15 +66,15 @@ class Replayed:
     full: dict[int, tuple[str, int]] = field(default_factory=dict)
 
 
-def _headers(record: Record) -> Headers:
-    """Its own. With those of a source it would be taken for a copy of what was handled before, so it says that it is
-    none, for the group that has not handled it."""
-    headers = tuple(one for one in original_headers(record.headers) if one[0] not in (REPLAYED, REPLAYED_FOR))
-    if coordinates_of(headers) is None:
-        return headers
-    letter = read_letter(record)
-    group = "" if letter is None else letter.group
-    return (*headers, (REPLAYED, record.place.encode()), (REPLAYED_FOR, group.encode()))
+def _headers(record: Record, letter: Letter) -> Headers:
+    """Its own, and where it stood first, or a service would not know it again. With those of a source it would be taken
+    for a copy of what was handled before, so it says that it is none, for the group that has not handled it."""
+    ours = (REPLAYED, REPLAYED_FOR, REPLAYED_ORIGIN)
+    headers = tuple(one for one in original_headers(record.headers) if one[0] not in ours)
+    marks: Headers = (replayed_origin(record, letter),)
+    if coordinates_of(headers) is not None:
+        marks = ((REPLAYED, record.place.encode()), (REPLAYED_FOR, letter.group.encode()), *marks)
+    return (*headers, *marks)
 
 
 class Replay:

@@ -100,12 +100,14 @@ async def test_marked_after_the_acknowledgement() -> None:
 
 
 async def test_records_are_what_they_were() -> None:
-    """Key, value and own headers as they were, the letter's headers gone, no partition, no timestamp."""
+    """Key, value and own headers as they were, the letter's headers gone, no partition, no timestamp; and one header
+    that says where it stood first, whose checksum is that of key and value."""
     records = [letter_record(0, value=None, origin=("orders", 1, 0))]
     producer = Acknowledging([])
     marks, chosen = await planned(Group(), records)
     await Replay(producer, marks, ORDERS).run(read_of(Fetched(P0, records, 1)), chosen)
-    assert producer.sent == [Outgoing("orders", None, b"key", (("trace", b"abc"),), None, None)]
+    origin = ("aioparallel.replayed.origin", b"orders 1 0 5 182456092")
+    assert producer.sent == [Outgoing("orders", None, b"key", (("trace", b"abc"), origin), None, None)]
 
 
 def test_destinations() -> None:

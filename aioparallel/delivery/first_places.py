@@ -1,0 +1,56 @@
+"""Where a record stood first, also after it was sent back from a dead-letter topic: a header that a replay writes.
+
+``aioparallel.replayed.origin`` is ``topic partition offset timestamp checksum``, the last a CRC-32 of key and value. A
+record that was made of another may have that one's headers, and is not the same: so the header counts only beside the
+bytes that it was written for.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Final
+
+from aioparallel.delivery.letters import REPLAYED_ORIGIN, Letter
+from aioparallel.records import Origin, Record
+
+__all__ = ["first_place", "replayed_origin"]
+
+_PARTS: Final = 5
+
+
+def first_place(record: Record[Any, Any]) -> Origin:
+    """Before retry topics, and before all replays."""
+    for name, value in record.headers:
+        if name == REPLAYED_ORIGIN and value is not None:
+            found = _read(value, _checksum(record.raw_key, record.raw_value))
+            if found is not None:
+                return found
+    return record.origin
+
+
+def replayed_origin(record: Record[Any, Any], letter: Letter) -> tuple[str, bytes | None]:
+    """The header of a record that is sent back: the one it has, or a new one."""
+    checksum = _checksum(record.raw_key, record.raw_value)
+    for header in record.headers:
+        if header[0] == REPLAYED_ORIGIN and header[1] is not None and _read(header[1], checksum) is not None:
+            return header
+    topic, partition, offset, timestamp = letter.origin
+    return REPLAYED_ORIGIN, f"{topic} {partition} {offset} {timestamp} {checksum}".encode()
+
+
+def _read(value: bytes, checksum: int) -> Origin | None:
+    parts = value.decode("utf-8", "replace").split(" ")
+    if len(parts) != _PARTS or parts[4] != str(checksum):
+        return None
+    try:
+        return Origin(parts[0], int(parts[1]), int(parts[2]), int(parts[3]))
+    except ValueError:
+        return None
+
+
+def _checksum(key: object, value: object) -> int:
+    checksum = 0
+    for part in (key, value):
+        held = part if isinstance(part, bytes) else b""
+        checksum = zlib.crc32(held, zlib.crc32(b"-" if part is None else b"+%d " % len(held), checksum))
+    return checksum

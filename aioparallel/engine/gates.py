@@ -1,0 +1,204 @@
+"""Gates: bounds of what is under way at one place, a host say. A record that finds one shut holds no worker: it waits
+parked, without an attempt counted, and is woken when there is room.
+
+A handler enters a gate with :meth:`Gate.enter` and leaves it with :meth:`Gate.leave`. Where there is no room ``enter``
+raises :class:`NoRoom`; the engine parks the record and lets it wait in the gate's line. Who has waited goes first:
+while somebody waits, or was woken and is on the way, newcomers wait behind. What is on its way keeps a place, so a
+woken record finds one; where it does not come, since its partition was taken away say, the place is found again at the
+next look, a second later at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextvars import ContextVar
+from typing import Any, Final, NamedTuple, Protocol
+
+from aioparallel.errors import RetryLater
+from aioparallel.records import Record
+
+__all__ = ["Gate", "NoRoom", "Waiting", "name_woken"]
+
+AnyRecord = Record[Any, Any]
+
+# Seconds between two looks at a gate where somebody waits: for whom nobody wakes it.
+_LOOK: Final = 1.0
+# Seconds from one moment at which a timer may come before its time.
+_EARLY: Final = 0.001
+
+_WOKEN: Final[ContextVar[AnyRecord | None]] = ContextVar("aioparallel_woken", default=None)
+
+
+class NoRoom(RetryLater):
+    """There is no room at ``gate``: to be tried again when there is."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__(max(0.0, gate.opens_in), f"no room at {gate.name}")
+        self.gate = gate
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RetryLater, (self.delay, str(self))  # of no use where the gate is not
+
+
+class Waiting(NamedTuple):
+    """Who waits at a gate."""
+
+    gate: str
+    records: int
+    seconds: float
+    """For how long the first of them has been waiting, since it came last."""
+    opens_in: float
+    """Seconds for which it is shut; 0: it is not, there is no room."""
+
+
+class Waking(Protocol):
+    """Who has parked the records."""
+
+    def wake(self, record: AnyRecord, seconds: float) -> bool:
+        """Make it ready, after so many seconds at a gate. False: nobody waits for it any more."""
+
+    def is_waiting(self, record: AnyRecord) -> bool:
+        """Whether it is parked still."""
+
+    def is_coming(self, record: AnyRecord) -> bool:
+        """Whether it was made ready, and the next free worker may start it."""
+
+
+class _Waiter(NamedTuple):
+    record: AnyRecord
+    since: float
+    until: float | None
+    waking: Waking
+
+
+class Gate:
+    """For one event loop. ``limit``: how many may be under way, at most."""
+
+    def __init__(self, name: str, limit: int) -> None:
+        self.name = name
+        self.limit = limit
+        self.under_way = 0
+        self._loop = asyncio.get_running_loop()
+        self._shut_until = 0.0
+        self._line: deque[_Waiter] = deque()
+        self._woken: dict[AnyRecord, Waking] = {}  # on their way, each with a place kept for it
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_comes = False
+
+    # -- for handlers -----------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """One more is under way. Raises NoRoom."""
+        woken = self._woken
+        if woken and _WOKEN.get() in woken:
+            del woken[_WOKEN.get()]  # type: ignore[arg-type]
+            if self.under_way < self.limit and not self._is_shut:
+                self.under_way += 1
+                return
+        elif not self._line and self.under_way + len(woken) < self.limit and not self._is_shut:
+            self.under_way += 1
+            return
+        raise NoRoom(self)
+
+    def leave(self) -> None:
+        """One of those under way has ended."""
+        self.under_way -= 1
+        if self._line:
+            self._look_soon()
+
+    def shut(self, seconds: float) -> None:
+        """Nobody enters for so long; where it is shut for longer, it stays so."""
+        self._shut_until = max(self._shut_until, self._loop.time() + seconds)
+        if self._line:
+            self._set_timer()
+
+    # -- for the engine ---------------------------------------------------------------------------------
+
+    def wait(self, record: AnyRecord, waking: Waking, longest: float | None) -> None:
+        """Let it wait, for ``longest`` seconds at most; None: for as long as it takes."""
+        now = self._loop.time()
+        self._line.append(_Waiter(record, now, None if longest is None else now + longest, waking))
+        # It may have become free since the record found no room.
+        if self.under_way + len(self._woken) < self.limit and not self._is_shut:
+            self._look_soon()
+        else:
+            self._set_timer()
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """None where nobody does."""
+        if not self._line:
+            return None
+        now = self._loop.time()
+        return Waiting(self.name, len(self._line), now - self._line[0].since, max(0.0, self.opens_in))
+
+    @property
+    def opens_in(self) -> float:
+        """Seconds; 0 or less where it is not shut."""
+        return self._shut_until - self._loop.time()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing would be forgotten with it."""
+        return not self.under_way and not self._line and not self._woken and not self._is_shut
+
+    def close(self) -> None:
+        """Wake nobody any more."""
+        self._line.clear()
+        self._woken.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- looks ------------------------------------------------------------------------------------------
+
+    @property
+    def _is_shut(self) -> bool:
+        return self._shut_until > 0 and self.opens_in > _EARLY
+
+    def _look_soon(self) -> None:
+        """Not at once: this may be in the middle of a handler's step."""
+        if not self._look_comes:
+            self._look_comes = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._look_comes = False
+        room = 0 if self._is_shut else self.limit - self.under_way - len(self._woken)
+        now = self._loop.time()
+        while room > 0 and self._line:
+            room -= self._wake(self._line.popleft(), now, keeps_a_place=True)
+        if self._line:
+            self._set_timer()
+
+    def _wake(self, waiter: _Waiter, now: float, *, keeps_a_place: bool) -> bool:
+        is_woken = waiter.waking.wake(waiter.record, now - waiter.since)
+        if is_woken and keeps_a_place:
+            self._woken[waiter.record] = waiter.waking
+        return is_woken
+
+    def _set_timer(self) -> None:
+        if self._timer is None:
+            wait = min(self.opens_in, _LOOK) if self._is_shut else _LOOK
+            self._timer = self._loop.call_later(wait, self._look_around)
+
+    def _look_around(self) -> None:
+        """For whom nobody wakes it: it opens, who waited is gone, or has waited long enough."""
+        self._timer = None
+        now = self._loop.time()
+        self._woken = {record: waking for record, waking in self._woken.items() if waking.is_coming(record)}
+        line: deque[_Waiter] = deque()
+        for waiter in self._line:
+            if waiter.until is not None and now >= waiter.until - _EARLY:
+                self._wake(waiter, now, keeps_a_place=False)
+            elif waiter.waking.is_waiting(waiter.record):
+                line.append(waiter)
+        self._line = line
+        self._look()
+
+
+def name_woken(record: AnyRecord) -> None:
+    """What runs in this context is an attempt of this record. Of one that was parked before: others wait at no gate."""
+    if record._parks:
+        _WOKEN.set(record)

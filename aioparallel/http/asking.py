@@ -1,0 +1,196 @@
+"""Asking: one client and what is known of its hosts, for as long as a consumer, or a map of items, runs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+
+from aioparallel.engine.gates import Gate, NoRoom
+from aioparallel.errors import BadStatus, InvalidOutput, Reject, RetryLater
+from aioparallel.http.clients import opened
+from aioparallel.http.hosts import Hosts
+from aioparallel.http.idempotency import HEADER, key_of
+from aioparallel.http.requests import Request, origin_of, shown
+from aioparallel.http.responses import Response, retry_after
+from aioparallel.http.sharing import Answers, Flights, identity_of
+from aioparallel.http.statuses import IF_TOLD, table_of
+from aioparallel.placing import Place
+from aioparallel.records import Record
+from aioparallel.wording import kind_of
+
+if TYPE_CHECKING:
+    from aioparallel.http.handler import HttpHandler
+
+__all__ = ["Asking"]
+
+# Seconds that a record waits whose service is busy and does not say for how long; and by what part they vary.
+_BUSY, _SPREAD = 1.0, 0.2
+# Seconds of a Retry-After, at least: 0 would be asked again and again.
+_LEAST = 0.1
+_TRACED: Final = ("traceparent", "tracestate")
+
+
+class Asking:
+    """``handle`` is the handler of one record. To be entered once."""
+
+    def __init__(self, of: HttpHandler[Any, Any], place: Place) -> None:
+        self._of = of
+        self._place = place
+        self._request, self._on_response = of.request, of.on_response
+        self._meanings = table_of(of.statuses)
+        self._base = (of.base_url or "").rstrip("/")
+        self._timeout = of.timeout
+        self._hosts = Hosts(min(of.max_per_host or place.max_concurrency, place.max_concurrency))
+        self._flights = Flights() if of.single_flight else None
+        self._answers: Answers | None = None
+        self._shares = of.single_flight or of.cache is not None
+        self._stack = AsyncExitStack()
+        self._gives_response = place.group_id is None
+
+    async def __aenter__(self) -> Self:
+        if self._of.cache is not None:
+            self._answers = Answers(self._of.cache, asyncio.get_running_loop().time)
+        sender = await self._stack.enter_async_context(opened(self._of.client, self._place.max_concurrency))
+        self._send = sender.send
+        self._stack.callback(self._hosts.close)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    # The plain case in one piece: each coroutine in another is paid for at every answer.
+    async def handle(self, item: Any) -> Any:
+        """Ask about the record, or item, and give what ``on_response`` makes of the answer."""
+        found: Any = self._request(item)
+        if hasattr(found, "__await__"):
+            found = await found
+        answer: Response | list[Response] | None
+        if not isinstance(found, Request):
+            answer = await self._several(item, _checked(found))
+        elif self._shares:
+            answer = await self._shared(item, found, self._url(found))
+        else:
+            url = self._url(found)
+            gate = self._hosts.of_url(url)
+            gate.enter()
+            try:
+                answer = await self._send(found, url, self._headers(item, found, 0), found.timeout or self._timeout)
+                if self._meanings.get(answer.status) != "done":
+                    self._turned_down(answer, url, gate)
+            finally:
+                gate.leave()
+        if self._on_response is None:
+            return answer if self._gives_response else None
+        value = self._on_response(item, answer)
+        return await value if hasattr(value, "__await__") else value
+
+    async def _several(self, item: Any, requests: Sequence[Request]) -> list[Response] | None:
+        """All or nothing is under way: what has been asked already would be asked again."""
+        if not requests:
+            return None
+        asked = [(request, self._url(request)) for request in requests]
+        gates = self._hosts.enter(dict.fromkeys(origin_of(url) for _, url in asked))
+        try:
+            by_host = {gate.name: gate for gate in gates}
+            return [
+                await self._judged(item, request, url, index, by_host[origin_of(url)])
+                for index, (request, url) in enumerate(asked)
+            ]
+        finally:
+            for gate in gates:
+                gate.leave()
+
+    async def _shared(self, item: Any, request: Request, url: str) -> Response:
+        """Perhaps another has asked it, and what it was told is enough."""
+        identity = identity_of(request, url)
+        if identity is not None and self._answers is not None:
+            kept = self._answers.get(identity)
+            if kept is not None:
+                return kept
+        flight = None if identity is None or self._flights is None else self._flights.under_way(identity)
+        if flight is not None:
+            return await flight.answer()
+        gate = self._hosts.of_url(url)
+        gate.enter()
+        if identity is not None and self._flights is not None:
+            ask = partial(self._kept, identity, item, request, url, gate)
+            return await self._flights.begin(identity, ask, gate.leave).answer()
+        try:
+            return await self._kept(identity, item, request, url, gate)
+        finally:
+            gate.leave()
+
+    async def _kept(self, identity: Hashable | None, item: Any, request: Request, url: str, gate: Gate) -> Response:
+        response = await self._judged(item, request, url, 0, gate)
+        if identity is not None and self._answers is not None:
+            self._answers.keep(identity, response)
+        return response
+
+    async def _judged(self, item: Any, request: Request, url: str, index: int, gate: Gate) -> Response:
+        """The answer, if it is one that was wanted. Raises what it means otherwise."""
+        response = await self._send(request, url, self._headers(item, request, index), request.timeout or self._timeout)
+        if self._meanings.get(response.status) != "done":
+            self._turned_down(response, url, gate)
+        return response
+
+    def _turned_down(self, response: Response, url: str, gate: Gate) -> NoReturn:
+        status = response.status
+        meaning = self._meanings.get(status, "retry")
+        asked = f"{response.request.method} {shown(url)}"
+        if meaning in ("wait", IF_TOLD):
+            seconds = retry_after(response.headers)
+            if seconds is not None:
+                gate.shut(min(max(seconds, _LEAST), self._of.longest_wait))
+                raise NoRoom(gate)
+            if meaning == "wait":
+                raise RetryLater(_BUSY * (1 + _SPREAD * random.random()), f"{asked}: answered {status}")
+        if meaning == "reject":
+            raise Reject(f"{asked}: answered {status}")
+        raise BadStatus(asked, status)
+
+    def _url(self, request: Request) -> str:
+        return self._base + request.url if self._base and request.url.startswith("/") else request.url
+
+    def _headers(self, item: Any, request: Request, index: int) -> Mapping[str, str]:
+        of = self._of
+        headers = {**of.headers, **request.headers} if of.headers else request.headers
+        if of.trace and type(item) is Record and item.headers:
+            headers = _traced(item, headers)
+        if request.method == "POST" and of.idempotency_key is not None and not _has(headers, "idempotency-key"):
+            headers = {**headers, HEADER: self._key(item, index)}
+        return headers
+
+    def _key(self, item: Any, index: int) -> str:
+        key = self._of.idempotency_key
+        if callable(key):
+            return key(item, index)
+        assert self._place.group_id is not None
+        return key_of(item, self._place.group_id, index)
+
+
+def _has(headers: Mapping[str, str], name: str) -> bool:
+    return any(one.lower() == name for one in headers)
+
+
+def _traced(record: Record[Any, Any], headers: Mapping[str, str]) -> Mapping[str, str]:
+    given = {name.lower() for name in headers}
+    found = {
+        name.lower(): value.decode("latin-1")
+        for name, value in record.headers
+        if value is not None and name.lower() in _TRACED and name.lower() not in given
+    }
+    return {**headers, **found} if found else headers
+
+
+def _checked(found: object) -> Sequence[Request]:
+    if found is None:
+        return ()
+    if isinstance(found, list | tuple) and all(isinstance(one, Request) for one in found):
+        return found
+    raise InvalidOutput(
+        f"the function request of http_handler returned {kind_of(found)}: it must be a Request, a list of them, or None"
+    )

@@ -1,0 +1,57 @@
+"""What is under way at each host, and which of them have asked for patience."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from aioparallel.engine.gates import Gate
+from aioparallel.http.requests import origin_of
+
+__all__ = ["Hosts"]
+
+_AFTER_SCHEME = len("https://")
+# Hosts that are remembered though nothing is under way there.
+_IDLE = 1_000
+
+
+class Hosts:
+    """A gate for each host (scheme, host, port). ``limit``: requests under way at each, at most."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._gates: dict[str, Gate] = {}
+        self._most = _IDLE
+
+    def of_url(self, url: str) -> Gate:
+        """Of the host that this address names."""
+        # As nearly all are written: then this is its origin already.
+        return self._gates.get(url[: url.find("/", _AFTER_SCHEME)]) or self.gate(origin_of(url))
+
+    def gate(self, origin: str) -> Gate:
+        """Of this host."""
+        found = self._gates.get(origin)
+        if found is None:
+            if len(self._gates) >= self._most:
+                self._gates = {name: gate for name, gate in self._gates.items() if not gate.is_idle}
+                self._most = len(self._gates) + _IDLE
+            found = self._gates[origin] = Gate(origin, self._limit)
+        return found
+
+    def enter(self, origins: Collection[str]) -> list[Gate]:
+        """One request goes to each of these. Raises NoRoom where one of them has no room; then nothing is under way."""
+        entered: list[Gate] = []
+        try:
+            for origin in origins:
+                gate = self.gate(origin)
+                gate.enter()
+                entered.append(gate)
+        except BaseException:
+            for gate in entered:
+                gate.leave()
+            raise
+        return entered
+
+    def close(self) -> None:
+        """Wake nobody any more."""
+        for gate in self._gates.values():
+            gate.close()

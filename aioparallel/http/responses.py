@@ -1,0 +1,59 @@
+"""What a service has answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from aioparallel.http.requests import Request, shown
+
+__all__ = ["Response", "retry_after"]
+
+
+class Response:
+    """An answer, read to its end.
+
+    ``status``: its code. ``headers``: their names in any case. ``content``: the body. ``request``: what was asked.
+    """
+
+    __slots__ = ("content", "headers", "request", "status")
+
+    def __init__(self, request: Request, status: int, headers: Mapping[str, str], content: bytes) -> None:
+        self.request = request
+        self.status = status
+        self.headers = headers
+        self.content = content
+
+    def json(self) -> Any:
+        """The body, read as JSON. Raises ValueError where it is none."""
+        return json.loads(self.content)
+
+    @property
+    def text(self) -> str:
+        """The body as text, in the charset that its headers name, or UTF-8; what is none in it is replaced."""
+        charset = self.headers.get("Content-Type", "").lower().partition("charset=")[2].partition(";")[0].strip(' "')
+        try:
+            return self.content.decode(charset or "utf-8", errors="replace")
+        except LookupError:
+            return self.content.decode(errors="replace")
+
+    def __repr__(self) -> str:
+        return f"<Response {self.status} to {self.request.method} {shown(self.request.url)}>"
+
+
+def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+    """Seconds that an answer asks to wait for: ``Retry-After`` is a number of them, or a date (RFC 9110, section
+    10.2.3). None where it asks for nothing that can be read. ``now``: in place of the clock."""
+    text = headers.get("Retry-After", "").strip()
+    if text.isascii() and text.isdecimal():
+        return float(text)
+    try:
+        date = parsedate_to_datetime(text)
+    except (ValueError, IndexError, TypeError, OverflowError):
+        return None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)  # always GMT
+    return max(0.0, (date - (now or datetime.now(UTC))).total_seconds())

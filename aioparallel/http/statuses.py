@@ -1,0 +1,47 @@
+"""What a status means for the record that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from aioparallel.errors import ConfigurationError
+from aioparallel.handling import check_choice
+
+__all__ = ["IF_TOLD", "Known", "Meaning", "Statuses", "check_statuses", "table_of"]
+
+Meaning = Literal["done", "wait", "retry", "reject"]
+"""``"done"``: the answer that was wanted. ``"wait"``: the service asks for patience: no attempt is counted.
+``"retry"``: the attempt has failed, by the failure policy. ``"reject"``: it will never succeed."""
+IF_TOLD: Final = "wait if told"
+"""It waits where the answer says for how long, and is tried again otherwise."""
+Known = Meaning | Literal["wait if told"]
+Statuses = Mapping[int | range, Meaning]
+"""By code, or by a range of codes."""
+
+_CODES: Final = range(100, 600)
+
+
+def check_statuses(statuses: Statuses) -> None:
+    """Raises ConfigurationError."""
+    if not isinstance(statuses, Mapping):
+        raise ConfigurationError("http_handler statuses", statuses, 'must be a mapping, as {404: "done"}')
+    for codes, meaning in statuses.items():
+        name = f"http_handler statuses[{codes!r}]"
+        given = codes if isinstance(codes, range) else (codes,)
+        if not given or not all(type(code) is int and code in _CODES for code in given):
+            raise ConfigurationError(name, codes, "must be a code from 100 to 599, or a range of them")
+        check_choice(name, meaning, ("done", "wait", "retry", "reject"))
+
+
+def table_of(statuses: Statuses) -> dict[int, Known]:
+    """The meaning of each code, these before what they mean otherwise."""
+    table: dict[int, Known] = {}
+    for code in _CODES:
+        table[code] = "done" if code // 100 == 2 else "retry" if code // 100 == 5 else "reject"
+    table[429], table[503] = "wait", IF_TOLD
+    for codes, meaning in statuses.items():  # a single code says more than a range
+        if isinstance(codes, range):
+            table.update(dict.fromkeys(codes, meaning))
+    table.update({codes: meaning for codes, meaning in statuses.items() if isinstance(codes, int)})
+    return table
