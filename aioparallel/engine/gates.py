@@ -16,9 +16,10 @@ from contextvars import ContextVar
 from typing import Any, Final, NamedTuple, Protocol
 
 from aioparallel.errors import RetryLater
+from aioparallel.observe.stats import Waiting
 from aioparallel.records import Record
 
-__all__ = ["Gate", "NoRoom", "Waiting", "name_woken"]
+__all__ = ["Gate", "NoRoom", "Waking", "name_woken"]
 
 AnyRecord = Record[Any, Any]
 
@@ -39,17 +40,6 @@ class NoRoom(RetryLater):
 
     def __reduce__(self) -> tuple[object, ...]:
         return RetryLater, (self.delay, str(self))  # of no use where the gate is not
-
-
-class Waiting(NamedTuple):
-    """Who waits at a gate."""
-
-    gate: str
-    records: int
-    seconds: float
-    """For how long the first of them has been waiting, since it came last."""
-    opens_in: float
-    """Seconds for which it is shut; 0: it is not, there is no room."""
 
 
 class Waking(Protocol):

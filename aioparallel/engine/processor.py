@@ -25,6 +25,7 @@ from aioparallel.engine.sources import Source
 from aioparallel.engine.workers import WorkerPool
 from aioparallel.handlers import Stack
 from aioparallel.handling import Handling
+from aioparallel.observe.stats import Waiting
 from aioparallel.policies import Patience
 from aioparallel.record_logging import coordinates
 
@@ -127,6 +128,11 @@ class Processor:
         if found is None:
             return None
         return found[0].records[0] if isinstance(found[0], Call) else found[0], found[1]
+
+    @property
+    def waiting(self) -> list[Waiting]:
+        """Where records wait for room, those first that wait for longest."""
+        return self._retries.at_gates
 
     @property
     def holds(self) -> list[Worst]:

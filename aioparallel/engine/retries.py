@@ -11,10 +11,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from aioparallel.engine.gates import Gate, Waiting
+from aioparallel.engine.gates import Gate
 from aioparallel.engine.hits import EARLY
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.history import history_of
+from aioparallel.observe.stats import Waiting
 from aioparallel.records import Record
 
 __all__ = ["Retries", "RetryQueue"]

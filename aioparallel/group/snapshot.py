@@ -63,6 +63,7 @@ def stats_of(
         lanes=sum(len(source.lanes) for source in scheduler.sources),
         lag=lag,
         lag_age=None if lag is None else max(ages, default=0.0),
+        waiting=tuple(processor.waiting),
         contact=client.contact(),
         oldest_in_flight=oldest_in_flight(processor),
         longest_retrying=longest_retrying(scheduler.sources),
@@ -129,6 +130,14 @@ def _held_up(processor: Processor) -> Iterator[Problem]:
         )
 
 
+def _without_room(processor: Processor) -> Iterator[Problem]:
+    for waiting in processor.waiting[:_AT_MOST]:
+        if waiting.seconds >= _LONG:
+            text = f"{waiting.place}: {waiting.records:,} records wait for it, the first for {waiting.seconds:.0f} s"
+            asked = f"; it asks for patience, {waiting.opens_in:.0f} s more" if waiting.opens_in else ""
+            yield Problem(ProblemKind.NO_ROOM, text + asked)
+
+
 def _unanswered(contact: Contact) -> Iterator[Problem]:
     for broker in contact.brokers:
         if broker.owes is not None and broker.owes >= _SILENT:
@@ -172,6 +181,7 @@ def problems_of(
             "cancelled; it keeps its key and its place in max_concurrency",
         )
     yield from _held_up(processor)
+    yield from _without_room(processor)
     for record, reason in list(undelivered.items())[:_AT_MOST]:
         yield Problem(
             ProblemKind.DEAD_LETTER_FAILED,
@@ -181,11 +191,12 @@ def problems_of(
         yield Problem(
             ProblemKind.DEAD_LETTER_FAILED, f"and {len(undelivered) - _AT_MOST} more records that cannot be put away"
         )
+    at_gates = "".join(f"; {one.records:,} of all wait for {one.place}" for one in processor.waiting[:2])
     for session in sessions:
         if session.full:
             yield Problem(
                 ProblemKind.MAX_PARKED,
-                f"{session.partition}: starts retries only, {len(session.parked)} records wait for theirs",
+                f"{session.partition}: starts retries only, {len(session.parked)} records wait for theirs{at_gates}",
             )
         if session.cut is not None:
             yield Problem(

@@ -116,10 +116,9 @@ def _aiohttp_session(connections: int) -> aiohttp.ClientSession:
 class _Bounded:
     """What both clients have in common: the time of each request, and what goes wrong with it."""
 
-    def __init__(self, client: Any, errors: tuple[type[Exception], ...], slow: tuple[type[Exception], ...]) -> None:
+    def __init__(self, client: Any, errors: tuple[type[Exception], ...]) -> None:
         self._client = client
         self._errors = errors
-        self._slow = slow
         self.deadlines = Deadlines()
 
     def close(self) -> None:
@@ -131,8 +130,6 @@ class _Bounded:
         asked = f"{request.method} {shown(url)}"
         if deadline.is_over and deadline.take_back() and isinstance(error, asyncio.CancelledError):
             return RequestTimeout(asked, deadline.seconds)
-        if isinstance(error, self._slow):
-            return RequestTimeout(asked, deadline.seconds)
         if isinstance(error, self._errors):
             return RequestFailed(asked, _reason(error))
         return error
@@ -142,7 +139,7 @@ class _Httpx(_Bounded):
     def __init__(self, client: Any) -> None:
         module: Any = __import__(_packages(client)["AsyncClient"])
         self._url = module.URL
-        super().__init__(client, (module.HTTPError, module.InvalidURL, OSError), (module.TimeoutException,))
+        super().__init__(client, (module.HTTPError, module.InvalidURL, OSError))
 
     async def send(self, request: Request, url: str, headers: Mapping[str, str], timeout: float) -> Response:
         """See :class:`Sender`."""
@@ -166,7 +163,7 @@ class _Aiohttp(_Bounded):
     def __init__(self, client: Any) -> None:
         import aiohttp  # noqa: PLC0415 - an extra
 
-        super().__init__(client, (aiohttp.ClientError, ValueError, OSError), (TimeoutError,))
+        super().__init__(client, (aiohttp.ClientError, ValueError, OSError))
 
     async def send(self, request: Request, url: str, headers: Mapping[str, str], timeout: float) -> Response:
         """See :class:`Sender`."""
@@ -189,9 +186,8 @@ class _Aiohttp(_Bounded):
 
 
 def _reason(error: Exception) -> str:
-    # Its text may be empty, or have the whole address in it, with the query.
-    reason = type(error).__name__
+    # Its text may be empty, or have the whole address in it, with the query. And httpx-aiohttp calls a refused
+    # connection a timeout, so what is beneath it is told.
     cause = error.__cause__ or error
-    if isinstance(cause, OSError) and cause.strerror:
-        reason += f" ({cause.strerror})"
-    return reason
+    strerror = cause.strerror if isinstance(cause, OSError) else None
+    return f"{type(cause).__name__} ({strerror})" if strerror else type(cause).__name__

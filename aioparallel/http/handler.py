@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 from aioparallel.callables import check_arguments
 from aioparallel.errors import ConfigurationError, ConsumerStateError
@@ -33,35 +33,47 @@ IdempotencyKey = Callable[[Any, int], str]
 _NOT_GIVEN: Final = ("content-length", "transfer-encoding", "host", "connection")
 
 
+class HttpFields(TypedDict, total=False):
+    """The names and types of the options."""
+
+    client: Client
+    base_url: str | None
+    headers: Mapping[str, str]
+    timeout: float
+    max_per_host: int | None
+    statuses: Statuses
+    longest_wait: float
+    idempotency_key: IdempotencyKey | Literal["record"] | None
+    trace: bool
+    single_flight: bool
+    cache: Cache | None
+
+
+@overload
+def http_handler(
+    request: Callable[[T], Requests | Awaitable[Requests]], on_response: None = None, **options: Unpack[HttpFields]
+) -> HttpHandler[T, Any]: ...
+@overload
 def http_handler(
     request: Callable[[T], Requests | Awaitable[Requests]],
-    on_response: Callable[[T, Any], R | Awaitable[R]] | None = None,
-    *,
-    client: Client = "httpx",
-    base_url: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    timeout: float = 10.0,
-    max_per_host: int | None = None,
-    statuses: Statuses | None = None,
-    longest_wait: float = 300.0,
-    idempotency_key: IdempotencyKey | Literal["record"] | None = "record",
-    trace: bool = True,
-    single_flight: bool = False,
-    cache: Cache | None = None,
-) -> HttpHandler[T, R]:
+    on_response: Callable[[T, Any], Awaitable[R]],
+    **options: Unpack[HttpFields],
+) -> HttpHandler[T, R]: ...
+@overload
+def http_handler(
+    request: Callable[[T], Requests | Awaitable[Requests]],
+    on_response: Callable[[T, Any], R],
+    **options: Unpack[HttpFields],
+) -> HttpHandler[T, R]: ...
+def http_handler(
+    request: Callable[[T], Requests | Awaitable[Requests]],
+    on_response: Callable[[T, Any], Any] | None = None,
+    **options: Unpack[HttpFields],
+) -> HttpHandler[T, Any]:
     """Make a handler that sends a request for each record, or item, and does with the answer what you say.
 
-    ::
-
-        def ask(record: Record[bytes, Order]) -> Request:
-            return Request("GET", f"/customers/{record.value.customer}")
-
-        def enriched(record: Record[bytes, Order], response: Response) -> Outgoing:
-            return Outgoing("orders.enriched", response.content, key=record.key)
-
-        await consumer.run(http_handler(ask, enriched, base_url="https://customers.example"))
-
-    It opens one client with the consumer, with as many connections as ``max_concurrency``, and closes it with it. In
+    ``await consumer.run(http_handler(ask, enriched, base_url="https://customers.example"))``; ``docs/http.md`` has a
+    program. It opens one client with the consumer, with as many connections as ``max_concurrency``, and closes it with it. In
     ``parallel_map`` and in the operator of Spark it runs as it is.
 
     ``request``: of a record, or an item, the :class:`Request`; or a list of them, sent one after the other; None or an
@@ -92,21 +104,7 @@ def http_handler(
 
     Raises ConfigurationError for what is wrong with any of them.
     """
-    return HttpHandler(
-        request,
-        on_response,
-        client=client,
-        base_url=base_url,
-        headers=dict(headers or {}),
-        timeout=timeout,
-        max_per_host=max_per_host,
-        statuses=statuses or {},
-        longest_wait=longest_wait,
-        idempotency_key=idempotency_key,
-        trace=trace,
-        single_flight=single_flight,
-        cache=cache,
-    )
+    return HttpHandler(request, on_response, **options)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -115,8 +113,8 @@ class HttpHandler(Placeable, Generic[T, R]):
 
     request: Callable[[T], Requests | Awaitable[Requests]]
     on_response: Callable[[T, Any], R | Awaitable[R]] | None
-    client: Client
-    base_url: str | None
+    client: Client = "httpx"
+    base_url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     timeout: float = 10.0
     max_per_host: int | None = None

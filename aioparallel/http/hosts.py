@@ -32,7 +32,7 @@ class Hosts:
         found = self._gates.get(origin)
         if found is None:
             if len(self._gates) >= self._most:
-                self._gates = {name: gate for name, gate in self._gates.items() if not gate.is_idle}
+                self._gates = {name: gate for name, gate in self._gates.items() if not gate.is_idle}  # it has no memory
                 self._most = len(self._gates) + _IDLE
             found = self._gates[origin] = Gate(origin, self._limit)
         return found

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Final
 
 from aioparallel.http.requests import Request, shown
 
 __all__ = ["Response", "retry_after"]
+
+_NUMBER: Final = re.compile(r"[0-9]{1,20}(\.[0-9]{1,9})?")
 
 
 class Response:
@@ -46,9 +49,10 @@ class Response:
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
     """Seconds that an answer asks to wait for: ``Retry-After`` is a number of them, or a date (RFC 9110, section
-    10.2.3). None where it asks for nothing that can be read. ``now``: in place of the clock."""
+    10.2.3; some write fractions, which it does not know). None where it asks for nothing that can be read. ``now``: in
+    place of the clock."""
     text = headers.get("Retry-After", "").strip()
-    if text.isascii() and text.isdecimal():
+    if _NUMBER.fullmatch(text):
         return float(text)
     try:
         date = parsedate_to_datetime(text)

@@ -57,6 +57,10 @@ class ProblemKind(StrEnum):
     """A record has failed ten times, or for a minute. Its key waits.
 
     Look at what it fails with; ``FailurePolicy`` says when it is given up, by default never."""
+    NO_ROOM = "no_room"
+    """Records have been waiting for a minute or more until there is room for them, at a host of ``http_handler`` say.
+
+    Look at that host: does it throttle, is it slow? ``max_per_host`` is how much it is asked at once."""
     DEAD_LETTER_FAILED = "dead_letter_failed"
     """A record cannot be put away. It is tried again, its key waits.
 

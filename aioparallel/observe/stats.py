@@ -15,6 +15,7 @@ __all__ = [
     "PartitionStats",
     "Retrying",
     "Stats",
+    "Waiting",
 ]
 
 
@@ -98,6 +99,20 @@ class Retrying:
     """Attempts that have failed."""
     error: str
     """What the last one failed with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Records that wait, parked, until there is room for them at one place."""
+
+    place: str
+    """Which: of ``http_handler`` the host, as ``https://host:port``."""
+    records: int
+    """How many."""
+    seconds: float
+    """For how long the first of them has been waiting."""
+    opens_in: float
+    """Seconds for which that place has asked for patience; 0: it has not, there is no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +229,8 @@ class Stats:
     """Whose handler has been running for longest; None while none runs."""
     longest_retrying: Retrying | None = None
     """What has been failing for longest, of what waits for its next attempt."""
+    waiting: tuple[Waiting, ...] = ()
+    """Where records wait for room, at a host say; those first that wait for longest. They are among those parked."""
     contact: Contact = Contact()
     """What is heard of the cluster, and since when not."""
     lag_age: float | None = None

@@ -80,6 +80,23 @@ class service:
 _batch = Batch.of([Record("t", 0, 0), Record("t", 0, 1)])
 """
 
+_ASK = """
+from aioparallel.http import Request
+def ask(item):
+    return Request("GET", "/")
+"""
+_CUSTOMERS = """
+from types import SimpleNamespace
+
+class customers:
+    locked = {"c7"}
+
+    async def find(name):
+        is_locked = name in customers.locked
+        customers.locked.discard(name)
+        return None if name == "nobody" else SimpleNamespace(is_locked=is_locked, as_json=lambda: b"{}")
+"""
+
 GIVEN: Mapping[str, Given] = {
     "README.md: A first program": Given(
         topics={"flights": _FLIGHTS}, lines=10, says=r"(flights \d \d+ b'N\d' .*\n){10}"
@@ -90,12 +107,43 @@ GIVEN: Mapping[str, Given] = {
         topics={"flights": _FLIGHTS},
         ends=10,
     ),
-    "README.md: Process and produce; failures": Given(
+    "README.md: HTTP enrichment": Given(
         instead={"http://customers": "{service}"},
+        after='consumer = ParallelConsumer("orders", bootstrap_servers="localhost:9092", group_id="g")'
+        + _RUN.replace("handle)", "handler)"),
+        before="from aioparallel import ParallelConsumer\n",
+        topics={
+            "orders": [Outgoing("orders", b"{}", f"c{number}".encode()) for number in range(5)],
+            "orders.enriched": [],
+        },
+        ends=5,
+        says="5 0\n",
+    ),
+    "docs/http.md: HTTP enrichment: `http_handler`": Given(
+        instead={"https://customers.example": "{service}"},
+        after=_RUN.replace("handle)", "handler)"),
+        topics={"orders": _orders("c1", "c2", "nobody", "c7"), "orders.enriched": [], "orders.dlq": []},
+        ends=4,
+        says="3 1\n",  # nobody is a dead letter; c7 is throttled at first
+    ),
+    "docs/http.md: Without Kafka, and in Spark": Given(
+        instead={"https://customers.example": "{service}"}, says=r"(?s).*c2 \{'order': 2\}.*"
+    ),
+    "docs/http.md: In a handler of your own": Given(
+        before="class service:\n    async def put(value):\n"
+        "        return httpx.Response(429, headers={'Retry-After': '7'})\n\n",
+        after='try:\n    await handle(Record("t", 0, 0))\nexcept RetryLater as error:\n    print(error.delay)\n',
+        says="7.0\n",
+    ),
+    "docs/http.md: A client of your own": Given(before=_ASK, after="print(handler)", says="<http_handler of ask>\n"),
+    "docs/http.md: Testing it": Given(before=_ASK, says="200\n"),
+    "README.md: Process and produce; failures": Given(
+        before=_CUSTOMERS,
         after=_RUN.replace("handle)", "handle)\n    assert not consumer.health().problems"),
+        instead={"RetryLater(5)": "RetryLater(0.05)"},
         topics={"orders": _orders("c1", "c2", "nobody", "c7", "c7"), "orders.enriched": [], "orders.dlq": []},
         ends=5,
-        says="4 1\n",  # c7 is throttled at first; nobody is not found
+        says="4 1\n",  # c7 is locked at first; nobody is not found
     ),
     "README.md: Testing your handlers": Given(
         before="async def handle(record):\n    print(record.key, record.value)\n",

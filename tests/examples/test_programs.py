@@ -7,14 +7,9 @@ import re
 import signal
 from collections import defaultdict
 from collections.abc import Iterable
-from email.utils import formatdate
 from pathlib import Path
-from time import time
-
-import httpx
 
 from aioparallel.testing.processes.child import Child
-from examples.enrich_http import retry_after
 from tests.support.newcomer import ROOT, Newcomer
 from tests.support.waiting import DEADLINE, until
 
@@ -74,20 +69,6 @@ async def test_enrich_http(tmp_path: Path) -> None:
         numbers = {order["number"] for order in enriched} | {letter["number"] for letter in letters}
         assert numbers == set(range(300))
         await end(newcomer.terminals["enrich_http.py"], signal.SIGTERM)
-
-
-def test_retry_after() -> None:
-    """Seconds, a date to come, one that has passed, or nothing."""
-
-    def seconds(*header: str) -> float:
-        return retry_after(httpx.Response(429, headers=[("Retry-After", text) for text in header]))
-
-    assert seconds("7") == 7
-    assert seconds() == 1
-    until = time() + 3600
-    found = seconds(formatdate(until, usegmt=True))
-    assert until - time() - 1 < found <= 3600  # dates have whole seconds
-    assert seconds(formatdate(0, usegmt=True)) == 0
 
 
 async def test_fastapi_app(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""A service to be asked."""

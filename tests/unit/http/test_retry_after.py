@@ -1,0 +1,41 @@
+"""``retry_after``: both forms of the header."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from aioparallel.http import retry_after
+
+NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0.0),
+        ("120", 120.0),
+        (" 7 ", 7.0),
+        ("Sat, 21 Nov 2026 12:01:30 GMT", 90.0),
+        ("Saturday, 21-Nov-26 12:01:30 GMT", 90.0),
+        ("Sat Nov 21 12:01:30 2026", 90.0),
+        ("Sat, 21 Nov 2026 11:00:00 GMT", 0.0),
+        ("-1", None),
+        ("1.5", 1.5),
+        ("1.", None),
+        ("nan", None),
+        ("soon", None),
+        ("", None),
+        ("²", None),
+        ("99999999999999999999", 1e20),
+    ],
+)
+def test_seconds_and_dates(text: str, seconds: float | None) -> None:
+    """A number of seconds, or any date of HTTP; what is past is no wait, what is neither says nothing."""
+    assert retry_after({"Retry-After": text}, NOW) == seconds
+
+
+def test_without_the_header() -> None:
+    """It says nothing."""
+    assert retry_after({}) is None
