@@ -73,8 +73,8 @@ def http_handler(
     """Make a handler that sends a request for each record, or item, and does with the answer what you say.
 
     ``await consumer.run(http_handler(ask, enriched, base_url="https://customers.example"))``; ``docs/http.md`` has a
-    program. It opens one client with the consumer, with as many connections as ``max_concurrency``, and closes it with it. In
-    ``parallel_map`` and in the operator of Spark it runs as it is.
+    program. It opens one client with the consumer, with as many connections as ``max_concurrency``, and closes it with
+    it. In ``parallel_map`` and in the operator of Spark it runs as it is.
 
     ``request``: of a record, or an item, the :class:`Request`; or a list of them, sent one after the other; None or an
     empty list: nothing is asked. May be an ``async def`` function. It is called again for each attempt.
