@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo pipeline bench test docs spark-jars lint format unit unit-newer spark-newer explore chaos load-memory load-hot load-partitions load-brokers load-failures load-map load-spark load-pipeline clean
+.PHONY: help demo pipeline bench test docs spark-jars lint format unit unit-newer spark-newer explore chaos load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-map load-spark load-pipeline clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -105,6 +105,9 @@ load-pipeline: $(VENV)/.dev  ## the flights pipeline, Spark and the consumer kil
 
 load-hot: $(VENV)/.dev  ## a hot key and a hot partition: nobody starves (2 minutes)
 	$(BIN)/python -m pytest tests/load/test_hot_key.py tests/load/test_hot_partition.py $(ARGS)
+
+load-long-handler: $(VENV)/.dev  ## 3 minutes in one handler, a session of 10 s: no rebalance, nothing repeated
+	$(BIN)/python -m pytest -s tests/load/test_long_handlers.py $(ARGS)
 
 load-partitions: $(VENV)/.dev  ## 500 partitions, also with full maps: no long holds of the loop (1 minute)
 	$(BIN)/python -m pytest tests/load/test_partitions.py $(ARGS)

@@ -8,13 +8,13 @@ In a clone of the repository, in three terminals::
     python examples/aiohttp_app.py 8080         # until Ctrl-C; 8080 if left out
     python examples/orders.py 1000
     python examples/orders.py 50 refunds
-    curl localhost:8080/customers/customer-3    # its balance; also /health
+    curl localhost:8080/customers/customer-3    # its balance; also /health/live, /health/ready and /stats
 
-Both start and end with the application. When one dies, as that of the refunds does when a refund fails three times,
-that is logged, and /health answers 503; the other one goes on.
+Both start and end with the application. When that of the refunds dies, as it does when a refund fails three times, it
+is started again, after longer and longer delays; the other one goes on meanwhile, and /health/ready answers 503.
 
 Two consumers have options, groups and failures of their own. Where they could share those, one consumer reads both
-topics, with a handler for each: ``ParallelConsumer(["orders", "refunds"], ...).run({"orders": f, "refunds": g})``.
+topics, with a handler for each: ``ParallelConsumer(["orders", "refunds"], ...)`` and ``{"orders": f, "refunds": g}``.
 """
 
 import asyncio
@@ -23,20 +23,30 @@ import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any
 
 from aiohttp import web
 
 from aioparallel import FailurePolicy, ParallelConsumer, Record, RetryPolicy
+from aioparallel.web import ConsumerService, RestartPolicy
+from aioparallel.web.aiohttp import health_routes, running
 
 SERVERS = os.environ.get("AIOPARALLEL_BOOTSTRAP_SERVERS", "localhost:9092")
 
-log = logging.getLogger("balances")
 balances: Counter[str] = Counter()
 
-CONSUMERS = web.AppKey("consumers", dict[str, ParallelConsumer])
+
+def orders_consumer() -> ParallelConsumer:
+    """A new one for each start."""
+    return ParallelConsumer("orders", bootstrap_servers=SERVERS, group_id="balances-orders", max_concurrency=200)
+
+
+def refunds_consumer() -> ParallelConsumer:
+    """A new one for each start: a refund that fails for good ends it."""
+    strict = FailurePolicy(retry=RetryPolicy(max_attempts=3))
+    return ParallelConsumer(
+        "refunds", bootstrap_servers=SERVERS, group_id="balances-refunds", max_concurrency=10, failures=strict
+    )
 
 
 async def add(sign: int, record: Record) -> None:
@@ -46,53 +56,21 @@ async def add(sign: int, record: Record) -> None:
     balances[order["customer"]] += sign * order["amount"]
 
 
-def consuming(
-    topic: str, handler: Callable[[Record], Awaitable[None]], **options: Any
-) -> Callable[[web.Application], AsyncIterator[None]]:
-    """A context of the application: a consumer that starts and ends with it."""
-
-    async def context(app: web.Application) -> AsyncIterator[None]:
-        consumer = ParallelConsumer(topic, bootstrap_servers=SERVERS, group_id=f"balances-{topic}", **options)
-        async with consumer:  # a missing topic or broker ends the application here, with one clear error
-            running = asyncio.create_task(consumer.run(handler), name=f"consumer of {topic}")
-            running.add_done_callback(tell_the_end)
-            app[CONSUMERS][topic] = consumer
-            yield
-        # leaving the block has drained, committed and left the group
-
-    return context
-
-
-def tell_the_end(running: asyncio.Task[None]) -> None:
-    """The end of a consumer that died is for the log; nobody awaits its task."""
-    if not running.cancelled() and (error := running.exception()) is not None:
-        log.critical("the %s has ended", running.get_name(), exc_info=error)
-
-
 async def customer(request: web.Request) -> web.Response:
     """The balance of a customer."""
     name = request.match_info["name"]
     return web.json_response({name: balances[name]})
 
 
-async def health(request: web.Request) -> web.Response:
-    """200 while both read; 503 when one of them does not. Problems are for people."""
-    found = {topic: consumer.health() for topic, consumer in request.app[CONSUMERS].items()}
-    body = {
-        topic: {"running": one.running, "problems": [p.message for p in one.problems]} for topic, one in found.items()
-    }
-    return web.json_response(body, status=200 if all(one.running for one in found.values()) else 503)
-
-
 def application() -> web.Application:
     """With both consumers."""
+    orders = ConsumerService(orders_consumer, partial(add, 1), name="orders")
+    refunds = ConsumerService(refunds_consumer, partial(add, -1), name="refunds", restart=RestartPolicy())
+    consumers = running(orders, refunds)
     app = web.Application()
-    app[CONSUMERS] = {}
+    app.cleanup_ctx.append(consumers)
+    app.add_routes(health_routes(consumers))
     app.router.add_get("/customers/{name}", customer)
-    app.router.add_get("/health", health)
-    app.cleanup_ctx.append(consuming("orders", partial(add, 1), max_concurrency=200))
-    strict = FailurePolicy(retry=RetryPolicy(max_attempts=3))  # a refund that fails for good ends its consumer
-    app.cleanup_ctx.append(consuming("refunds", partial(add, -1), max_concurrency=10, failures=strict))
     return app
 
 

@@ -16,6 +16,10 @@ class ProblemKind(StrEnum):
     """The run has ended with an error, which the message names.
 
     Mend its cause and start again."""
+    RESTARTING = "restarting"
+    """The run has ended with an error, or could not begin, and ``aioparallel.web`` starts it again by itself.
+
+    Look at the error. If it stays, no restart mends it."""
     FENCED = "fenced"
     """The group refuses this member's commits.
 
@@ -96,6 +100,7 @@ class Problem:
 _KEEP_FROM_WORK: Final = frozenset(
     {
         ProblemKind.FAILED,
+        ProblemKind.RESTARTING,
         ProblemKind.FENCED,
         ProblemKind.BROKER_UNREACHABLE,
         ProblemKind.NO_LEADER,

@@ -72,30 +72,36 @@ async def test_enrich_http(tmp_path: Path) -> None:
 
 
 async def test_fastapi_app(tmp_path: Path) -> None:
-    """Sums are right, health says yes; a consumer that dies is logged, the instance unfit; the end is clean."""
+    """Sums are right, the probes say yes; a consumer that dies is logged in one line, the instance unfit; the end is
+    clean."""
     async with Newcomer("fastapi_app", tmp_path) as newcomer:
 
         async def all_handled() -> bool:
-            return bool((await newcomer.get(newcomer.url("8000", "/stats"))).json()["succeeded"] == 1_000)
+            stats = (await newcomer.get(newcomer.url("8000", "/stats"))).json()
+            return bool(stats["consumer"]["succeeded"] == 1_000)
 
         await until(all_handled, what="all orders to be handled")
         answer = await newcomer.get(newcomer.url("8000", "/customers/customer-3"))
         assert answer.json() == {"customer-3": sum_of(3, 1_000)}
-        health = await newcomer.get(newcomer.url("8000", "/health"))
-        assert (health.status_code, health.json()) == (200, {"running": True, "problems": []})
+        health = await newcomer.get(newcomer.url("8000", "/health/ready"))
+        fine = {"live": True, "ready": True, "restarts": 0, "problems": []}
+        assert (health.status_code, health.json()) == (200, {"ready": True, "consumers": {"consumer": fine}})
         await newcomer.produce("orders", b"no order")
-        await until(lambda: unfit(newcomer, newcomer.url("8000", "/health")), what="the consumer to die")
+        await until(lambda: unfit(newcomer, newcomer.url("8000", "/health/ready")), what="the consumer to die")
+        live = await newcomer.get(newcomer.url("8000", "/health/live"))
+        assert live.status_code == 503
+        assert live.json()["consumers"]["consumer"]["problems"][0]["kind"] == "failed"
         program = newcomer.terminals["examples.fastapi_app:app"]
         program.terminate()
         await until(lambda: not program.running, what="the application to end")
         said = program.log.read_text()
-        assert "the consumer has ended" in said
-        assert "RecordStopped: orders-" in said
+        assert said.count("has ended with RecordStopped: orders-") == 1
         assert "Application shutdown complete" in said
 
 
 async def test_aiohttp_app(tmp_path: Path) -> None:
-    """Balances are right; when the consumer of refunds dies, that of the orders goes on; the end is clean."""
+    """Balances are right; the consumer of refunds dies and is started again, that of the orders goes on; the end is
+    clean."""
     async with Newcomer("aiohttp_app", tmp_path) as newcomer:
 
         async def balance() -> int:
@@ -105,18 +111,32 @@ async def test_aiohttp_app(tmp_path: Path) -> None:
         async def has(expected: int) -> bool:
             return await balance() == expected
 
+        async def refunds() -> dict[str, object]:
+            answer = await newcomer.get(newcomer.url("8080", "/health/live"))
+            assert answer.status_code == 200
+            return dict(answer.json()["consumers"]["refunds"])
+
+        async def started_again() -> bool:
+            found = await refunds()
+            return bool(found["restarts"] and found["ready"])
+
         expected = sum_of(3, 1_000) - sum_of(3, 50)
         await until(lambda: has(expected), what=f"a balance of {expected}")
-        assert await newcomer.answers(newcomer.url("8080", "/health"))
+        assert await newcomer.answers(newcomer.url("8080", "/health/ready"))
         await newcomer.produce("refunds", b"no refund")
-        await until(lambda: unfit(newcomer, newcomer.url("8080", "/health")), what="the consumer of refunds to die")
+        await until(
+            lambda: unfit(newcomer, newcomer.url("8080", "/health/ready")), what="the consumer of refunds to die"
+        )
         await newcomer.produce("orders", b'{"customer": "customer-3", "amount": 5}')
         await until(lambda: has(expected + 5), what="one more order")
+        await until(started_again, what="the consumer of refunds to run again")
         program = newcomer.terminals["aiohttp_app.py"]
         await end(program, signal.SIGTERM)
-        assert "the consumer of refunds has ended" in program.log.read_text()
+        said = program.log.read_text()
+        assert said.count("ERROR aioparallel.consumer: The run of group balances-refunds has ended") >= 1
+        assert said.count("ERROR") == said.count("is started again")
 
 
 async def unfit(newcomer: Newcomer, url: str) -> bool:
-    """Whether /health says so."""
+    """Whether a probe says so."""
     return (await newcomer.get(url)).status_code == 503

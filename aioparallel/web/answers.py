@@ -1,0 +1,92 @@
+"""What is answered at ``/health/live``, ``/health/ready`` and ``/stats``: a status and a body for JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from aioparallel.errors import ConsumerStateError
+from aioparallel.records import TopicPartition
+from aioparallel.web.service import ConsumerService
+from aioparallel.web.services import Consumers
+
+__all__ = ["LIVE", "READY", "STATS", "Answer", "live", "ready", "stats", "together"]
+
+LIVE: Final = "/health/live"
+READY: Final = "/health/ready"
+STATS: Final = "/stats"
+
+_OK: Final = 200
+_UNAVAILABLE: Final = 503
+_HASHED: Final = 16  # hexadecimal digits
+
+AnyService = ConsumerService[Any, Any]
+
+
+class Answer(NamedTuple):
+    """Of HTTP."""
+
+    status: int
+    body: dict[str, object]
+
+
+def together(consumers: tuple[AnyService | Consumers, ...]) -> Consumers:
+    """All of these."""
+    services: list[AnyService] = []
+    for one in consumers:
+        services += one.values() if isinstance(one, Consumers) else [one]
+    return Consumers(*services)
+
+
+def live(consumers: Mapping[str, AnyService]) -> Answer:
+    """200 while all of them are live."""
+    return _health(consumers, "live")
+
+
+def ready(consumers: Mapping[str, AnyService]) -> Answer:
+    """200 while all of them are ready."""
+    return _health(consumers, "ready")
+
+
+def _health(consumers: Mapping[str, AnyService], asked: str) -> Answer:
+    bodies: dict[str, dict[str, object]] = {}
+    for name, service in consumers.items():
+        health = service.health()
+        bodies[name] = {
+            "live": health.live,
+            "ready": health.ready,
+            "restarts": service.restarts,
+            "problems": [{"kind": one.kind.value, "message": one.message} for one in health.problems],
+        }
+    holds = all(body[asked] for body in bodies.values())
+    return Answer(_OK if holds else _UNAVAILABLE, {asked: holds, "consumers": bodies})
+
+
+def stats(consumers: Mapping[str, AnyService]) -> Answer:
+    """All fields of Stats by name; null for a consumer that has not run yet."""
+    return Answer(_OK, {name: _stats(service) for name, service in consumers.items()})
+
+
+def _stats(service: AnyService) -> object:
+    try:
+        found = service.stats()
+    except ConsumerStateError:
+        return None
+    return _plain(found)
+
+
+def _plain(value: Any) -> object:
+    """As JSON knows it. Keys of records, the only bytes, may tell of people: 16 digits of their BLAKE2b hash stand for
+    them, the same as in ``RecordFilter(keys="hash")``."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, TopicPartition):
+        return {"topic": value.topic, "partition": value.partition}
+    if dataclasses.is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    raw = value if isinstance(value, bytes) else str(value).encode()
+    return hashlib.blake2b(raw).hexdigest()[:_HASHED]

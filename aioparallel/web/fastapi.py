@@ -1,0 +1,56 @@
+"""Consumers inside FastAPI: a lifespan, and a router for probes.
+
+::
+
+    from fastapi import FastAPI
+    from aioparallel.web.fastapi import health_router, running
+
+    consumers = running(make_consumer, handle)
+    app = FastAPI(lifespan=consumers)
+    app.include_router(health_router(consumers))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    from fastapi import APIRouter
+except ImportError as error:
+    raise ImportError("aioparallel.web.fastapi needs fastapi: pip install fastapi") from error
+
+from starlette.responses import JSONResponse
+
+from aioparallel.web import answers
+from aioparallel.web.service import ConsumerService
+from aioparallel.web.services import Consumers
+from aioparallel.web.starlette import Running, running
+
+__all__ = ["Running", "health_router", "running"]
+
+
+def health_router(*consumers: ConsumerService[Any, Any] | Consumers) -> APIRouter:
+    """``/health/live``, ``/health/ready`` and ``/stats`` of what :func:`running` returned, or of services."""
+    all_of_them = answers.together(consumers)
+    router = APIRouter(tags=["health"])
+
+    @router.get(answers.LIVE)
+    async def live() -> JSONResponse:
+        """200 while there is anything to hope for from this process."""
+        return _json(answers.live(all_of_them))
+
+    @router.get(answers.READY)
+    async def ready() -> JSONResponse:
+        """200 while every consumer does its work."""
+        return _json(answers.ready(all_of_them))
+
+    @router.get(answers.STATS)
+    async def stats() -> JSONResponse:
+        """What every consumer has to do, and has done."""
+        return _json(answers.stats(all_of_them))
+
+    return router
+
+
+def _json(answer: answers.Answer) -> JSONResponse:
+    return JSONResponse(answer.body, answer.status)

@@ -1,0 +1,114 @@
+"""Consumers inside Starlette: a lifespan, and routes for probes.
+
+::
+
+    from starlette.applications import Starlette
+    from aioparallel.web.starlette import health_routes, running
+
+    consumers = running(make_consumer, handle)
+    app = Starlette(lifespan=consumers, routes=health_routes(consumers))
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, overload
+
+try:
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+except ImportError as error:
+    raise ImportError("aioparallel.web.starlette needs starlette: pip install starlette") from error
+
+from aioparallel.consumer import ParallelConsumer
+from aioparallel.handlers import HandlersOf
+from aioparallel.records import K_co, V_co
+from aioparallel.web import answers
+from aioparallel.web.restarts import RestartPolicy
+from aioparallel.web.service import ConsumerService, OnFailure
+from aioparallel.web.services import Consumers, consumers_of
+
+__all__ = ["Running", "health_routes", "running"]
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
+"""Of an application, as Starlette and FastAPI take it."""
+
+
+class Running(Consumers):
+    """Consumers, by name, and the lifespan of the application that they run in."""
+
+    def __init__(self, *services: ConsumerService[Any, Any], within: Lifespan | None = None) -> None:
+        super().__init__(*services)
+        self._within = within
+
+    def __call__(self, app: Any) -> AbstractAsyncContextManager[Any]:
+        """The lifespan."""
+        return self._lifespan(app)
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Any) -> AsyncIterator[Any]:
+        if self._within is None:
+            async with self:
+                yield
+            return
+        async with self._within(app) as state, self:
+            yield state
+
+
+@overload
+def running(
+    make_consumer: Callable[[], ParallelConsumer[K_co, V_co]],
+    handler: HandlersOf[K_co, V_co],
+    /,
+    *,
+    name: str = ...,
+    restart: RestartPolicy | None = None,
+    on_failure: OnFailure = ...,
+    within: Lifespan | None = None,
+) -> Running: ...
+@overload
+def running(
+    first: ConsumerService[Any, Any], /, *others: ConsumerService[Any, Any], within: Lifespan | None = None
+) -> Running: ...
+def running(
+    first: Any,
+    /,
+    *rest: Any,
+    name: str | None = None,
+    restart: RestartPolicy | None = None,
+    on_failure: OnFailure | None = None,
+    within: Lifespan | None = None,
+) -> Running:
+    """The lifespan of an application with a consumer, or several: ``Starlette(lifespan=running(...))``.
+
+    ``running(make_consumer, handler, name=..., restart=..., on_failure=...)``, which are those of
+    :class:`~aioparallel.web.ConsumerService`, or services: ``running(orders, refunds)``.
+    ``within``: the application's own lifespan, around the consumers: what it opens is there before the first record is
+    handled, and stays until the last one is. Its state is passed on.
+
+    What it returns has the services by name as well. Raises ConfigurationError.
+    """
+    services = consumers_of(first, rest, name=name, restart=restart, on_failure=on_failure)
+    return Running(*services, within=within)
+
+
+def health_routes(*consumers: ConsumerService[Any, Any] | Consumers) -> list[Route]:
+    """``/health/live``, ``/health/ready`` and ``/stats`` of what :func:`running` returned, or of services."""
+    all_of_them = answers.together(consumers)
+
+    async def live(request: Request) -> JSONResponse:
+        return _json(answers.live(all_of_them))
+
+    async def ready(request: Request) -> JSONResponse:
+        return _json(answers.ready(all_of_them))
+
+    async def stats(request: Request) -> JSONResponse:
+        return _json(answers.stats(all_of_them))
+
+    return [Route(answers.LIVE, live), Route(answers.READY, ready), Route(answers.STATS, stats)]
+
+
+def _json(answer: answers.Answer) -> JSONResponse:
+    return JSONResponse(answer.body, answer.status)

@@ -1,0 +1,166 @@
+"""The examples under their real servers: probes while the broker is away, SIGTERM under load, failures, signals."""
+
+from __future__ import annotations
+
+import signal
+import time
+import uuid
+from pathlib import Path
+
+import httpx
+import pytest
+
+from aioparallel.testing import DeliveryChecker, LocalKafka
+from aioparallel.testing.event_log import EventKind, EventTail, read_events
+from aioparallel.testing.processes.child import Child
+from tests.support.kafka.filling import Message, fill
+from tests.support.newcomer import free_port
+from tests.support.waiting import DEADLINE, until
+
+pytestmark = pytest.mark.real
+
+WITHIN = 10.0
+"""Seconds for readiness to follow the broker."""
+KINDS = pytest.mark.parametrize("kind", ["fastapi", "aiohttp"])
+ORDERS = 40_000
+
+
+class Server:
+    """One application in a process of its own."""
+
+    def __init__(self, servers: str, kind: str, directory: Path, suffix: str, number: int = 0, *rest: str) -> None:
+        self.port = free_port()
+        self.events = directory / f"{number}.events"
+        self.child = Child.of_module(
+            kind,
+            "tests.support.children.web",
+            *(kind, str(self.port), str(self.events), suffix, *rest),
+            log=directory / f"{number}.log",
+            environment={"AIOPARALLEL_BOOTSTRAP_SERVERS": servers},
+        )
+
+    async def status(self, path: str) -> int:
+        """What it answers; 0: nothing."""
+        try:
+            async with httpx.AsyncClient(trust_env=False) as client:
+                return (await client.get(f"http://127.0.0.1:{self.port}{path}")).status_code
+        except httpx.TransportError:
+            return 0
+
+    async def until_ready(self, status: int = 200) -> float:
+        """Wait for this answer; the seconds that took. It answers 200 at ``/health/live`` all the while."""
+        started = bool(await self.status("/health/live"))
+
+        async def holds() -> bool:
+            assert self.child.running, self.child.log.read_text()
+            if started:
+                assert await self.status("/health/live") == 200
+            return await self.status("/health/ready") == status
+
+        return await until(holds, what=lambda: self.child.log.read_text()[-2_000:])
+
+    async def ended(self) -> int | None:
+        """Its exit code."""
+        await until(lambda: not self.child.running, what="the server to end")
+        return self.child.exit_code
+
+
+async def topics(kafka: LocalKafka) -> str:
+    """The suffix of topics that nobody else has."""
+    suffix = f"-{uuid.uuid4().hex[:8]}"
+    await kafka.create_topic(f"orders{suffix}", 4)
+    await kafka.create_topic(f"refunds{suffix}", 1)
+    return suffix
+
+
+def orders(count: int) -> list[Message]:
+    return [Message(b"c%d" % (n % 1_000), b'{"customer": "c%d", "amount": 1}' % (n % 1_000)) for n in range(count)]
+
+
+@KINDS
+async def test_the_broker_goes_and_the_server_is_stopped_under_load(
+    mortal_kafka: LocalKafka, kind: str, tmp_path: Path
+) -> None:
+    """Not ready within ten seconds of the broker's stop, ready within ten of its return, live all the while. After
+    SIGTERM in the middle of 40,000 orders and a second start each was handled once."""
+    suffix, servers = await topics(mortal_kafka), mortal_kafka.bootstrap_servers
+    first, second = (Server(servers, kind, tmp_path, suffix, number) for number in range(2))
+    async with first.child:
+        await first.until_ready()
+        began = time.monotonic()
+        async with mortal_kafka.down(hang=True):
+            await first.until_ready(503)
+            gone = time.monotonic() - began
+            began = time.monotonic()
+        back = await first.until_ready()
+        print(f"{kind}: not ready after {gone:.1f} s, ready again after {back:.1f} s")
+        assert gone < WITHIN
+        assert back < WITHIN
+        fill(servers, f"orders{suffix}", orders(ORDERS))
+        tail, count = EventTail(first.events), 0
+
+        def enough() -> bool:
+            nonlocal count
+            count += sum(one.kind is EventKind.ENDED for one in tail.new())
+            return count > 2_000
+
+        await until(enough)
+        first.child.terminate()
+        code = await first.ended()
+        assert code == (-signal.SIGTERM if kind == "fastapi" else 0)
+    done = [one for one in read_events(first.events) if one.kind is EventKind.ENDED]
+    assert len(done) < ORDERS
+    delivery = DeliveryChecker[tuple[int, int]]()
+
+    async with second.child:
+        await until(
+            lambda: (
+                sum(one.kind is EventKind.ENDED for one in read_events(second.events)) >= ORDERS - len(done)
+                if second.events.exists()
+                else False
+            )
+        )
+        await second.until_ready()
+        second.child.terminate()
+        await second.ended()
+    events = read_events(first.events) + read_events(second.events)
+    began_twice = sum(one.kind is EventKind.BEGAN for one in events) - ORDERS
+    for one in events:
+        if one.kind is EventKind.BEGAN:
+            delivery.produced((one.partition, one.offset))
+        elif one.kind is EventKind.ENDED:
+            delivery.handled((one.partition, one.offset))
+    print(f"{kind}: {len(done):,} before SIGTERM, {ORDERS - len(done):,} after; run again: {began_twice}")
+    delivery.check(max_duplicates=0)
+    assert began_twice == 0
+    assert delivery.statistics().duplicates == 0
+
+
+@KINDS
+async def test_a_failure_ends_the_application(mortal_kafka: LocalKafka, kind: str, tmp_path: Path) -> None:
+    """With ``on_failure="exit"``: one line at ERROR about it, a clean end, an exit code that tells."""
+    suffix, servers = await topics(mortal_kafka), mortal_kafka.bootstrap_servers
+    server = Server(servers, kind, tmp_path, suffix, 0, "exit")
+    topic = "orders" if kind == "fastapi" else "refunds"
+    async with server.child:
+        await server.until_ready()
+        fill(servers, f"{topic}{suffix}", [Message(b"k", b"no order")])
+        assert await server.ended() == (-signal.SIGTERM if kind == "fastapi" else 1)
+    said = server.child.log.read_text()
+    assert said.count("ERROR aioparallel") == 1
+    assert said.count(f"{suffix} has ended with RecordStopped") == 1
+
+
+@KINDS
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_start_without_a_broker_can_be_interrupted(kind: str, number: signal.Signals, tmp_path: Path) -> None:
+    """It does not wait for ``connect_timeout``, which is 30 s."""
+    server = Server(f"127.0.0.1:{free_port()}", kind, tmp_path, "-none")
+    async with server.child:
+        await until(lambda: "broker" in server.child.log.read_text() or not server.child.running)
+        assert server.child.running, server.child.log.read_text()
+        began = time.monotonic()
+        server.child.signal(number)
+        await until(lambda: not server.child.running, DEADLINE)
+        print(f"{kind}, {number.name}: ended after {time.monotonic() - began:.1f} s with {server.child.exit_code}")
+        assert time.monotonic() - began < 20

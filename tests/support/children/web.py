@@ -1,0 +1,61 @@
+"""A server with an example's application: ``python -m tests.support.children.web KIND PORT EVENTS SUFFIX [exit]``.
+
+It is the example as it stands, but that its topics and groups have a suffix, that what is done to orders is noted in an
+event log, and, with ``exit``, that a consumer's failure ends it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from aiohttp import web
+
+from aioparallel import CallNext, ParallelConsumer, Record
+from aioparallel.testing.event_log import EventLog
+from aioparallel.web.fastapi import running
+from examples import aiohttp_app, fastapi_app
+
+SERVERS = os.environ["AIOPARALLEL_BOOTSTRAP_SERVERS"]
+
+
+def maker(log: EventLog, suffix: str) -> Callable[..., ParallelConsumer[Any, Any]]:
+    """What stands for ParallelConsumer in the example."""
+
+    async def noted(record: Record[Any, Any], call_next: CallNext) -> object:
+        if not record.topic.startswith("orders"):
+            return await call_next(record)
+        with log.handling(record):
+            return await call_next(record)
+
+    def make(topic: str, *, group_id: str, **options: Any) -> ParallelConsumer[Any, Any]:
+        return ParallelConsumer(topic + suffix, group_id=group_id + suffix, middleware=[noted], **options)
+
+    return make
+
+
+def main(kind: str, port: str, events: str, suffix: str, *rest: str) -> None:
+    """Serve until the end."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    with EventLog(Path(events)) as log:
+        example: Any = fastapi_app if kind == "fastapi" else aiohttp_app
+        example.ParallelConsumer = maker(log, suffix)
+        if rest:
+            service = partial(aiohttp_app.ConsumerService, on_failure="exit")
+            aiohttp_app.ConsumerService = lambda *a, **k: service(*a, **{**k, "restart": None})  # type: ignore[assignment,misc]
+        if kind == "fastapi":
+            if rest:
+                lifespan = running(fastapi_app.make_consumer, fastapi_app.add, on_failure="exit")
+                fastapi_app.app.router.lifespan_context = lifespan
+            uvicorn.run(fastapi_app.app, port=int(port), access_log=False)
+        else:
+            web.run_app(aiohttp_app.application(), host="127.0.0.1", port=int(port), access_log=None, print=None)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
