@@ -35,6 +35,7 @@ def maker(log: EventLog, suffix: str) -> Callable[..., ParallelConsumer[Any, Any
             return await call_next(record)
 
     def make(topic: str, *, group_id: str, **options: Any) -> ParallelConsumer[Any, Any]:
+        print("making", topic, file=sys.stderr, flush=True)
         return ParallelConsumer(topic + suffix, group_id=group_id + suffix, middleware=[noted], **options)
 
     return make
@@ -62,7 +63,7 @@ def main(kind: str, port: str, events: str, suffix: str, *rest: str) -> None:
         example: Any = fastapi_app if kind == "fastapi" else aiohttp_app
         example.ParallelConsumer = maker(log, suffix)
         if rest:
-            aiohttp_app.ConsumerService = Ending  # type: ignore[misc]
+            vars(aiohttp_app)["ConsumerService"] = Ending
         if kind == "fastapi":
             uvicorn.run(ending_app() if rest else fastapi_app.app, port=int(port), access_log=False)
         else:
