@@ -6,7 +6,9 @@ A Kafka partition feeds it through the fetcher; anything else through ``flow.py`
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Hashable, Sequence
 
 from aioparallel.batches import Call
 from aioparallel.engine.batch_endings import BatchEndings
@@ -32,6 +34,9 @@ from aioparallel.record_logging import coordinates
 __all__ = ["Processor"]
 
 logger = logging.getLogger(__name__)
+
+# Seconds for which a partition that is full is not told of again.
+_TELL_AGAIN = 60.0
 
 
 class Processor:
@@ -65,6 +70,7 @@ class Processor:
             on_full=self._fullness_changed,
             batchings=stack.batchings,
         )
+        self._told_full: dict[Hashable, float] = {}
         self._retries = Retries(self.scheduler, self.notify)
         self.has_deadlines = handling.handler_timeout is not None
         """Whether handlers are cancelled that run for too long."""
@@ -171,6 +177,8 @@ class Processor:
 
     def _fullness_changed(self, source: Source) -> None:
         if source.full:
+            if not self._is_worth_a_line(source):
+                return
             logger.warning(
                 "%s: starts retries only, until fewer records wait for one: max_parked leaves this partition no more "
                 "room (%d of its records wait, %d of all)",
@@ -180,5 +188,13 @@ class Processor:
                 extra={"action": "max_parked", "parked": len(source.parked)},
             )
         else:
-            logger.info("%s: starts new records again", source.name, extra={"action": "max_parked_over"})
+            logger.debug("%s: starts new records again", source.name, extra={"action": "max_parked_over"})
             self.notify()
+
+    def _is_worth_a_line(self, source: Source) -> bool:
+        """To and fro, with each record that comes back, would be a line a second for each partition."""
+        now = time.monotonic()
+        if now - self._told_full.get(source.name, -math.inf) < _TELL_AGAIN:
+            return False
+        self._told_full[source.name] = now
+        return True

@@ -100,7 +100,6 @@ class Problem:
 _KEEP_FROM_WORK: Final = frozenset(
     {
         ProblemKind.FAILED,
-        ProblemKind.RESTARTING,
         ProblemKind.FENCED,
         ProblemKind.BROKER_UNREACHABLE,
         ProblemKind.NO_LEADER,

@@ -97,7 +97,23 @@ class customers:
         return None if name == "nobody" else SimpleNamespace(is_locked=is_locked, as_json=lambda: b"{}")
 """
 
+_SERVICE_PARTS = """
+from aioparallel import ParallelConsumer
+
+def make_consumer():
+    return ParallelConsumer("orders", bootstrap_servers="localhost:9092", group_id="embedded")
+
+async def handle(record):
+    pass
+"""
+
 GIVEN: Mapping[str, Given] = {
+    "aioparallel.web.aiohttp": Given(before=_SERVICE_PARTS),
+    "aioparallel.web.fastapi": Given(before=_SERVICE_PARTS),
+    "aioparallel.web.starlette": Given(before=_SERVICE_PARTS),
+    "aioparallel.web.service.ConsumerService": Given(
+        before=_SERVICE_PARTS + "from aioparallel.web import ConsumerService\n", topics={"orders": []}, says="True\n"
+    ),
     "README.md: A first program": Given(
         topics={"flights": _FLIGHTS}, lines=10, says=r"(flights \d \d+ b'N\d' .*\n){10}"
     ),

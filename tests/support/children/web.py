@@ -9,16 +9,17 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 from aiohttp import web
+from fastapi import FastAPI
 
 from aioparallel import CallNext, ParallelConsumer, Record
 from aioparallel.testing.event_log import EventLog
-from aioparallel.web.fastapi import running
+from aioparallel.web import ConsumerService
+from aioparallel.web.fastapi import health_router, running
 from examples import aiohttp_app, fastapi_app
 
 SERVERS = os.environ["AIOPARALLEL_BOOTSTRAP_SERVERS"]
@@ -34,9 +35,25 @@ def maker(log: EventLog, suffix: str) -> Callable[..., ParallelConsumer[Any, Any
             return await call_next(record)
 
     def make(topic: str, *, group_id: str, **options: Any) -> ParallelConsumer[Any, Any]:
+        print("making", topic, file=sys.stderr, flush=True)
         return ParallelConsumer(topic + suffix, group_id=group_id + suffix, middleware=[noted], **options)
 
     return make
+
+
+class Ending(ConsumerService[Any, Any]):
+    """Ends the application when it fails, for the first time."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **{**options, "restart": None, "on_failure": "exit"})
+
+
+def ending_app() -> FastAPI:
+    """That of the example, with such a consumer."""
+    consumers = running(Ending(fastapi_app.make_consumer, fastapi_app.add))
+    app = FastAPI(lifespan=consumers)
+    app.include_router(health_router(consumers))
+    return app
 
 
 def main(kind: str, port: str, events: str, suffix: str, *rest: str) -> None:
@@ -46,13 +63,9 @@ def main(kind: str, port: str, events: str, suffix: str, *rest: str) -> None:
         example: Any = fastapi_app if kind == "fastapi" else aiohttp_app
         example.ParallelConsumer = maker(log, suffix)
         if rest:
-            service = partial(aiohttp_app.ConsumerService, on_failure="exit")
-            aiohttp_app.ConsumerService = lambda *a, **k: service(*a, **{**k, "restart": None})  # type: ignore[assignment,misc]
+            vars(aiohttp_app)["ConsumerService"] = Ending
         if kind == "fastapi":
-            if rest:
-                lifespan = running(fastapi_app.make_consumer, fastapi_app.add, on_failure="exit")
-                fastapi_app.app.router.lifespan_context = lifespan
-            uvicorn.run(fastapi_app.app, port=int(port), access_log=False)
+            uvicorn.run(ending_app() if rest else fastapi_app.app, port=int(port), access_log=False)
         else:
             web.run_app(aiohttp_app.application(), host="127.0.0.1", port=int(port), access_log=None, print=None)
 
