@@ -25,6 +25,7 @@ from aioparallel.engine.loop_thread import LoopThread, ThreadedFlow
 from aioparallel.engine.work import OnError, Work
 from aioparallel.errors import (
     AioparallelError,
+    BadStatus,
     BrokerStartError,
     BrokerUnreachable,
     CheckFailed,
@@ -53,6 +54,8 @@ from aioparallel.errors import (
     RecordFailure,
     RecordStopped,
     Reject,
+    RequestFailed,
+    RequestTimeout,
     RetryLater,
     TopicNotFound,
 )
@@ -74,6 +77,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AioparallelError",
+    "BadStatus",
     "Batch",
     "BrokerOutputs",
     "BrokerStartError",
@@ -129,6 +133,8 @@ __all__ = [
     "RecordFilter",
     "RecordStopped",
     "Reject",
+    "RequestFailed",
+    "RequestTimeout",
     "Result",
     "RetryLater",
     "RetryPolicy",
