@@ -1,0 +1,133 @@
+"""``http_handler`` in a consumer: outputs, order, dead letters, hosts that throttle, and ends at any time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from aioparallel import ConfigurationError, FailurePolicy, Outgoing, Record, RetryPolicy
+from aioparallel.group import snapshot
+from aioparallel.http import Request, Response, http_handler
+from aioparallel.testing.memory import InMemoryBroker
+from tests.support.http.service import Answer, Service
+from tests.support.memory.consuming import consumer_of, produce
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def broker() -> InMemoryBroker:
+    made = InMemoryBroker()
+    made.create_topic("t", 2)
+    return made
+
+
+def post(record: Record) -> Request:
+    """To where its key says."""
+    assert record.key is not None
+    return Request("POST", f"/{record.key.decode()}", content=b"%d" % record.offset)
+
+
+async def test_answers_become_outputs_in_order_of_keys(broker: InMemoryBroker, served: Service) -> None:
+    """Each answer is produced; records of one key ask one after the other; a host of one request holds up no worker."""
+    broker.create_topic("out", 1)
+    produce(broker, [b"%d" % (number % 7) for number in range(100)], 0)
+    served.answer = lambda _: 0.001
+
+    def enriched(record: Record, response: Response) -> Outgoing:
+        return Outgoing("out", response.content, key=record.key)
+
+    async with asyncio.timeout(60), consumer_of(broker, until="end", max_concurrency=10) as consumer:
+        await consumer.run(http_handler(post, enriched, base_url=served.url, max_per_host=2))
+        assert consumer.stats().succeeded == 100
+        assert not consumer.stats().waiting
+    assert len(broker.records("out")) == 100
+    assert served.most == 2
+    by_path = defaultdict[str, list[int]](list)
+    for request, body in zip(served.asked, served.bodies, strict=True):
+        by_path[request.path].append(int(body))
+    assert len(by_path) == 7
+    assert all(offsets == sorted(offsets) for offsets in by_path.values())
+
+
+async def test_the_key_stays_through_retry_topics(broker: InMemoryBroker, served: Service) -> None:
+    """Each attempt of a record has one Idempotency-Key, here and in its retry topic; each record another."""
+    for topic in ("t.retry", "t.dlq"):
+        broker.create_topic(topic, 1)
+    produce(broker, [b"a", b"b", b"c"], 0)
+    failures = FailurePolicy(
+        retry=RetryPolicy(max_attempts=2, first_delay=0.01), retry_topics={"t.retry": 0.01}, dead_letter="t.dlq"
+    )
+
+    def answer(request: web.BaseRequest) -> Answer:
+        return web.Response(status=404 if request.path == "/c" else 500 if served.paths[request.path] < 4 else 200)
+
+    served.answer = answer
+    async with asyncio.timeout(60), consumer_of(broker, failures=failures) as consumer:
+        running = asyncio.create_task(consumer.run(http_handler(post, base_url=served.url)))
+        await until(lambda: consumer._engine and served.paths["/b"] == 4 and len(broker.records("t.dlq")) == 1)
+        await until(lambda: not consumer.stats().in_flight)
+        consumer.stop()
+        await running
+    assert served.paths == {"/a": 4, "/b": 4, "/c": 1}
+    keys = {(request.path, request.headers["Idempotency-Key"]) for request in served.asked}
+    assert len(keys) == 3
+
+
+async def test_a_host_that_throttles_is_seen(
+    broker: InMemoryBroker, served: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for it is counted by host, and is a problem after a minute (here less); the end does not wait."""
+    produce(broker, [b"a", b"b", b"c"], 0)
+    served.answer = lambda _: web.Response(status=429, headers={"Retry-After": "120"})
+    async with asyncio.timeout(60), consumer_of(broker) as consumer:
+        running = asyncio.create_task(consumer.run(http_handler(post, base_url=served.url)))
+        await until(lambda: consumer._engine and [one.records for one in consumer.stats().waiting] == [3])
+        (waiting,) = consumer.stats().waiting
+        assert waiting.place == served.url
+        assert 100 < waiting.opens_in <= 120
+        assert consumer.health().healthy
+        monkeypatch.setattr(snapshot, "_LONG", 0.0)
+        problem = next(one for one in consumer.health().problems if one.kind == "no_room")
+        assert f"{served.url}: 3 records wait for it" in problem.message
+        assert "it asks for patience" in problem.message
+        consumer.stop()
+        await running
+
+
+async def test_a_partition_that_is_taken_away_leaves_its_place(broker: InMemoryBroker, served: Service) -> None:
+    """Records wait at a host of one request while the consumer drains, and starts again with what is left."""
+    produce(broker, [b"%d" % number for number in range(20)], 0)
+    served.answer = lambda _: 0.05
+    done = 0
+    for _ in range(4):
+        async with asyncio.timeout(60), consumer_of(broker) as consumer:
+            running = asyncio.create_task(consumer.run(http_handler(post, base_url=served.url, max_per_host=1)))
+            await until(lambda: consumer._engine and consumer.stats().succeeded >= 3)
+            consumer.stop()
+            await running
+            done += consumer.stats().succeeded
+    assert served.most == 1
+    async with asyncio.timeout(60), consumer_of(broker, until="end") as consumer:
+        await consumer.run(http_handler(post, base_url=served.url, max_per_host=1))
+        done += consumer.stats().succeeded
+    assert done == 20
+    assert set(served.paths.values()) == {1}
+
+
+async def test_what_cannot_be_opened_ends_the_run(broker: InMemoryBroker) -> None:
+    """A function that makes no client: the run says so, and the consumer is closed as ever."""
+    produce(broker, [b"a"], 0)
+
+    def broken(_connections: int) -> Any:
+        raise OSError("no certificate")
+
+    async with asyncio.timeout(60), consumer_of(broker) as consumer:
+        with pytest.raises(OSError, match="no certificate"):
+            await consumer.run(http_handler(post, client=broken))
+    async with asyncio.timeout(60), consumer_of(broker) as other:
+        with pytest.raises(ConfigurationError, match="which cannot be opened"):
+            await other.run(http_handler(post, client=lambda _: object()))  # type: ignore[arg-type, return-value]
