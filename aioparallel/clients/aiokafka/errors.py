@@ -9,7 +9,8 @@ from typing import Final
 
 import aiokafka.errors as kafka
 
-from aioparallel.errors import AioparallelError, ClientError, NotAuthorized
+from aioparallel.clients.aiokafka.secure_connection import LoginFailed
+from aioparallel.errors import AioparallelError, AuthenticationFailed, ClientError, NotAuthorized
 
 __all__ = ["AUTHENTICATION", "deadline", "is_passing", "translated"]
 
@@ -17,6 +18,7 @@ AUTHENTICATION: Final[tuple[type[Exception], ...]] = (
     kafka.AuthenticationFailedError,
     kafka.AuthenticationMethodNotSupported,
     kafka.IllegalSaslStateError,
+    LoginFailed,
     kafka.SaslAuthenticationFailed,
     kafka.UnsupportedSaslMechanismError,
 )
@@ -43,6 +45,8 @@ def translated(error: Exception, doing: str) -> AioparallelError:
         return error
     if (what := _refused(error)) is not None:
         return NotAuthorized(f"{what} ({doing})")
+    if isinstance(error, AUTHENTICATION):
+        return AuthenticationFailed("this cluster", f"{error} ({doing})", "check the login in Security")
     for kind, advice in _ADVICE:
         if isinstance(error, kind):
             return ClientError(f"{doing}: {advice} ({error})")
@@ -77,7 +81,7 @@ def _refused(error: Exception) -> str | None:
         return f"topic {_named(error)}"
     if isinstance(error, kafka.ClusterAuthorizationFailedError):
         return "the cluster"
-    return f"this cluster: {error}" if isinstance(error, AUTHENTICATION) else None
+    return None
 
 
 def _named(error: Exception) -> str:

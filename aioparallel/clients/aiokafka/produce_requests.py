@@ -15,7 +15,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from aioparallel.clients.aiokafka.connecting import cut_off, find_broker
-from aioparallel.clients.aiokafka.errors import AUTHENTICATION, deadline
+from aioparallel.clients.aiokafka.errors import AUTHENTICATION, deadline, translated
 from aioparallel.clients.aiokafka.internals import ClusterView
 from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.producer_internals import ProduceAnswer, ProducerConnections, ProducerIdAnswer
@@ -91,7 +91,7 @@ class AiokafkaBrokers:
             try:
                 return await connections.bootstrap()
             except AUTHENTICATION as error:
-                raise NotAuthorized(f"this cluster ({error})") from error
+                raise translated(error, "connecting") from error
             except kafka.KafkaError:
                 await asyncio.sleep(max(0.1, self._settings.retry_backoff))
 

@@ -17,7 +17,7 @@ from aioparallel.clients.producing.pending import outputs_of
 from aioparallel.clients.producing.queues import PartitionQueues
 from aioparallel.clients.producing.trouble import Trouble
 from aioparallel.delivery.producer import OnDelivered, PendingOutput
-from aioparallel.errors import BrokerUnreachable, NotAuthorized
+from aioparallel.errors import AuthenticationFailed, BrokerUnreachable, NotAuthorized
 from aioparallel.observe.health import Problem
 from aioparallel.observe.stats import BrokerOutputs
 from aioparallel.records import Outgoing, TopicPartition
@@ -215,7 +215,7 @@ class QueueingProducer:
                     await self._send_ready()
                     if not self._partition_queues.needs_identity:
                         self._unsent.passed()
-            except NotAuthorized as error:
+            except (AuthenticationFailed, NotAuthorized) as error:
                 self._unsent.failed(error, asyncio.get_running_loop().time())
                 self._outstanding.failed(self._partition_queues.clear(), str(error), passing=False)
             except Exception as error:
@@ -265,7 +265,7 @@ class QueueingProducer:
                 self._partition_queues.identified(await self._brokers.identify())
                 self._trouble = ""
                 self._unsent.passed()
-            except NotAuthorized as error:
+            except (AuthenticationFailed, NotAuthorized) as error:
                 self._unsent.failed(error, loop.time())
                 self._outstanding.failed(self._partition_queues.clear(), str(error), passing=False)
                 return
