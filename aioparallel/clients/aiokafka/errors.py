@@ -76,9 +76,9 @@ async def deadline(seconds: float, doing: str) -> AsyncIterator[None]:
 def _refused(error: Exception) -> str | None:
     """What the cluster refuses this user, if it does."""
     if isinstance(error, kafka.GroupAuthorizationFailedError):
-        return f"group {_named(error)}"
+        return f"group {_named(error)}: this user needs the permission READ on it"
     if isinstance(error, kafka.TopicAuthorizationFailedError):
-        return f"topic {_named(error)}"
+        return f"topic {_named(error)}: this user needs the permission READ on it"
     if isinstance(error, kafka.ClusterAuthorizationFailedError):
         return "the cluster"
     return None

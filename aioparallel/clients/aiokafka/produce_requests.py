@@ -106,7 +106,9 @@ class AiokafkaBrokers:
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         }:
-            raise NotAuthorized("an idempotent producer (permission IDEMPOTENT_WRITE on the cluster)")
+            raise NotAuthorized(
+                "producing: this user needs WRITE on some topic (before Kafka 2.8: IDEMPOTENT_WRITE on the cluster)"
+            )
         raise ConnectionError(f"asking for a producer id: {kafka.for_code(answer.error_code).__name__}")
 
     async def _ask_for_id(self, node: int) -> ProducerIdAnswer | None:

@@ -33,7 +33,7 @@ _TLS_REASONS: Final = (
         "give a certificate_file that an authority of the broker's truststore has signed",
     ),
     (
-        "certificate required|certificate unknown|bad certificate|certificate expired|certificate revoked|unsupported certificate",
+        "certificate (required|unknown|expired|revoked)|(bad|unsupported) certificate",
         "the broker does not accept this client's certificate",
         "look at certificate_file: its authority, and whether it has expired",
     ),

@@ -57,7 +57,7 @@ class Secured:
         self._session = session
         self._authority: TestAuthority | None = None
         self._server = Path()
-        self._ports: dict[str, list[int]] = {}
+        self._ports: dict[ListenerName, list[int]] = {}
         self._plain = ""
 
     def __repr__(self) -> str:
@@ -174,7 +174,7 @@ class Secured:
     # -- for LocalKafka
 
     @property
-    def listeners(self) -> tuple[str, ...]:
+    def listeners(self) -> tuple[ListenerName, ...]:
         """Their names."""
         return get_args(ListenerName)
 
@@ -183,7 +183,7 @@ class Secured:
         self._authority = TestAuthority(directory)
         self._server = self._authority.issue("server.pem", _HOST)
 
-    def placed(self, plain: str, ports: Mapping[str, list[int]]) -> None:
+    def placed(self, plain: str, ports: Mapping[ListenerName, list[int]]) -> None:
         """Where they listen, and the plain one."""
         self._plain, self._ports = plain, dict(ports)
 

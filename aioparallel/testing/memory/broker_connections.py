@@ -87,7 +87,9 @@ class InMemoryBrokers:
             return await self._ask_each(Request.IDENTIFY, self._new_identity)
         except Refused as refused:
             if refused.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-                raise NotAuthorized("an idempotent producer (permission IDEMPOTENT_WRITE on the cluster)") from None
+                raise NotAuthorized(
+                    "producing: this user needs WRITE on some topic (before Kafka 2.8: IDEMPOTENT_WRITE on the cluster)"
+                ) from None
             raise ConnectionError(f"asking for a producer id: {refused}") from refused
 
     def _new_identity(self, now: float) -> Identity:
