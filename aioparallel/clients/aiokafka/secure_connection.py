@@ -7,6 +7,7 @@ What aiokafka 0.14 does, and what is made of it (*run* on Apache Kafka 4.3.1):
   refused login.
 * Passwords are read when a client is made. Here they are read at each connection, and so are certificates that changed.
 * A token function may raise anything, and take for ever; out of ``_get_conn`` that would end aiokafka's own tasks.
+* A connection that fails at the login is closed as politely as others, which TLS may take 30 s for. Here it is cut off.
 * It knows no KIP-368: a broker with ``connections.max.reauth.ms`` closes a connection whose login is that old, or whose
   token has ended, at the next request, which then has failed. The broker says at the login how long that is, so such a
   connection is left before, see ``dialing.py``.
@@ -36,7 +37,9 @@ AbstractTokenProvider.register(TokenSource)
 
 PASSWORD: Final = "sasl_plain_password"
 _TLS: Final = "ssl_context"
-_TOKENS: Final = "sasl_oauth_token_provider"
+_NOT_ITS_RULES: Final = (AssertionError, KeyError, ValueError)
+_GONE: Final = 0.5
+"""Seconds for the loop to close a socket that was cut off."""
 
 
 class LoginFailed(kafka.KafkaError):  # type: ignore[misc]
@@ -82,6 +85,7 @@ def _ended(login: bytes) -> str:
 class LoggedIn(AIOKafkaConnection):  # type: ignore[misc]
     """aiokafka's connection. ``ends``: on the loop's clock, when the broker takes the login for over; None: never."""
 
+    is_up = False
     ends: float | None = None
     since = 0.0
     """When it was logged in."""
@@ -94,6 +98,20 @@ class LoggedIn(AIOKafkaConnection):  # type: ignore[misc]
         """See the module."""
         answer = cast("Awaitable[object]", super().send(request, expect_response))
         return self._noting_the_end(answer) if isinstance(request, SaslAuthenticateRequest) else answer
+
+    def close(self, reason: object = None, exc: BaseException | None = None) -> asyncio.Future[None] | None:
+        """See the module: what never came up is not taken leave of, for TLS waits half a minute for the answer."""
+        writer = self._writer
+        closed = cast("asyncio.Future[None] | None", super().close(reason, exc))
+        if writer is not None and not self.is_up:
+            writer.transport.abort()
+        return closed
+
+    async def gone(self) -> None:
+        """After a failure: wait a moment until the socket is closed, which the loop does by and by."""
+        await asyncio.sleep(0)
+        if self._closed_fut is not None:
+            await asyncio.wait([self._closed_fut], timeout=_GONE if self._protocol is not None else 0.0)
 
     async def _noting_the_end(self, answering: Awaitable[object]) -> object:
         answer = await answering
@@ -118,9 +136,11 @@ async def open_connection(
     connection = LoggedIn(host, port, on_close=on_close, **renewed(options))
     try:
         await connection.connect()
-    except (AssertionError, KeyError, ValueError) as error:
-        if isinstance(error, OSError):  # certificates that do not verify are both
-            raise
+        connection.is_up = True
+    except Exception as error:
+        await connection.gone()
+        if isinstance(error, OSError) or not isinstance(error, _NOT_ITS_RULES):
+            raise  # certificates that do not verify are both
         # The other side of SCRAM or PLAIN does not keep to its rules: it is no broker that knows this password.
         raise LoginFailed(f"the broker could not prove itself ({error})") from error
     return connection

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import ssl
 from collections.abc import Mapping
 from typing import Final
 
 import aiokafka.errors as kafka
-from aiokafka.conn import AIOKafkaConnection
 
 from aioparallel.clients.aiokafka.errors import AUTHENTICATION
-from aioparallel.clients.aiokafka.secure_connection import causes_of
+from aioparallel.clients.aiokafka.secure_connection import causes_of, open_connection
 from aioparallel.errors import AuthenticationFailed
 from aioparallel.security.tls import RenewingContext
 
@@ -139,16 +139,18 @@ async def _speaks_tls(host: str, port: int) -> bool:
     except (OSError, TimeoutError):
         return False
     writer.transport.abort()
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_LOOK):
+            await writer.wait_closed()
     return True
 
 
 async def _speaks_plain(host: str, port: int) -> bool:
-    connection = AIOKafkaConnection(host, port, request_timeout_ms=round(_LOOK * 1000))
     try:
         async with asyncio.timeout(_LOOK):
-            await connection.connect()  # asks for the versions, which everybody may
+            connection = await open_connection(host, port, {})  # asks for the versions, which everybody may
+            if (closed := connection.close()) is not None:
+                await closed
     except (OSError, TimeoutError, kafka.KafkaError):
         return False
-    finally:
-        connection.close()
     return True

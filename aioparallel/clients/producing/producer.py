@@ -215,7 +215,7 @@ class QueueingProducer:
                     await self._send_ready()
                     if not self._partition_queues.needs_identity:
                         self._unsent.passed()
-            except (AuthenticationFailed, NotAuthorized) as error:
+            except NotAuthorized as error:
                 self._unsent.failed(error, asyncio.get_running_loop().time())
                 self._outstanding.failed(self._partition_queues.clear(), str(error), passing=False)
             except Exception as error:
@@ -265,7 +265,7 @@ class QueueingProducer:
                 self._partition_queues.identified(await self._brokers.identify())
                 self._trouble = ""
                 self._unsent.passed()
-            except (AuthenticationFailed, NotAuthorized) as error:
+            except NotAuthorized as error:
                 self._unsent.failed(error, loop.time())
                 self._outstanding.failed(self._partition_queues.clear(), str(error), passing=False)
                 return
@@ -299,6 +299,11 @@ class QueueingProducer:
             except BrokerUnreachable as error:
                 self._trouble = str(error)
                 self._unsent.failed(error, loop.time())
+            except AuthenticationFailed as error:
+                # The consumer has logged in with the same: its password may be changing just now.
+                self._trouble = str(error)
+                self._unsent.failed(error, loop.time())
+                await asyncio.sleep(LONGEST_PAUSE)
         return self._brokers.is_connected
 
     # -- metadata

@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
-from aioparallel import Outgoing, ParallelConsumer, Record, Security, Token
+from aioparallel import AuthenticationFailed, Outgoing, ParallelConsumer, Record, Security, Token
+from aioparallel.clients.aiokafka.admin import Admin
+from aioparallel.engine.waiting import to_the_end
 from aioparallel.testing import LocalKafka
 from tests.conftest import PASSWORD
 from tests.support.kafka.consuming import consuming
 from tests.support.kafka.filling import Message, fill
 from tests.support.kafka.reading import read_all
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.real
 
@@ -60,18 +62,26 @@ class Numbers:
     async def _fill(self) -> None:
         while True:
             number = self.count
-            fill(self.kafka.bootstrap_servers, self.topic, [Message(b"k%d" % (number % 7), b"%d" % number)])
             self.count += 1
+            message = Message(b"k%d" % (number % 7), b"%d" % number)
+            await to_the_end(asyncio.to_thread(self._write, message))
             await asyncio.sleep(0.1)
 
-    async def check(self) -> None:
-        """Each came out once."""
+    def _write(self, message: Message) -> None:
+        fill(self.kafka.bootstrap_servers, self.topic, [message])
+
+    async def finish(self, security: Security) -> None:
+        """Run the rest; each came out once."""
+        async with asyncio.timeout(DEADLINE), self.consumer(security) as last:
+            running = asyncio.create_task(last.run(self.handle))
+            await until(lambda: running.done() or (last.health().ready and last.stats().lag == 0), what="the rest")
+            last.stop()
+            await running
         outputs = await read_all(self.kafka.bootstrap_servers, f"{self.topic}.out")
         assert sorted(int(one.value or b"-1") for one in outputs) == list(range(self.count))
 
 
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
-async def test_logins_that_end(mechanism: str, secured_kafka: LocalKafka, caplog: pytest.LogCaptureFixture) -> None:
+async def test_logins_that_end(secured_kafka: LocalKafka, caplog: pytest.LogCaptureFixture) -> None:
     """Connections are left for new ones before, with a new login and where that is wanted a new token: nothing is
     lost, nothing comes twice, no problem, not a line that alarms."""
     secured, asked = secured_kafka.secured, 0
@@ -82,9 +92,16 @@ async def test_logins_that_end(mechanism: str, secured_kafka: LocalKafka, caplog
         asked += 1
         return Token(secured.token("me", 4), time.time() + 4)
 
-    security = Security("SASL_SSL", ca_file=secured.authority.ca_file, mechanism="OAUTHBEARER", token=token)
-    numbers = Numbers(secured_kafka, f"ends-{mechanism}")
-    consumer = numbers.consumer(security if mechanism == "OAUTHBEARER" else secured.security("SASL_SSL", "me"))
+    with_tokens = Security("SASL_SSL", ca_file=secured.authority.ca_file, mechanism="OAUTHBEARER", token=token)
+    with_password = secured.security("SASL_SSL", "me")
+    kinds = {"ends-password": with_password, "ends-token": with_tokens}
+    await asyncio.gather(*(_live_twice(Numbers(secured_kafka, name), one) for name, one in kinds.items()))
+    assert asked >= 4
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == []
+
+
+async def _live_twice(numbers: Numbers, security: Security) -> None:
+    consumer = numbers.consumer(security)
     async with numbers.flowing(), consuming(consumer, numbers.handle):
         await until(lambda: consumer.health().ready, what=lambda: str(consumer.health()))
         began = time.monotonic()
@@ -92,15 +109,7 @@ async def test_logins_that_end(mechanism: str, secured_kafka: LocalKafka, caplog
             assert consumer.health().ready, consumer.health()
             assert not consumer.health().problems
             await asyncio.sleep(0.2)
-    async with asyncio.timeout(60), numbers.consumer(security) as last:
-        running = asyncio.create_task(last.run(numbers.handle))
-        await until(lambda: running.done() or (last.health().ready and last.stats().lag == 0), what="the rest")
-        last.stop()
-        await running
-    await numbers.check()
-    assert mechanism != "OAUTHBEARER" or asked >= 4
-    alarming = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
-    assert alarming == []
+    await numbers.finish(security)
 
 
 async def test_a_password_changed_while_it_runs(secured_kafka: LocalKafka, tmp_path: Path) -> None:
@@ -124,10 +133,8 @@ async def test_a_password_changed_while_it_runs(secured_kafka: LocalKafka, tmp_p
         async with numbers.flowing(), consuming(consumer, numbers.handle):
             await until(lambda: consumer.health().ready, what=lambda: str(consumer.health()))
             await asyncio.to_thread(secured.set_password, "clerk", "another-1705")
-            await until(lambda: not consumer.health().ready, what="a login is refused")
-            (problem, *_) = consumer.health().problems
-            assert "invalid credentials with SASL mechanism SCRAM-SHA-256 (user 'clerk')" in problem.message
-            assert problem.kind == "broker_unreachable"
+            await until(lambda: _refused_login(consumer), what=lambda: str(consumer.health()))
+            assert not consumer.health().ready
             assert consumer.health().live
             file.write_text("another-1705")
             await until(
@@ -136,9 +143,25 @@ async def test_a_password_changed_while_it_runs(secured_kafka: LocalKafka, tmp_p
             assert consumer.health().problems == ()
     finally:
         await asyncio.to_thread(secured.set_password, "clerk", PASSWORD)
-    async with asyncio.timeout(60), numbers.consumer(secured.security("SASL_SSL", "me")) as last:
-        running = asyncio.create_task(last.run(numbers.handle))
-        await until(lambda: running.done() or (last.health().ready and last.stats().lag == 0), what="the rest")
-        last.stop()
-        await running
-    await numbers.check()
+    await numbers.finish(secured.security("SASL_SSL", "me"))
+
+
+def _refused_login(consumer: ParallelConsumer[Any, Any]) -> bool:
+    said = "invalid credentials with SASL mechanism SCRAM-SHA-256 (user 'clerk')"
+    return any(one.kind == "broker_unreachable" and said in one.message for one in consumer.health().problems)
+
+
+async def test_a_certificate_renewed_while_it_runs(secured_kafka: LocalKafka, tmp_path: Path) -> None:
+    """New files are taken at the next connection; wrong ones are a refused login, told as what it is."""
+    secured, file = secured_kafka.secured, tmp_path / "me.pem"
+    file.write_bytes(secured.authority.issue("ended-me.pem", name="me", ended=True).read_bytes())
+    security = Security("SSL", ca_file=secured.authority.ca_file, certificate_file=file)
+    servers, options = secured.bootstrap_servers("MUTUAL_SSL"), security.client_options()
+    with pytest.raises(AuthenticationFailed, match="does not accept this client's certificate"):
+        await Admin(servers, options).__aenter__()
+    file.write_bytes(b"nonsense")
+    with pytest.raises(AuthenticationFailed, match=r"certificate_file=.*not in PEM format"):
+        await Admin(servers, options).__aenter__()
+    file.write_bytes(secured.authority.issue("me.pem", name="me").read_bytes())
+    async with Admin(servers, options) as admin:
+        await admin.topics()
