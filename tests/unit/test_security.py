@@ -114,7 +114,7 @@ def test_files_that_fit(files: Path) -> None:
         {"certificate_file": files / "me.crt", "key_file": files / "me.key"},
         {"certificate_file": files / "locked.pem", "key_password": "open"},
     ):
-        options = Security("SSL", ca_file=ca_file, **given).client_options()  # type: ignore[arg-type]
+        options = Security("SSL", ca_file=ca_file, **given).client_options()
         assert options.keys() == {"security_protocol", "ssl_context"}
 
 
