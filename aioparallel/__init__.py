@@ -25,6 +25,7 @@ from aioparallel.engine.loop_thread import LoopThread, ThreadedFlow
 from aioparallel.engine.work import OnError, Work
 from aioparallel.errors import (
     AioparallelError,
+    AuthenticationFailed,
     BadStatus,
     BrokerStartError,
     BrokerUnreachable,
@@ -68,6 +69,7 @@ from aioparallel.policies import Deduplicate, FailurePolicy, Producing, RetryPol
 from aioparallel.record_logging import RecordFilter, name_records
 from aioparallel.records import Failure, Origin, Outgoing, Produced, Record, TopicPartition
 from aioparallel.resources import resource
+from aioparallel.security import Security, Token
 
 if TYPE_CHECKING:
     from aioparallel.blocking.processes import in_processes
@@ -77,6 +79,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AioparallelError",
+    "AuthenticationFailed",
     "BadStatus",
     "Batch",
     "BrokerOutputs",
@@ -138,8 +141,10 @@ __all__ = [
     "Result",
     "RetryLater",
     "RetryPolicy",
+    "Security",
     "Stats",
     "ThreadedFlow",
+    "Token",
     "TopicNotFound",
     "TopicPartition",
     "Work",

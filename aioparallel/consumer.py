@@ -112,7 +112,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
             session_timeout=self.options.session_timeout,
             heartbeat_interval=self.options.heartbeat_interval,
             rebalance_timeout=self.options.rebalance_timeout,
-            client_options=self.options.client_options,
+            client_options=self.options.connecting_options,
         )
         self._seen = self._seen_topic(producer)
         self._resources = Resources(self.options.resources)
@@ -129,7 +129,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         return AiokafkaProducer(
             self._servers,
             delivery_timeout=self.options.producing.delivery_timeout,
-            consumer_options=self.options.client_options,
+            consumer_options=self.options.connecting_options,
             producer_options=self.options.producing.client_options,
         )
 
@@ -151,7 +151,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         """Connect and look up the topics, within ``connect_timeout`` seconds, then open the resources. Nothing is
         created or read.
 
-        Raises BrokerUnreachable, NotAuthorized, TopicNotFound, or what opening a resource raises.
+        Raises BrokerUnreachable, AuthenticationFailed, NotAuthorized, TopicNotFound, or what opening a resource raises.
         """
         self._state.open()
         try:

@@ -13,6 +13,7 @@
     ├── JarsMissing                            jars that Java needs are not there and could not be fetched
     ├── ClientError                            the Kafka client or the cluster behind it
     │   ├── BrokerUnreachable                  no broker answered within the deadline
+    │   ├── AuthenticationFailed               TLS or the login: a broker and this client do not trust each other
     │   ├── TopicNotFound                      a topic asked for by name does not exist
     │   ├── NotAuthorized                      the cluster refuses this user the topic or the group
     │   ├── OffsetOutOfRange                   the log does not hold the position any more (or yet)
@@ -47,6 +48,7 @@ from aioparallel.records import TopicPartition
 
 __all__ = [
     "AioparallelError",
+    "AuthenticationFailed",
     "BadStatus",
     "BrokerStartError",
     "BrokerUnreachable",
@@ -143,9 +145,19 @@ class BrokerUnreachable(ClientError):
     def __init__(self, bootstrap_servers: str, seconds: float, reason: str) -> None:
         super().__init__(
             f"no Kafka broker answered at {bootstrap_servers} within {seconds:g} s ({reason}); "
-            "check bootstrap_servers, the network, and the TLS and SASL settings in client_options"
+            "check bootstrap_servers, the network, and whether the cluster wants TLS or a login (security)"
         )
         self.bootstrap_servers = bootstrap_servers
+
+
+class AuthenticationFailed(ClientError):
+    """TLS or the login: a broker and this client do not trust each other, or do not speak the same way."""
+
+    def __init__(self, server: str, reason: str, advice: str) -> None:
+        super().__init__(f"no secure connection to {server}: {reason}; {advice}")
+        self.server = server
+        self.reason = reason
+        self.advice = advice
 
 
 class TopicNotFound(ClientError):

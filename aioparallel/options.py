@@ -17,6 +17,8 @@ from aioparallel.errors import ConfigurationError
 from aioparallel.handling import Handling, HandlingFields, Ordering, check_choice, check_count, check_time
 from aioparallel.policies import Deduplicate, FailurePolicy, Producing
 from aioparallel.records import TopicPartition
+from aioparallel.security import Security
+from aioparallel.security.secret import Hidden
 
 __all__ = [
     "Deserializer",
@@ -52,6 +54,7 @@ class PlainFields(HandlingFields, total=False):
     session_timeout: float
     heartbeat_interval: float
     rebalance_timeout: float
+    security: Security | None
     client_options: Mapping[str, object]
 
 
@@ -108,8 +111,16 @@ class Options(Handling):
     """Seconds between heartbeats; a rebalance is noticed at the next one."""
     rebalance_timeout: float = 60.0
     """Seconds the members have to give up their partitions in a rebalance."""
+    security: Security | None = None
+    """How a cluster is reached that wants TLS, a login, or both; for the producer too."""
     client_options: Mapping[str, object] = field(default_factory=dict)
-    """Passed on to the Kafka client: TLS, SASL, ``isolation_level``, fetch sizes."""
+    """Passed on to the Kafka client: ``isolation_level``, fetch sizes, ``client_id``; TLS and SASL too, where
+    ``security`` has not what is needed, as Kerberos."""
+
+    @property
+    def connecting_options(self) -> dict[str, object]:
+        """``client_options``, with what ``security`` says."""
+        return {**self.client_options, **(self.security.client_options() if self.security is not None else {})}
 
     def __post_init__(self) -> None:
         Handling.__post_init__(self)
@@ -196,6 +207,7 @@ def _is_partition(place: object) -> bool:
 def _check_kinds(options: Options) -> None:
     if not isinstance(options.client_options, Mapping):
         raise ConfigurationError("client_options", options.client_options, "must be a mapping of option names")
+    _check_security(options)
     for name, kind in (("failures", FailurePolicy), ("producing", Producing)):
         if not isinstance(getattr(options, name), kind):
             raise ConfigurationError(name, getattr(options, name), f"must be a {kind.__name__}")
@@ -203,6 +215,18 @@ def _check_kinds(options: Options) -> None:
         function = getattr(options, name)
         if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
             raise ConfigurationError(name, function, "must be a plain function of bytes")
+
+
+def _check_security(options: Options) -> None:
+    if options.security is None:
+        return
+    if not isinstance(options.security, Security):
+        raise ConfigurationError("security", Hidden(options.security), 'must be a Security: Security("SASL_SSL", ...)')
+    for name in options.client_options:
+        if str(name).startswith("sasl_") or name in ("security_protocol", "ssl_context"):
+            raise ConfigurationError(
+                f"client_options[{name!r}]", Hidden(options.client_options[name]), "cannot stand beside security"
+            )
 
 
 def _check_deduplicate(options: Options) -> None:

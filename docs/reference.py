@@ -30,6 +30,7 @@ from aioparallel import (
     ProblemKind,
     Producing,
     RetryPolicy,
+    Security,
     Stats,
     batches,
     in_processes,
@@ -69,7 +70,7 @@ def _options() -> str:
 Times are seconds. A wrong option is refused with `ConfigurationError`: its name, the value and what is allowed.
 """
     consumer = [*_arguments(ParallelConsumer.__init__, ParallelConsumer), *map(_option, _fields(Options))]
-    groups = (RetryPolicy, FailurePolicy, Producing, Deduplicate)
+    groups = (RetryPolicy, FailurePolicy, Producing, Deduplicate, Security)
     tables = [
         _section("ParallelConsumer", consumer),
         *(_section(group.__name__, map(_option, _fields(group))) for group in groups),
@@ -103,7 +104,7 @@ def _documented(kind: type) -> Iterator[tuple[ast.stmt, str]]:
     (declared,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(declared, ast.ClassDef)
     for statement, after in zip(declared.body, [*declared.body[1:], None], strict=True):
-        if not isinstance(statement, ast.AnnAssign | ast.Assign):
+        if not isinstance(statement, ast.AnnAssign | ast.Assign) or ast.unparse(statement).startswith("_"):
             continue
         match after:
             case ast.Expr(value=ast.Constant(value=str(meaning))):

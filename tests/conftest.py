@@ -3,13 +3,18 @@ signals as everybody expects them."""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from aioparallel.testing import LocalKafka
+from aioparallel.testing import LocalKafka, Secured
+from aioparallel.testing.brokers.local import local_kafka_available
+
+PASSWORD = "open-sesame-1704"
+"""Of all users; found nowhere else."""
 
 # No verdict depends on how busy the machine is. And no database: what is found becomes an example that everybody has.
 settings.register_profile(
@@ -30,6 +35,19 @@ def mortal_kafka(local_kafka: LocalKafka) -> Iterator[LocalKafka]:
     tests, takes up to a minute to come back on a busy machine."""
     assert local_kafka.pid is not None  # so Apache Kafka can be started here
     with LocalKafka() as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="session")
+def secured_kafka() -> Iterator[LocalKafka]:
+    """Apache Kafka with a listener of each kind. ``me`` may do everything, ``clerk`` what a test allows; both have the
+    same password. A login is over after five seconds."""
+    available, reason = local_kafka_available()
+    if not available and not os.environ.get("CI"):
+        pytest.skip(reason)
+    with LocalKafka(secured=Secured({"me": PASSWORD, "clerk": PASSWORD}, acls=True, session=5.0)) as kafka:
+        kafka.secured.allow("me", "ALL", topic="*")
+        kafka.secured.allow("me", "ALL", group="*")
         yield kafka
 
 

@@ -25,9 +25,10 @@ class ProblemKind(StrEnum):
 
     Nothing, it should join again. If it stays: does another one use its ``group_instance_id``?"""
     BROKER_UNREACHABLE = "broker_unreachable"
-    """A broker has not answered the consumer for five seconds or more, or cannot be reached.
+    """A broker has not answered the consumer for five seconds or more, cannot be reached, or refuses its login.
 
-    Look at that broker. Records that are there already go on; what is not committed runs again after a restart."""
+    Look at that broker, or at what it refuses: the message says so. Records that are there already go on; what is not
+    committed runs again after a restart."""
     NO_LEADER = "no_leader"
     """No broker leads a partition, so nothing can be read of it.
 

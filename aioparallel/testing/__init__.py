@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from aioparallel.testing.brokers.docker import DockerKafka, docker_available
     from aioparallel.testing.brokers.embedded import EmbeddedBroker
     from aioparallel.testing.brokers.local import LocalKafka
+    from aioparallel.testing.brokers.secured import Secured
     from aioparallel.testing.checkers import DeliveryChecker, OrderChecker
     from aioparallel.testing.pytest_plugin import TopicMaker
 
@@ -38,6 +39,7 @@ __all__ = [
     "EmbeddedBroker",
     "LocalKafka",
     "OrderChecker",
+    "Secured",
     "TopicMaker",
     "choose_broker",
     "docker_available",
@@ -51,6 +53,7 @@ _MODULES = {
     "EmbeddedBroker": "brokers.embedded",
     "LocalKafka": "brokers.local",
     "OrderChecker": "checkers",
+    "Secured": "brokers.secured",
     "TopicMaker": "pytest_plugin",
     "choose_broker": "brokers.choice",
     "docker_available": "brokers.docker",

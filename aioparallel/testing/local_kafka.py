@@ -1,7 +1,8 @@
 """Apache Kafka for people who try things out, until Ctrl-C.
 
 ``python -m aioparallel.testing.local_kafka`` runs a broker, with ``--brokers 3`` three, with ``--port 9092`` where
-other programs look for one; ``--prepare`` only fetches the jars.
+other programs look for one; ``--user alice:wonderland`` adds listeners with TLS and logins, and prints what to copy;
+``--prepare`` only fetches the jars.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from aioparallel.errors import BrokerStartError, ConfigurationError, JarsMissing, JavaNotFound
 from aioparallel.jvm.sets import KAFKA, KAFKA_VERSION
 from aioparallel.testing.brokers.local import LocalKafka
+from aioparallel.testing.brokers.secured import Secured
 
 __all__ = ["main"]
 
@@ -27,19 +29,50 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--prepare", action="store_true", help="fetch the jars into the cache, and end")
     parser.add_argument("--brokers", type=int, default=1, help="how many to run; default 1")
     parser.add_argument("--port", type=int, help="where the first listens, the others behind it; default: free ones")
+    parser.add_argument("--user", action="append", default=[], metavar="NAME:PASSWORD", help="may log in; repeatable")
     options = parser.parse_args(arguments)
     try:
         if options.prepare:
             print(f"Apache Kafka {KAFKA_VERSION} is in {KAFKA.fetch(print)}")
             return
+        users = dict(_user(text) for text in options.user)
+        secured = Secured(users) if users else None
         with (
-            LocalKafka(brokers=options.brokers, port=options.port, report=print) as kafka,
+            LocalKafka(brokers=options.brokers, port=options.port, secured=secured, report=print) as kafka,
             contextlib.suppress(KeyboardInterrupt),
         ):
             print(f"Apache Kafka {KAFKA_VERSION} runs at {kafka.bootstrap_servers} (Ctrl-C ends it)", flush=True)
+            if secured is not None:
+                print(_lines_to_copy(secured), flush=True)
             threading.Event().wait()
     except (BrokerStartError, ConfigurationError, JavaNotFound, JarsMissing) as error:
         parser.exit(1, f"{error}{os.linesep}")
+
+
+def _user(text: str) -> tuple[str, str]:
+    name, colon, password = text.partition(":")
+    if not colon:
+        raise ConfigurationError("user", name, "must be NAME:PASSWORD")
+    return name, password
+
+
+def _lines_to_copy(secured: Secured) -> str:
+    """For a program, and for the command line; what each user needs for each listener."""
+    user, password = next(iter(secured.users.items()))
+    lines = [f"  {secured.bootstrap_servers(one)}  {secured.security(one)!r}" for one in secured.listeners]
+    return "\n".join(
+        [
+            "For programs, where to connect, and security=...",
+            *lines,
+            "For `aioparallel dlq` in other terminals:",
+            "",
+            f"    export AIOPARALLEL_BOOTSTRAP_SERVERS={secured.bootstrap_servers()}",
+            "    export AIOPARALLEL_SECURITY_PROTOCOL=SASL_SSL AIOPARALLEL_MECHANISM=SCRAM-SHA-512",
+            f"    export AIOPARALLEL_CA_FILE={secured.authority.ca_file}",
+            f"    export AIOPARALLEL_USERNAME={user} AIOPARALLEL_PASSWORD='{password}'",
+            "",
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ fixture             scope    what it is
 ``kafka_broker``    session  the broker chosen by ``--kafka-broker`` (or the ini option ``kafka_broker``)
 ``local_kafka``     session  Apache Kafka as a JVM process; the same one as ``kafka_broker`` where that is local
 ``kafka_cluster``   session  Apache Kafka as three brokers, each a JVM process, and a controller
+``secured_kafka``   session  Apache Kafka with TLS and logins; ``kafka.secured.security()`` is of its user ``alice``
 ``embedded_broker``  session  librdkafka's mock cluster in this process
 ``kafka_topic``     test     ``await kafka_topic(partitions=8)`` makes a topic of its own on ``kafka_broker``
 ==================  =======  ================================================================================
@@ -32,8 +33,17 @@ if TYPE_CHECKING:
     from aioparallel.testing.brokers.docker import DockerKafka
     from aioparallel.testing.brokers.embedded import EmbeddedBroker
     from aioparallel.testing.brokers.local import LocalKafka
+    from aioparallel.testing.brokers.secured import Secured
 
-__all__ = ["TopicMaker", "embedded_broker", "kafka_broker", "kafka_cluster", "kafka_topic", "local_kafka"]
+__all__ = [
+    "TopicMaker",
+    "embedded_broker",
+    "kafka_broker",
+    "kafka_cluster",
+    "kafka_topic",
+    "local_kafka",
+    "secured_kafka",
+]
 
 CHOICES: Final = ("auto", "local", "docker", "embedded")
 _OPTION: Final = "kafka_broker"
@@ -98,6 +108,14 @@ def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
 
 
 @pytest.fixture(scope="session")
+def secured_kafka(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
+    """Apache Kafka with listeners for TLS and logins beside the plain one, and a user ``alice``."""
+    from aioparallel.testing.brokers.secured import Secured  # noqa: PLC0415 - see the module
+
+    yield from _running_kafka(request.config, 1, Secured({"alice": "wonderland"}))
+
+
+@pytest.fixture(scope="session")
 def embedded_broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
     """librdkafka's mock cluster, one for the test session. One member a group; see EmbeddedBroker for its limits."""
     from aioparallel.testing.brokers.embedded import EmbeddedBroker  # noqa: PLC0415 - see the module
@@ -129,11 +147,11 @@ def kafka_topic(request: pytest.FixtureRequest, kafka_broker: Broker) -> TopicMa
     return create
 
 
-def _running_kafka(config: pytest.Config, brokers: int) -> Iterator[LocalKafka]:
+def _running_kafka(config: pytest.Config, brokers: int, secured: Secured | None = None) -> Iterator[LocalKafka]:
     from aioparallel.errors import BrokerStartError  # noqa: PLC0415 - see the module
     from aioparallel.testing.brokers.local import LocalKafka  # noqa: PLC0415 - see the module
 
-    kafka = LocalKafka(brokers=brokers, report=_reporter(config))
+    kafka = LocalKafka(brokers=brokers, secured=secured, report=_reporter(config))
     try:
         kafka.start()
     except BrokerStartError as error:

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 
 from aioparallel.clients import AiokafkaClient
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.errors import ClientError, NotAuthorized
+from aioparallel.errors import AuthenticationFailed, ClientError, NotAuthorized
 from aioparallel.group.client import CommitFault, Committed
 from aioparallel.records import TopicPartition
 from aioparallel.testing.brokers.local import LocalKafka
@@ -49,14 +49,14 @@ def member(strict: LocalKafka, user: str, **options: float) -> Member:
     )
 
 
-async def test_a_wrong_password_is_not_authorized_at_once(strict: LocalKafka, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_wrong_password_is_told_at_once(strict: LocalKafka, caplog: pytest.LogCaptureFixture) -> None:
     """Waiting does not mend it; the password is in no message."""
     caplog.set_level(logging.DEBUG)
     client, began = (
         AiokafkaClient(strict.bootstrap_servers, "group", client_options=login("alice", "wrong-secret")),
         time.monotonic(),
     )
-    with pytest.raises(NotAuthorized, match=strict.bootstrap_servers) as failure:
+    with pytest.raises(AuthenticationFailed, match=strict.bootstrap_servers) as failure:
         await client.start(60.0)
     assert time.monotonic() - began < SLACK
     assert "wrong-secret" not in str(failure.value) + caplog.text

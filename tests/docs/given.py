@@ -9,6 +9,7 @@ from aiokafka import AIOKafkaProducer
 
 from aioparallel import Outgoing
 from aioparallel.testing import Broker
+from aioparallel.testing.brokers.secured import ListenerName
 
 __all__ = ["NOTHING", "Given"]
 
@@ -32,6 +33,9 @@ class Given:
     """All that it prints, as a pattern."""
     starts_kafka: bool = False
     """Apache Kafka itself."""
+    listener: ListenerName | None = None
+    """The broker is a secured one, this listener of it at ``kafka:9093``; beside the program lie ``ca.pem``,
+    certificate and key of ``me`` in ``me.pem`` and ``me.key``, and ``password``."""
 
     def around(self, code: str, places: Mapping[str, str]) -> str:
         """The whole program. ``places``: by what stands for them in texts, where services are now."""

@@ -39,6 +39,13 @@ broker.create_topic("orders")
 for number in range(10):
     broker.append("orders", b"%d" % number)
 """
+_CONNECT = """
+from aioparallel.clients.aiokafka.admin import Admin
+
+async with Admin("kafka:9093", security.client_options()) as admin:
+    await admin.topics()
+    print("connected")
+"""
 _FETCH = """
 async def fetch(url):
     if "broken" in url:
@@ -254,6 +261,30 @@ for sensor in range(7):
         says="True\nTrue\n",
     ),
     "docs/parallel-map.md: From programs that are not asynchronous": Given(says=f"{sum(range(100_000)) * 2}\n"),
+    "docs/security.md: The lines to copy": Given(
+        listener="SSL",
+        before=_HANDLE,
+        after=_RUN,
+        topics={"orders": _orders("c1", "c2")},
+        ends=2,
+        says="2 0\n",
+    ),
+    "docs/security.md: The lines to copy 2": Given(listener="MUTUAL_SSL", after=_CONNECT, says="connected\n"),
+    "docs/security.md: The lines to copy 3": Given(listener="SASL_SSL", after=_CONNECT, says="connected\n"),
+    "docs/security.md: The lines to copy 4": Given(
+        listener="SASL_SSL",
+        instead={"https://login.example.org/token": "{service}token"},
+        after=_CONNECT,
+        says="connected\n",
+    ),
+    "docs/security.md: The lines to copy 5": Given(
+        listener="SASL_SSL", instead={'"orders"': '"listed"'}, topics={"listed": []}, says="True\n"
+    ),
+    "docs/security.md: Trying it out": Given(
+        listener="SASL_SSL",
+        after="print(security)",
+        says=r"Security\('SASL_SSL', ca_file=.*, mechanism='OAUTHBEARER', token=<function>\)\n",
+    ),
     "docs/testing.md: Apache Kafka as a process": Given(
         starts_kafka=True, instead={"await asyncio.sleep(20)": "await asyncio.sleep(0.5)"}
     ),

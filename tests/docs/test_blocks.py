@@ -12,8 +12,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from aioparallel.testing import Broker, EmbeddedBroker
+from aioparallel.testing import Broker, EmbeddedBroker, LocalKafka, Secured
 from aioparallel.testing.processes.child import Child
+from tests.conftest import PASSWORD
 
 from .blocks import ROOT, Block, blocks
 from .given import NOTHING, Given
@@ -26,7 +27,7 @@ _PYTEST = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = f
 
 def _case(block: Block) -> object:
     given = GIVEN.get(block.name, NOTHING)
-    marks = [pytest.mark.real] if given.compacted or given.starts_kafka else []
+    marks = [pytest.mark.real] if given.compacted or given.starts_kafka or given.listener else []
     return pytest.param(block, given, id=block.name, marks=marks)
 
 
@@ -44,7 +45,11 @@ async def service() -> AsyncIterator[str]:
             return web.Response(status=429, headers={"retry-after": "0.05"})
         return web.json_response({"order": int(number.lstrip("c"))})
 
+    async def token(_: web.Request) -> web.Response:
+        return web.json_response({"access_token": Secured({}).token("me"), "expires_in": 60})
+
     app = web.Application()
+    app.router.add_post("/token", token)
     app.router.add_get("/customers/{customer}", answer)
     app.router.add_get("/customers/{customer}/orders/{order}", answer)
     async with TestServer(app) as server:
@@ -54,7 +59,11 @@ async def service() -> AsyncIterator[str]:
 @pytest.fixture
 async def servers(request: pytest.FixtureRequest, given: Given) -> AsyncIterator[str]:
     """A broker with the topics of this block, if it asks for any."""
-    if given.compacted or given.starts_kafka:
+    if given.listener is not None:
+        secured: LocalKafka = request.getfixturevalue("secured_kafka")
+        await given.fill(secured)
+        yield secured.secured.bootstrap_servers(given.listener)
+    elif given.compacted or given.starts_kafka:
         kafka: Broker = request.getfixturevalue("local_kafka")  # where there is none, the test is skipped
         await given.fill(kafka)
         yield kafka.bootstrap_servers
@@ -67,10 +76,16 @@ async def servers(request: pytest.FixtureRequest, given: Given) -> AsyncIterator
 
 
 @pytest.mark.parametrize(("block", "given"), [_case(one) for one in blocks() if not one.wants_spark])
-async def test_it_runs(block: Block, given: Given, servers: str, service: str, tmp_path: Path) -> None:
+async def test_it_runs(
+    request: pytest.FixtureRequest, block: Block, given: Given, servers: str, service: str, tmp_path: Path
+) -> None:
     """As a program of its own, or as the tests that it shows, with what a reader has around it."""
     program = tmp_path / "test_program.py"
-    program.write_text(given.around(block.code, {"localhost:9092": servers, "{service}": service}))
+    program.write_text(
+        given.around(block.code, {"localhost:9092": servers, "kafka:9093": servers, "{service}": service})
+    )
+    if given.listener is not None:
+        _lay_out(request.getfixturevalue("secured_kafka"), tmp_path)
     if "def test_" in block.code:
         (tmp_path / "pytest.ini").write_text(_PYTEST)
         command = ["pytest", "-q", "--kafka-broker=embedded", "-p", "no:cacheprovider", str(program)]
@@ -91,6 +106,15 @@ async def test_it_runs(block: Block, given: Given, servers: str, service: str, t
                 child.terminate()
         await child.ended()
     assert re.fullmatch(given.says, said), said
+
+
+def _lay_out(kafka: LocalKafka, directory: Path) -> None:
+    """The files that a reader of ``docs/security.md`` has."""
+    both = kafka.secured.authority.issue("reader.pem", name="me").read_text()
+    key, begin, rest = both.partition("-----BEGIN CERTIFICATE-----")
+    files = {"ca.pem": kafka.secured.authority.ca_file.read_text(), "me.pem": begin + rest, "me.key": key}
+    for name, text in (*files.items(), ("password", f"{PASSWORD}\n")):
+        (directory / name).write_text(text)
 
 
 def test_what_is_given_is_for_blocks_that_are_there() -> None:

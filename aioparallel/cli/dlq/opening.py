@@ -18,6 +18,7 @@ from aioparallel.clients.aiokafka import AiokafkaClient
 from aioparallel.errors import ConfigurationError, TopicNotFound
 from aioparallel.group.client import Client, Fetched, Span
 from aioparallel.records import TopicPartition
+from aioparallel.security.secret import Hidden
 
 __all__ = ["CONNECT_TIMEOUT", "REQUEST_TIMEOUT", "STOP_TIMEOUT", "OpenTopic", "open_topic", "parse_client_options"]
 
@@ -69,10 +70,10 @@ class OpenTopic:
 async def open_topic(topic: str, partitions: Collection[int], access: Access) -> AsyncIterator[OpenTopic]:
     """Connect; ``partitions`` narrows it to these numbers, none means all.
 
-    Raises BrokerUnreachable, NotAuthorized, TopicNotFound, ConfigurationError for a wrong client option or a partition
-    that does not exist, and TimeoutError.
+    Raises BrokerUnreachable, AuthenticationFailed, NotAuthorized, TopicNotFound, ConfigurationError for a wrong option
+    or a partition that does not exist, and TimeoutError.
     """
-    options, claim = parse_client_options(access.client_options), Claim()
+    options, claim = connecting_options(access), Claim()
     ours = {"isolation_level": "read_committed", "partition_assignment_strategy": [one_holder(claim)]}
     # A static member would take the place of another one of its name, instead of waiting for it.
     given = {name: value for name, value in options.items() if name != "group_instance_id"}
@@ -105,6 +106,19 @@ async def open_topic(topic: str, partitions: Collection[int], access: Access) ->
     finally:
         await hold.release()
         await client.stop(STOP_TIMEOUT)
+
+
+def connecting_options(access: Access) -> dict[str, object]:
+    """``client_options``, with what is said of security. Raises ConfigurationError where both say something of that."""
+    options, security = parse_client_options(access.client_options), access.secure.security()
+    if security is None:
+        return options
+    for name in options:
+        if name.startswith("sasl_") or name in ("security_protocol", "ssl_context"):
+            raise ConfigurationError(
+                f"client_options[{name!r}]", Hidden(options[name]), "cannot stand beside security_protocol"
+            )
+    return {**options, **security.client_options()}
 
 
 def parse_client_options(texts: Sequence[str]) -> dict[str, object]:

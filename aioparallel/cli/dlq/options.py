@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from cyclopts import Group, Parameter
 
 from aioparallel.cli.dlq.selecting import WHICH
+from aioparallel.cli.security import Secure
 
 __all__ = ["Access", "Dropping", "Looking", "Replaying", "Settling", "Showing", "Topic"]
 
@@ -28,11 +29,11 @@ class Access:
         tuple[str, ...],
         Parameter(name="--client-option", metavar="NAME=VALUE", env_var="AIOPARALLEL_CLIENT_OPTIONS"),
     ] = ()
-    """An option of aiokafka's consumer by its name there, as in `security_protocol=SASL_SSL`,
-    `sasl_mechanism=SCRAM-SHA-512`, `sasl_plain_username=me`. Repeatable; several in the variable are separated by
-    spaces, and a password is better there than here."""
+    """An option of aiokafka's consumer by its name there, as in `request_timeout_ms=60000`. Repeatable; several in the
+    variable are separated by spaces."""
     group: str = "aioparallel-dlq"
     """The consumer group that remembers which letters are settled."""
+    secure: Secure = field(default_factory=Secure)
 
 
 @Parameter(name="*", group=HOW)

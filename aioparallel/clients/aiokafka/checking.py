@@ -14,6 +14,7 @@ from typing import Final, NoReturn
 from aiokafka.abc import AbstractTokenProvider
 
 from aioparallel.errors import ConfigurationError
+from aioparallel.security.secret import Hidden
 
 __all__ = ["MOST", "GivenOptions", "check_connection"]
 
@@ -41,7 +42,7 @@ class GivenOptions:
         """Raise. ``beside``: the option that stands where a missing one should stand."""
         value = self.options.get(name)
         if value is not None and name.startswith("sasl_") and name not in _SHOWN:
-            value = _Hidden(value)
+            value = Hidden(value)
         place = self._place(beside if beside is not None and name not in self.options else name)
         raise ConfigurationError(f"{place}[{name!r}]", value, allowed)
 
@@ -88,16 +89,6 @@ class GivenOptions:
         # No set: the value may be of any type.
         if name in self.options and self.options[name] not in tuple(allowed):
             self.refuse(name, advice)
-
-
-class _Hidden:
-    """Stands for a secret in a message: only its type is told."""
-
-    def __init__(self, secret: object) -> None:
-        self._type = type(secret).__name__
-
-    def __repr__(self) -> str:
-        return f"<{self._type}>"
 
 
 def check_connection(given: GivenOptions) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Iterable, Mapping
 from typing import Final, cast
 
 import aiokafka.errors as kafka
-from aiokafka.conn import collect_hosts, create_conn
+from aiokafka.conn import collect_hosts
+from aiokafka.protocol.metadata import MetadataRequest
 
-from aioparallel.clients.aiokafka.errors import AUTHENTICATION
-from aioparallel.clients.aiokafka.internals import Connection, Connections, Consumer
-from aioparallel.errors import NotAuthorized
+from aioparallel.clients.aiokafka.internals import Connections, Consumer
+from aioparallel.clients.aiokafka.log_noise import calm
+from aioparallel.clients.aiokafka.secure_connection import open_connection
+from aioparallel.clients.aiokafka.trust import distrust, look_at_port
+from aioparallel.errors import AuthenticationFailed
 
 __all__ = ["close", "cut_off", "find_broker"]
 
@@ -32,10 +36,12 @@ async def find_broker(
 
     aiokafka asks one after the other, with up to 40 s for each, and does not say why they failed; so all are asked
     at once here, again and again until the time is up: a broker that starts beside us is worth waiting for. A wrong
-    password is not.
+    password, or a certificate that nobody trusts, is not.
 
-    Raises TimeoutError with the last reason after ``timeout`` seconds, NotAuthorized at once.
+    Raises TimeoutError with the last reason after ``timeout`` seconds, AuthenticationFailed at once.
     """
+    calm()  # before the first login: what logs in is not for the log
+    turned_away: set[str] = set()
     loop = asyncio.get_running_loop()
     ends = loop.time() + timeout
     reason = "no answer"
@@ -50,8 +56,8 @@ async def find_broker(
                 server, failure = await answered
                 if failure is None:
                     return server
-                if isinstance(failure, AUTHENTICATION):
-                    raise NotAuthorized(f"the broker at {server} ({failure})") from failure
+                if (distrusted := await _certain(failure, server, options, turned_away)) is not None:
+                    raise distrusted from failure
                 if not isinstance(failure, TimeoutError) or reason == "no answer":
                     # The last try has little time left: that it got no answer says less than what was said before.
                     reason = f"{server}: {_reason(failure)}"
@@ -70,18 +76,54 @@ async def find_broker(
     raise TimeoutError(reason)
 
 
+class _TurnedAway(kafka.KafkaConnectionError):  # type: ignore[misc]
+    """The broker has said hello, and closed the connection at the first question."""
+
+    def __init__(self) -> None:
+        super().__init__("it closes connections that ask for anything")
+
+
 async def _knock(host: str, port: int, options: Mapping[str, object], timeout: float) -> tuple[str, Exception | None]:
-    """Connect and close again; what went wrong is returned, not raised."""
+    """Connect, ask something and close again; what went wrong is returned, not raised.
+
+    Who the brokers are, is asked, since a listener that wants a login says hello to everybody.
+    """
     server = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         async with asyncio.timeout(timeout):
-            connection = cast("Connection", await create_conn(host, port, **options))
-            closed = connection.close()
+            connection = await open_connection(host, port, options)
+            try:
+                await connection.send(MetadataRequest([]))
+            except kafka.KafkaConnectionError:
+                raise _TurnedAway from None
+            finally:
+                closed = connection.close()
             if closed is not None:
                 await closed
     except (OSError, TimeoutError, kafka.KafkaError) as error:
         return server, error
     return server, None
+
+
+async def _certain(
+    failure: Exception, server: str, options: Mapping[str, object], turned_away: set[str]
+) -> AuthenticationFailed | None:
+    """What waiting does not mend, if this is it. ``turned_away``: servers that were seen to do that before."""
+    if (found := distrust(failure, server, options)) is not None:
+        return found
+    if isinstance(failure, _TurnedAway):
+        # Once it may be a broker on its way out.
+        if server in turned_away and "SASL" not in str(options.get("security_protocol")):
+            return AuthenticationFailed(
+                server,
+                "it wants a login, and this client has none",
+                'give security=Security("SASL_SSL", mechanism=...)',
+            )
+        turned_away.add(server)
+    elif isinstance(failure, kafka.KafkaConnectionError | ConnectionError | ssl.SSLError):
+        ((host, port, _),) = collect_hosts(server)
+        return await look_at_port(host, port, server, options)
+    return None
 
 
 async def _cancelled(tasks: Iterable[asyncio.Task[object]]) -> None:

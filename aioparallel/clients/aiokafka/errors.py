@@ -9,7 +9,8 @@ from typing import Final
 
 import aiokafka.errors as kafka
 
-from aioparallel.errors import AioparallelError, ClientError, NotAuthorized
+from aioparallel.clients.aiokafka.secure_connection import LoginFailed
+from aioparallel.errors import AioparallelError, AuthenticationFailed, ClientError, NotAuthorized
 
 __all__ = ["AUTHENTICATION", "deadline", "is_passing", "translated"]
 
@@ -17,6 +18,7 @@ AUTHENTICATION: Final[tuple[type[Exception], ...]] = (
     kafka.AuthenticationFailedError,
     kafka.AuthenticationMethodNotSupported,
     kafka.IllegalSaslStateError,
+    LoginFailed,
     kafka.SaslAuthenticationFailed,
     kafka.UnsupportedSaslMechanismError,
 )
@@ -43,6 +45,8 @@ def translated(error: Exception, doing: str) -> AioparallelError:
         return error
     if (what := _refused(error)) is not None:
         return NotAuthorized(f"{what} ({doing})")
+    if isinstance(error, AUTHENTICATION):
+        return AuthenticationFailed("this cluster", f"{error} ({doing})", "check the login in Security")
     for kind, advice in _ADVICE:
         if isinstance(error, kind):
             return ClientError(f"{doing}: {advice} ({error})")
@@ -72,12 +76,12 @@ async def deadline(seconds: float, doing: str) -> AsyncIterator[None]:
 def _refused(error: Exception) -> str | None:
     """What the cluster refuses this user, if it does."""
     if isinstance(error, kafka.GroupAuthorizationFailedError):
-        return f"group {_named(error)}"
+        return f"group {_named(error)}: this user needs the permission READ on it"
     if isinstance(error, kafka.TopicAuthorizationFailedError):
-        return f"topic {_named(error)}"
+        return f"topic {_named(error)}: this user needs the permission READ on it"
     if isinstance(error, kafka.ClusterAuthorizationFailedError):
         return "the cluster"
-    return f"this cluster: {error}" if isinstance(error, AUTHENTICATION) else None
+    return None
 
 
 def _named(error: Exception) -> str:

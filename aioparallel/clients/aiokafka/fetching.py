@@ -216,7 +216,8 @@ def _fetch_error(partition: TopicPartition, position: int, fault: Exception) -> 
     if isinstance(fault, kafka.OffsetOutOfRangeError):
         error: ClientError = OffsetOutOfRange(partition, position)
     elif isinstance(fault, kafka.TopicAuthorizationFailedError):
-        error = NotAuthorized(f"topic {partition.topic!r} (reading {partition} at offset {position})")
+        right = "this user needs the permission READ on it"
+        error = NotAuthorized(f"topic {partition.topic!r}: {right} (reading {partition} at offset {position})")
     elif isinstance(fault, kafka.RecordTooLargeError):
         error = FetchFailed(
             partition,

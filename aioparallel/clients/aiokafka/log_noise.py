@@ -53,6 +53,8 @@ NORMAL: Final[Mapping[str, int]] = {
     "Failed fetch offsets from %s: %s": logging.WARNING,
     "Heartbeat send request failed: %s. Will retry.": logging.WARNING,
     "Heartbeat session expired - marking coordinator dead": logging.WARNING,
+    # Each connection says so anew.
+    "Sending username and password in the clear": logging.WARNING,
     "LeaveGroup request failed: %s": logging.WARNING,
     'Unable connect to "%s:%s": %s': logging.WARNING,
     "Unable connect to node with id %s: %s": logging.WARNING,

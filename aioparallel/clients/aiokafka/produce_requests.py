@@ -15,7 +15,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from aioparallel.clients.aiokafka.connecting import cut_off, find_broker
-from aioparallel.clients.aiokafka.errors import AUTHENTICATION, deadline
+from aioparallel.clients.aiokafka.errors import AUTHENTICATION, deadline, translated
 from aioparallel.clients.aiokafka.internals import ClusterView
 from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.producer_internals import ProduceAnswer, ProducerConnections, ProducerIdAnswer
@@ -91,7 +91,7 @@ class AiokafkaBrokers:
             try:
                 return await connections.bootstrap()
             except AUTHENTICATION as error:
-                raise NotAuthorized(f"this cluster ({error})") from error
+                raise translated(error, "connecting") from error
             except kafka.KafkaError:
                 await asyncio.sleep(max(0.1, self._settings.retry_backoff))
 
@@ -106,7 +106,9 @@ class AiokafkaBrokers:
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         }:
-            raise NotAuthorized("an idempotent producer (permission IDEMPOTENT_WRITE on the cluster)")
+            raise NotAuthorized(
+                "producing: this user needs WRITE on some topic (before Kafka 2.8: IDEMPOTENT_WRITE on the cluster)"
+            )
         raise ConnectionError(f"asking for a producer id: {kafka.for_code(answer.error_code).__name__}")
 
     async def _ask_for_id(self, node: int) -> ProducerIdAnswer | None:

@@ -9,7 +9,7 @@ broker it connects to no other. So one broker of three stops what has nothing to
 * heartbeats, and what else is answered at once by a broker that is well, are not waited for as long;
 * who connects, or waits for an answer to a join, leaves a broker that the metadata does not know any more;
 * a fetch that takes too long has the metadata looked at: its partitions may have another leader by now;
-* connecting to one broker holds up nobody who wants another one.
+* connecting to one broker holds up nobody who wants another one; how that is done, ``dialing.py`` has.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
+from aioparallel.clients.aiokafka.dialing import Dialing
 from aioparallel.clients.aiokafka.internals import ClusterView, Connection, Connections, FetchAnswer, MetadataAnswer
 from aioparallel.clients.codes import ErrorCode
 from aioparallel.clients.contacts import Contacts
@@ -54,7 +55,6 @@ _METADATA_PAUSE: Final = 0.1
 _TELL_AGAIN: Final = 10.0
 """Seconds until it is worth telling anew that there is no metadata."""
 _BOOTSTRAP: Final = "bootstrap"
-_NO_CONNECTION: Final = "it cannot be reached"
 _TAKE_THEIR_TIME: Final = (JoinGroupRequest, SyncGroupRequest)
 """Answered when all members have come: that says nothing about the broker."""
 _HEARTBEAT: Final = "heartbeat"
@@ -80,7 +80,7 @@ class Silence:
         self._silent: set[object] = set()
         self._locks: defaultdict[object, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._send = connections.send
-        self._get_conn = cast("Callable[..., Awaitable[Connection | None]]", connections._get_conn)
+        self._dialing = Dialing(connections)
         self._loop = asyncio.get_running_loop()
         self.contacts = Contacts(self._loop.time, _explain)
         """What was heard of which broker."""
@@ -135,6 +135,8 @@ class Silence:
                     answer = await self._send(node_id, request, group=group)
             except TimeoutError:
                 raise self._left(node_id, group) from None
+            except kafka.NodeNotReadyError:
+                raise kafka.NodeNotReadyError(self._dialing.reason(node_id)) from None
         self._silent.discard(node_id)
         return answer
 
@@ -189,11 +191,10 @@ class Silence:
         self, node_id: object, *, group: int = ConnectionGroup.DEFAULT, no_hint: bool = False
     ) -> Connection | None:
         """``AIOKafkaClient._get_conn``, with a lock for each broker instead of one for all."""
-        connection = self._connections._conns.get((node_id, group))
-        if connection is not None and connection.connected():
+        if (connection := self._dialing.ready(node_id, group)) is not None:
             return connection
         async with self._locks[node_id, group]:
-            connecting = self._get_conn(node_id, group=group, no_hint=no_hint)
+            connecting = self._dialing.connect(node_id, group)
             if node_id == _BOOTSTRAP:
                 return await connecting
             try:
@@ -246,7 +247,7 @@ class Silence:
 
     async def _connected(self, node: object) -> Connection:
         if (connection := await self.get_connection(node)) is None:
-            raise ConnectionError(_NO_CONNECTION)
+            raise ConnectionError(self._dialing.reason(node))
         return connection
 
     async def _ask(self, node: object, request: object) -> MetadataAnswer | None:
@@ -262,7 +263,7 @@ class Silence:
 
 def _explain(error: Exception) -> str:
     if isinstance(error, kafka.NodeNotReadyError):
-        return _NO_CONNECTION
+        return str(error.args[0]) if error.args else type(error).__name__
     return "it does not answer" if isinstance(error, kafka.RequestTimedOutError) else str(error)
 
 

@@ -17,7 +17,7 @@ from aioparallel.clients.producing.pending import outputs_of
 from aioparallel.clients.producing.queues import PartitionQueues
 from aioparallel.clients.producing.trouble import Trouble
 from aioparallel.delivery.producer import OnDelivered, PendingOutput
-from aioparallel.errors import BrokerUnreachable, NotAuthorized
+from aioparallel.errors import AuthenticationFailed, BrokerUnreachable, NotAuthorized
 from aioparallel.observe.health import Problem
 from aioparallel.observe.stats import BrokerOutputs
 from aioparallel.records import Outgoing, TopicPartition
@@ -299,6 +299,11 @@ class QueueingProducer:
             except BrokerUnreachable as error:
                 self._trouble = str(error)
                 self._unsent.failed(error, loop.time())
+            except AuthenticationFailed as error:
+                # The consumer has logged in with the same: its password may be changing just now.
+                self._trouble = str(error)
+                self._unsent.failed(error, loop.time())
+                await asyncio.sleep(LONGEST_PAUSE)
         return self._brokers.is_connected
 
     # -- metadata

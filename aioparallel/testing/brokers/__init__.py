@@ -9,5 +9,6 @@
     local.py              Apache Kafka as JVM processes: LocalKafka
     kafka_nodes.py        its nodes together                                kafka_node.py   one of them
     server_properties.py  how they are configured
+    secured.py            listeners with TLS and logins             certificates.py   made on the spot
     readiness.py          free ports, and whether a broker answers          cluster_view.py what it knows of its cluster
 """

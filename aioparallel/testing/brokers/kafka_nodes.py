@@ -12,6 +12,7 @@ from aioparallel.jvm.sets import KAFKA_VERSION
 from aioparallel.testing.brokers.cluster_view import View, ask
 from aioparallel.testing.brokers.kafka_node import HOST, KafkaNode, KafkaProgram
 from aioparallel.testing.brokers.readiness import answers, free_ports
+from aioparallel.testing.brokers.secured import Secured
 
 __all__ = ["KafkaNodes"]
 
@@ -31,13 +32,20 @@ class KafkaNodes:
 
     ``brokers``: the broker nodes by number, from 1.
     ``properties``: Kafka's, for every node; roles, listeners and directories are added. ``port``: of the first broker,
-    those of the others follow it; None: free ones.
+    those of the others follow it; None: free ones. ``secured``: more listeners, on free ports.
     """
 
     def __init__(
-        self, count: int, program: KafkaProgram, heap: str, properties: Mapping[str, str], port: int | None = None
+        self,
+        count: int,
+        program: KafkaProgram,
+        heap: str,
+        properties: Mapping[str, str],
+        port: int | None = None,
+        secured: Secured | None = None,
     ) -> None:
         self.brokers: dict[int, KafkaNode] = {}
+        self._secured = secured
         self._properties = properties
         self._port = port
         self._controller: KafkaNode | None = None
@@ -46,6 +54,9 @@ class KafkaNodes:
                 self.brokers[number] = KafkaNode(f"broker {number}", number, program, heap)
             if count > 1:
                 self._controller = KafkaNode("controller", _CONTROLLER_ID, program, _CONTROLLER_HEAP)
+            if secured is not None:
+                secured.prepare(self.brokers[1].directory / "certificates")
+                self._properties = {**secured.properties(), **properties}
         except BaseException:
             self.close()
             raise
@@ -110,15 +121,24 @@ class KafkaNodes:
             return None
 
     def _write_properties(self) -> None:
-        controller_port, *ports = free_ports(1 + len(self.brokers))
+        more = () if self._secured is None else self._secured.listeners
+        controller_port, *ports = free_ports(1 + len(self.brokers) * (1 + len(more)))
+        ports, secured_ports = ports[: len(self.brokers)], ports[len(self.brokers) :]
         if self._port is not None:
             ports = [self._port + index for index in range(len(self.brokers))]
         voter = self._controller or self.brokers[1]
         common = {**self._properties, "controller.quorum.voters": f"{voter.node_id}@{HOST}:{controller_port}"}
         at_controller = f"CONTROLLER://{HOST}:{controller_port}"
-        for node, port in zip(self.brokers.values(), ports, strict=True):
+        if self._secured is not None:
+            by_listener = {name: [secured_ports.pop() for _ in ports] for name in more}
+            self._secured.placed(",".join(f"{HOST}:{port}" for port in ports), by_listener)
+            protocols = ",".join(f"{name}:{name.removeprefix('MUTUAL_')}" for name in more)
+            common["listener.security.protocol.map"] += f",{protocols}"
+        for index, (node, port) in enumerate(zip(self.brokers.values(), ports, strict=True)):
             node.port = port
-            mine = f"PLAINTEXT://{HOST}:{port}"
+            mine = ",".join(
+                [f"PLAINTEXT://{HOST}:{port}", *(f"{name}://{HOST}:{by_listener[name][index]}" for name in more)]
+            )
             node.write_properties(
                 {
                     **common,

@@ -23,6 +23,7 @@ from aioparallel.testing.brokers.cluster_view import PartitionView
 from aioparallel.testing.brokers.kafka_node import KafkaNode, KafkaProgram
 from aioparallel.testing.brokers.kafka_nodes import KafkaNodes
 from aioparallel.testing.brokers.readiness import is_free
+from aioparallel.testing.brokers.secured import Secured
 from aioparallel.testing.brokers.server_properties import broker_properties, checked, replicas
 from aioparallel.testing.processes.guarded import check_platform
 
@@ -60,6 +61,7 @@ class LocalKafka(Broker):
     ``{"offset.metadata.max.bytes": "512"}``; listeners, roles and directories are not to be set.
     ``heap``: each broker's largest heap, as in ``"512m"``; the process takes little more. Default 256m.
     ``port``: where the first broker listens, on 127.0.0.1; the next ones take the ports behind it. Default: free ones.
+    ``secured``: listeners with TLS and logins beside the plain one, users and rights; see :class:`Secured`.
     ``start_timeout``: seconds within which the brokers must answer. Default 60.
     ``report``: told in sentences what takes long: fetching the jars, the first time.
 
@@ -77,6 +79,7 @@ class LocalKafka(Broker):
         server_properties: Mapping[str, str] | None = None,
         heap: str = "256m",
         port: int | None = None,
+        secured: Secured | None = None,
         start_timeout: float = 60.0,
         report: Callable[[str], None] = logger.info,
     ) -> None:
@@ -86,6 +89,7 @@ class LocalKafka(Broker):
             raise ConfigurationError("port", port, f"must be a whole number from 1 to {_LAST_PORT + 1 - brokers}")
         self._count = brokers
         self._port = port
+        self._secured = secured
         self._properties = {**broker_properties(brokers), **checked(server_properties)}
         self._heap = heap
         self._start_timeout = start_timeout
@@ -100,6 +104,15 @@ class LocalKafka(Broker):
     def bootstrap_servers(self) -> str:
         """``host:port``, of all brokers with commas between; stays the same through ``kill`` and ``restart``."""
         return ",".join(node.address for node in self._running().brokers.values())
+
+    @property
+    def secured(self) -> Secured:
+        """Its secured listeners. Raises ConfigurationError where it has none."""
+        if self._secured is None:
+            raise ConfigurationError(
+                "secured", None, "this LocalKafka was made without: LocalKafka(secured=Secured(...))"
+            )
+        return self._secured
 
     def address(self, number: int | None = None) -> str:
         """``host:port`` of one broker."""
@@ -133,10 +146,12 @@ class LocalKafka(Broker):
         except (JavaNotFound, JarsMissing) as error:
             raise BrokerStartError(str(error)) from error
         self._check_ports()
-        self._nodes = KafkaNodes(self._count, program, self._heap, self._properties, self._port)
+        self._nodes = KafkaNodes(self._count, program, self._heap, self._properties, self._port, self._secured)
         atexit.register(self.stop)
         try:
             self._nodes.start(self._start_timeout)
+            if self._secured is not None:
+                self._secured.started()
         except BaseException:
             self.stop()
             raise
@@ -151,6 +166,8 @@ class LocalKafka(Broker):
         nodes, self._nodes = self._nodes, None
         if nodes is not None:
             nodes.close()
+            if self._secured is not None:
+                self._secured.stopped()
             atexit.unregister(self.stop)
 
     def kill(self, number: int | None = None) -> None:

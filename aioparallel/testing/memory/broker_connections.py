@@ -12,7 +12,7 @@ from aioparallel.clients.codes import ErrorCode
 from aioparallel.clients.producing.answers import Answer, Verdict, answer_of, unanswered
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import PartitionQueue, RecordBatch
-from aioparallel.errors import BrokerUnreachable, NotAuthorized
+from aioparallel.errors import AuthenticationFailed, BrokerUnreachable, NotAuthorized
 from aioparallel.records import Outgoing, TopicPartition
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.connection import Connection
@@ -87,7 +87,9 @@ class InMemoryBrokers:
             return await self._ask_each(Request.IDENTIFY, self._new_identity)
         except Refused as refused:
             if refused.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-                raise NotAuthorized("an idempotent producer (permission IDEMPOTENT_WRITE on the cluster)") from None
+                raise NotAuthorized(
+                    "producing: this user needs WRITE on some topic (before Kafka 2.8: IDEMPOTENT_WRITE on the cluster)"
+                ) from None
             raise ConnectionError(f"asking for a producer id: {refused}") from refused
 
     def _new_identity(self, now: float) -> Identity:
@@ -105,7 +107,7 @@ class InMemoryBrokers:
                     await asyncio.sleep(RETRY_BACKOFF)
                 except Refused as refused:
                     if refused.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
-                        raise NotAuthorized(f"{NAME} (login refused)") from None
+                        raise AuthenticationFailed(NAME, "login refused", "check the password") from None
                     raise
 
     async def _ask_each(self, request: Request, do: Callable[[float], T]) -> T:

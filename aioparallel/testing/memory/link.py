@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from aioparallel.clients.codes import ErrorCode
 from aioparallel.clients.contacts import Contacts
-from aioparallel.errors import NotAuthorized
+from aioparallel.errors import AuthenticationFailed, NotAuthorized
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.faults import Fault, Request
 from aioparallel.testing.memory.refused import RETRIABLE, Refused
@@ -75,13 +75,13 @@ class Link:
                         raise self.explain(refused) from None
                 await asyncio.sleep(RETRY_BACKOFF)
 
-    def explain(self, refused: Refused) -> NotAuthorized | Refused:
+    def explain(self, refused: Refused) -> NotAuthorized | AuthenticationFailed | Refused:
         """The refusal as the client's user should see it."""
         match refused.code:
             case ErrorCode.GROUP_AUTHORIZATION_FAILED:
                 return NotAuthorized(f"group {self._group_id!r}")
             case ErrorCode.SASL_AUTHENTICATION_FAILED:
-                return NotAuthorized("the in-memory broker (login refused)")
+                return AuthenticationFailed("the in-memory broker", "login refused", "check the password")
             case _:
                 return refused
 

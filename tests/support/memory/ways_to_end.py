@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from aioparallel.consumer import ParallelConsumer
-from aioparallel.errors import BrokerUnreachable, ClientError, NotAuthorized, RecordStopped, TopicNotFound
+from aioparallel.errors import AuthenticationFailed, BrokerUnreachable, ClientError, RecordStopped, TopicNotFound
 from aioparallel.policies import FailurePolicy
 from aioparallel.testing.memory import Fault, Request
 from tests.support.memory.stages import GROUP, SOON, Stage, live
@@ -146,7 +146,7 @@ async def the_broker_hangs(stage: Stage) -> None:
 async def the_login_is_refused(stage: Stage) -> None:
     """The wrong password."""
     stage.broker.is_login_refused = True
-    assert isinstance(await live(stage.consumer(), stage), NotAuthorized)
+    assert isinstance(await live(stage.consumer(), stage), AuthenticationFailed)
 
 
 async def opening_is_cancelled(stage: Stage) -> None:

@@ -138,4 +138,4 @@ def test_other_errors_name_options_as_they_are_typed() -> None:
     """Not only those that are about one option."""
     flags = {"bootstrap_servers": "--bootstrap-servers", "client_options": "--client-option"}
     said = console.as_typed(BrokerUnreachable("localhost:1", 10, "refused"), flags)
-    assert "check --bootstrap-servers, the network, and the TLS and SASL settings in --client-option" in said
+    assert "check --bootstrap-servers, the network, and whether the cluster wants TLS or a login" in said

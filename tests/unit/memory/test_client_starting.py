@@ -8,10 +8,10 @@ import re
 import pytest
 
 from aioparallel.errors import (
+    AuthenticationFailed,
     BrokerUnreachable,
     ConfigurationError,
     ConsumerStateError,
-    NotAuthorized,
 )
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryClient, Request
 from tests.support.memory.listener import P0, Listener, client_of, joined, now
@@ -40,9 +40,9 @@ async def test_start_gives_up_in_time(broker: InMemoryBroker) -> None:
 
 
 async def test_a_refused_login_is_told_at_once(broker: InMemoryBroker) -> None:
-    """Wrong credentials are NotAuthorized, without waiting for the timeout."""
+    """Wrong credentials are AuthenticationFailed, without waiting for the timeout."""
     broker.is_login_refused = True
-    with pytest.raises(NotAuthorized, match="login"):
+    with pytest.raises(AuthenticationFailed, match="login"):
         await client_of(broker).start(5)
     assert now() < 1
 

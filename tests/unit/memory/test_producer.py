@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from aioparallel.errors import NotAuthorized, ProduceFailed
+from aioparallel.errors import AuthenticationFailed, ProduceFailed
 from aioparallel.records import Outgoing
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryProducer, Request
 from tests.support.memory.sending import numbered, send, values
@@ -76,7 +76,8 @@ async def test_a_broker_that_comes_back(broker: InMemoryBroker) -> None:
 
 
 async def test_permissions(broker: InMemoryBroker) -> None:
-    """A denied topic, a refused login and refused idempotence fail for good, each saying what is missing."""
+    """A denied topic and refused idempotence fail for good, a refused login when patience ends, each saying what is
+    missing."""
     broker.deny_topic("t")
     producer = InMemoryProducer(broker)
     denied = await send(producer, *numbered(0, 1))
@@ -85,12 +86,12 @@ async def test_permissions(broker: InMemoryBroker) -> None:
     not_idempotent = await send(InMemoryProducer(broker), *numbered(0, 1))
     broker.is_login_refused = True
     nobody = InMemoryProducer(broker)
-    with pytest.raises(NotAuthorized):
+    with pytest.raises(AuthenticationFailed):
         await nobody.start(1.0)
     not_known = await send(nobody, *numbered(0, 1))
     for result, what in ((denied, "WRITE"), (not_idempotent, "IDEMPOTENT_WRITE"), (not_known, "login")):
         assert isinstance(result, ProduceFailed)
-        assert not result.passing
+        assert result.passing is (what == "login")
         assert what in result.reason
     await producer.stop(1.0)
 

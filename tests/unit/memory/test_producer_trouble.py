@@ -58,7 +58,7 @@ async def test_a_refused_user_is_a_problem(broker: InMemoryBroker, refusal: str)
     await send(producer, *numbered(0, 1))
     (problem,) = producer.problems()
     assert problem.kind == "producer_unreachable"
-    assert "not authorised" in problem.message
+    assert ("login refused" if refusal == "is_login_refused" else "not authorised") in problem.message
     setattr(broker, refusal, False)
     await send(producer, *numbered(1, 1))
     assert producer.problems() == ()
@@ -67,7 +67,7 @@ async def test_a_refused_user_is_a_problem(broker: InMemoryBroker, refusal: str)
 
 async def test_the_log_is_not_flooded(broker: InMemoryBroker, caplog: pytest.LogCaptureFixture) -> None:
     """While nothing can be sent there is at most one line in five seconds; the first is a warning with the reason."""
-    broker.is_login_refused = True
+    broker.is_idempotence_refused = True
     producer = InMemoryProducer(broker)
     with caplog.at_level(logging.INFO):
         for number in range(200):

@@ -1,0 +1,164 @@
+"""Making the connections of one client, in the place of aiokafka's ``_get_conn``.
+
+aiokafka logs why a connection cannot be made, and keeps it to itself: whoever wanted it hears that the node is not
+ready. Here the reason is kept for whoever asks, a refused login is not tried ten times a second (directories lock users
+out for less), and a connection whose login is about to end is left for a new one before the broker closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, cast
+
+import aiokafka.errors as kafka
+from aiokafka.client import ConnectionGroup
+from aiokafka.errors import StaleMetadata
+
+from aioparallel.clients.aiokafka.internals import Connection, Connections
+from aioparallel.clients.aiokafka.secure_connection import PASSWORD, LoggedIn, LoginFailed, open_connection, renewed
+from aioparallel.clients.aiokafka.trust import distrust
+
+__all__ = ["Dialing"]
+
+logger = logging.getLogger(__name__)
+
+_REST: Final = 1.0
+"""Seconds until a refused login is tried again."""
+_TELL_AGAIN: Final = 10.0
+"""Seconds until it is worth telling anew that a broker cannot be reached, for the same reason."""
+_EARLY: Final = 0.1
+"""Part of a login's life before its end in which no request begins."""
+_LATEST: Final = 60.0
+"""Seconds of it, at most."""
+_LOOK: Final = 0.5
+"""Seconds between two looks at whether a connection that was left still waits for answers."""
+_LEAVE: Final = 120.0
+"""Seconds after which it is closed whatever it waits for: longer than a rebalance takes."""
+_NO_REASON: Final = "it cannot be reached"
+
+
+class Dialing:
+    """Of one client. ``connections``: its; their password is kept up to date."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._loop = asyncio.get_running_loop()
+        self._reasons: dict[object, str] = {}
+        self._rests: dict[object, float] = {}
+        self._told: dict[object, tuple[str, float]] = {}
+        self._left: dict[LoggedIn, asyncio.TimerHandle] = {}
+        self._close = connections.close
+        connections.close = self.close  # type: ignore[method-assign]
+        try:
+            # What aiokafka makes by itself, when it starts, takes it from there.
+            now = renewed({PASSWORD: connections._sasl_plain_password})
+        except LoginFailed:
+            return  # whoever connects is told
+        connections._sasl_plain_password = cast("str | None", now[PASSWORD])
+
+    def reason(self, node: object) -> str:
+        """Why there is no connection to this node."""
+        return self._reasons.get(node, _NO_REASON)
+
+    def ready(self, node: object, group: int) -> Connection | None:
+        """The connection that is there, if a request may begin on it."""
+        connection = self._connections._conns.get((node, group))
+        if connection is None or not connection.connected():
+            return None
+        return None if self._is_ending(connection) else connection
+
+    async def connect(self, node: object, group: int = ConnectionGroup.DEFAULT) -> Connection | None:
+        """The one that is there, or a new one; None where it cannot be made, see :meth:`reason`. One at a time for each
+        node and group."""
+        if (found := self.ready(node, group)) is not None:
+            return found
+        if self._rests.get(node, 0.0) > self._loop.time():
+            return None
+        connections = self._connections
+        try:
+            broker = connections.cluster.broker_metadata(node)
+            if broker is None:
+                raise StaleMetadata(f"broker {node} is not in the metadata")
+            made = await open_connection(
+                broker.host, broker.port, _options_of(connections), connections._on_connection_closed
+            )
+        except (OSError, TimeoutError, kafka.KafkaError) as error:
+            self._failed(node, error)
+            return None
+        self._reasons.pop(node, None)
+        self._rests.pop(node, None)
+        if self._told.pop(node, None) is not None:
+            logger.info("Broker %s is reached again", node, extra={"action": "connected_again", "node": node})
+        before = connections._conns.get((node, group))
+        connections._conns[node, group] = cast("Connection", made)
+        if before is not None and before.connected():
+            self._leave(cast("LoggedIn", before), self._loop.time() + _LEAVE)
+        return cast("Connection", made)
+
+    async def close(self) -> None:
+        """``AIOKafkaClient.close``, before which is closed what was left and still waits for answers."""
+        for connection, timer in self._left.items():
+            timer.cancel()
+            connection.close()
+        self._left.clear()
+        await self._close()
+
+    def _is_ending(self, connection: object) -> bool:
+        ends = getattr(connection, "ends", None)  # none for those that aiokafka makes by itself
+        if ends is None:
+            return False
+        life = ends - cast("LoggedIn", connection).since
+        return bool(self._loop.time() > ends - min(life * _EARLY, _LATEST))
+
+    def _leave(self, connection: LoggedIn, until: float) -> None:
+        """Close it when the last answer has come."""
+        self._left.pop(connection, None)
+        if not connection.connected():
+            return
+        if not connection.has_requests or self._loop.time() > until:
+            connection.close()
+            return
+        self._left[connection] = self._loop.call_later(_LOOK, self._leave, connection, until)
+
+    def _failed(self, node: object, error: Exception) -> None:
+        server = self._server(node)
+        distrusted = distrust(error, server, _options_of(self._connections))
+        reason = str(error) or type(error).__name__ if distrusted is None else str(distrusted)
+        self._reasons[node] = reason
+        now = self._loop.time()
+        if distrusted is not None:
+            self._rests[node] = now + _REST
+        told, at = self._told.get(node, ("", 0.0))
+        is_new = told != reason or now - at > _TELL_AGAIN
+        if is_new:
+            self._told[node] = reason, now
+        logger.log(
+            logging.WARNING if is_new else logging.DEBUG,
+            "Broker %s: %s; trying on",
+            node,
+            reason,
+            extra={"action": "no_connection" if distrusted is None else "login_refused", "node": node},
+        )
+        # It may be gone, and others have its partitions.
+        self._connections.force_metadata_update()
+
+    def _server(self, node: object) -> str:
+        broker = self._connections.cluster.broker_metadata(node)
+        return str(node) if broker is None else f"{broker.host}:{broker.port}"
+
+
+def _options_of(connections: Connections) -> dict[str, object]:
+    return {
+        "client_id": connections._client_id,
+        "request_timeout_ms": connections._request_timeout_ms,
+        "max_idle_ms": connections._connections_max_idle_ms,
+        "security_protocol": connections._security_protocol,
+        "ssl_context": connections._ssl_context,
+        "sasl_mechanism": connections._sasl_mechanism,
+        "sasl_plain_username": connections._sasl_plain_username,
+        PASSWORD: connections._sasl_plain_password,
+        "sasl_kerberos_service_name": connections._sasl_kerberos_service_name,
+        "sasl_kerberos_domain_name": connections._sasl_kerberos_domain_name,
+        "sasl_oauth_token_provider": connections._sasl_oauth_token_provider,
+    }

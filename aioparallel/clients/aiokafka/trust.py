@@ -1,0 +1,156 @@
+"""Why a broker and this client do not come together, in words: TLS, the login, or the wrong kind of port."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import ssl
+from collections.abc import Mapping
+from typing import Final
+
+import aiokafka.errors as kafka
+
+from aioparallel.clients.aiokafka.errors import AUTHENTICATION
+from aioparallel.clients.aiokafka.secure_connection import causes_of, open_connection
+from aioparallel.errors import AuthenticationFailed
+from aioparallel.security.tls import RenewingContext
+
+__all__ = ["distrust", "look_at_port"]
+
+_LOOK: Final = 2.0
+"""Seconds to find out what a port speaks."""
+
+_NO_CERTIFICATE: Final = (
+    "the broker wants a certificate of this client, and got none",
+    "give certificate_file, and key_file, in Security",
+)
+_TLS_REASONS: Final = (
+    # (what OpenSSL says, what that means, what to do)
+    (
+        "unknown ca",
+        "the broker does not trust this client's certificate (unknown authority)",
+        "give a certificate_file that an authority of the broker's truststore has signed",
+    ),
+    (
+        "certificate (required|unknown|expired|revoked)|(bad|unsupported) certificate",
+        "the broker does not accept this client's certificate",
+        "look at certificate_file: its authority, and whether it has expired",
+    ),
+    (
+        "protocol version|unsupported protocol|handshake failure|no shared cipher",
+        "the broker and this client have no version of TLS, or no cipher, in common",
+        "look at ssl.enabled.protocols and ssl.cipher.suites of the broker",
+    ),
+)
+
+
+def distrust(error: BaseException, server: str, options: Mapping[str, object]) -> AuthenticationFailed | None:
+    """What waiting does not mend, as an error of ours; None where it may be something else."""
+    for cause in causes_of(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return AuthenticationFailed(server, *_verification(cause, options))
+        if isinstance(cause, ssl.SSLError) and (found := _alert(cause)) is not None:
+            return AuthenticationFailed(server, *(_NO_CERTIFICATE if _has_none(options) else found))
+        if isinstance(cause, AUTHENTICATION):
+            return AuthenticationFailed(server, *_login(cause, options))
+    return None
+
+
+def _has_none(options: Mapping[str, object]) -> bool:
+    """Java refuses a missing certificate with the same alert as a wrong one."""
+    context = options.get("ssl_context")
+    return isinstance(context, RenewingContext) and not context.has_certificate
+
+
+def _verification(error: ssl.SSLCertVerificationError, options: Mapping[str, object]) -> tuple[str, str]:
+    text = error.verify_message
+    if "ostname mismatch" in text or "IP address mismatch" in text or "not valid for" in text:
+        return f"its certificate is for another host ({text})", (
+            "use a name in bootstrap_servers that the certificate has; the brokers' own names (advertised.listeners) "
+            "must be in it, too"
+        )
+    if "expired" in text or "not yet valid" in text:
+        return f"its certificate is not valid now ({text})", "have it renewed, and look at this machine's clock"
+    return f"its certificate is not trusted ({text})", (
+        "give the certificate of the authority that has signed it: ca_file in Security"
+    )
+
+
+def _alert(error: ssl.SSLError) -> tuple[str, str] | None:
+    said = f"{error.reason or ''} {error}".replace("_", " ").lower()
+    for pattern, meaning, advice in _TLS_REASONS:
+        if re.search(pattern, said):
+            return meaning, advice
+    return None
+
+
+def _login(error: BaseException, options: Mapping[str, object]) -> tuple[str, str]:
+    mechanism = options.get("sasl_mechanism")
+    said = _said(error)
+    if isinstance(error, kafka.UnsupportedSaslMechanismError):
+        enabled = re.search(r"nabled mechanisms are: (.*)$", said)
+        has = f"; it has {', '.join(re.findall(r'[A-Z0-9-]+', enabled[1]))}" if enabled else ""
+        return f"the broker has no {mechanism}{has}", "use another mechanism, or have it enabled"
+    if isinstance(error, kafka.IllegalSaslStateError):
+        return "nobody logs in at this port", (
+            'leave the login out ("SSL", or no security at all), or use the port of the listener with SASL'
+        )
+    if mechanism == "OAUTHBEARER":
+        return said, "have the token function, or token_file, give one that is good now, for this cluster"
+    user = options.get("sasl_plain_username")
+    return f"{said} (user {user!r})", "check username, password and mechanism"
+
+
+def _said(error: BaseException) -> str:
+    """Without the class that aiokafka writes before it."""
+    text = str(error.args[0]) if error.args and error.args[0] else str(error)
+    # A connection in the place of a reason: aiokafka had none.
+    return type(error).__name__ if text.startswith("<AIOKafka") else text
+
+
+async def look_at_port(host: str, port: int, server: str, options: Mapping[str, object]) -> AuthenticationFailed | None:
+    """A connection was closed before anything was said: perhaps one side speaks TLS and the other does not. None where
+    neither is sure."""
+    wants_tls = options.get("security_protocol") in {"SSL", "SASL_SSL"}
+    if not wants_tls and await _speaks_tls(host, port):
+        return AuthenticationFailed(
+            server,
+            "it speaks TLS, and this client does not",
+            'give security=Security("SSL"), or "SASL_SSL" where one logs in',
+        )
+    if wants_tls and await _speaks_plain(host, port):
+        return AuthenticationFailed(
+            server,
+            "it does not speak TLS, and this client does",
+            'use the port of the listener with TLS; where there is none, leave security out, or use "SASL_PLAINTEXT"',
+        )
+    return None
+
+
+async def _speaks_tls(host: str, port: int) -> bool:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is said over it
+    try:
+        async with asyncio.timeout(_LOOK):
+            _, writer = await asyncio.open_connection(host, port, ssl=context)
+    except ssl.SSLError as error:
+        return "alert" in str(error).lower()  # TLS, of whatever mind
+    except (OSError, TimeoutError):
+        return False
+    writer.transport.abort()
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_LOOK):
+            await writer.wait_closed()
+    return True
+
+
+async def _speaks_plain(host: str, port: int) -> bool:
+    try:
+        async with asyncio.timeout(_LOOK):
+            connection = await open_connection(host, port, {})  # asks for the versions, which everybody may
+            if (closed := connection.close()) is not None:
+                await closed
+    except (OSError, TimeoutError, kafka.KafkaError):
+        return False
+    return True

@@ -1,0 +1,249 @@
+"""Security: how a secured cluster is reached, for the consumer, its producer, the command line and everybody else."""
+
+from __future__ import annotations
+
+import inspect
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field, fields
+from pathlib import Path
+from typing import Final, Literal, TypeVar, cast, get_args
+
+from aioparallel.errors import ConfigurationError
+from aioparallel.security.secret import Hidden, Password, Token, TokenSource, read_secret
+from aioparallel.security.tls import Certificates, RenewingContext
+
+__all__ = ["Mechanism", "Protocol", "Security"]
+
+T = TypeVar("T")
+
+Protocol = Literal["SSL", "SASL_SSL", "SASL_PLAINTEXT"]
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+
+_OF_TLS: Final = ("ca_file", "certificate_file", "key_file", "key_password", "key_password_file")
+_OF_PASSWORDS: Final = ("username", "password", "password_file")
+_OF_TOKENS: Final = ("token", "token_file")
+_SECRET: Final = frozenset({"key_password", "password", "token"})
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Security:
+    """How a secured cluster is reached. Checked when constructed; shows no secret.
+
+    ::
+
+        from aioparallel import Security
+
+        security = Security("SASL_SSL", mechanism="SCRAM-SHA-512", username="me", password=lambda: "from a vault")
+
+    Raises ConfigurationError.
+    """
+
+    protocol: Protocol
+    """``"SSL"``: TLS; ``"SASL_SSL"``: TLS and a login; ``"SASL_PLAINTEXT"``: a login, and nothing is encrypted."""
+    _: KW_ONLY
+    ca_file: str | Path | None = None
+    """The certificates to trust, in PEM format, for brokers whose certificates a private authority has signed. None:
+    those of the system."""
+    certificate_file: str | Path | None = None
+    """For mutual TLS: this client's certificate, and those between it and the authority, in PEM format. Its files are
+    read again when they have changed, for connections made after that; so is ``ca_file``."""
+    key_file: str | Path | None = None
+    """Its key. None: it stands in ``certificate_file`` too."""
+    key_password: str | None = None
+    """Of an encrypted key."""
+    key_password_file: str | Path | None = None
+    """The same in a file."""
+    check_hostname: bool = True
+    """False: a trusted certificate of any host will do. Whoever has one can then read everything; give the certificate
+    the right names instead."""
+    mechanism: Mechanism | None = None
+    """How to log in; needed with ``"SASL_SSL"`` and ``"SASL_PLAINTEXT"``."""
+    username: str | None = None
+    """For PLAIN and SCRAM."""
+    password: str | Callable[[], str] | None = None
+    """The password, or a function that returns it: called once when this is constructed and then at each login, on the
+    event loop, so it is to be quick. A changed password is taken at the next connection."""
+    password_file: str | Path | None = None
+    """A file with the password, read at each login."""
+    token: Callable[[], Awaitable[str | Token]] | None = None
+    """For OAUTHBEARER: an async function that returns a token that is good now. Called at each connection, and given
+    ten seconds; when it returns a :class:`~aioparallel.Token`, which knows its end, that is used for all until a fifth
+    of its life is left."""
+    token_file: str | Path | None = None
+    """A file with the token, read at each connection, as Kubernetes keeps one up to date."""
+    extensions: Mapping[str, str] = field(default_factory=dict)
+    """SASL extensions beside a token (KIP-342), as some services want them."""
+    _options: Mapping[str, object] = field(init=False, repr=False, compare=False, hash=False)
+
+    def __post_init__(self) -> None:
+        _check_kinds(self)
+        logs_in = self.protocol != "SSL"
+        if logs_in:
+            _check_login(self)
+        else:
+            for name in ("mechanism", *_OF_PASSWORDS, *_OF_TOKENS, "extensions"):
+                _refuse_without(self, name, 'protocol="SASL_SSL" or "SASL_PLAINTEXT"; nobody logs in with "SSL"')
+        options: dict[str, object] = {"security_protocol": self.protocol}
+        if self.protocol == "SASL_PLAINTEXT":
+            for name in _OF_TLS:
+                _refuse_without(self, name, 'protocol="SSL" or "SASL_SSL"; nothing is encrypted with "SASL_PLAINTEXT"')
+        else:
+            options["ssl_context"] = _context(self)
+        if logs_in:
+            options |= _login(self)
+        object.__setattr__(self, "_options", options)
+
+    def client_options(self) -> dict[str, object]:
+        """The same as options of aiokafka's clients, for what takes these: ``client_options`` of this package, or a
+        client of aiokafka's own that you make."""
+        return dict(self._options)
+
+    def __repr__(self) -> str:
+        given = [
+            f"{name}={Hidden(value) if name in _SECRET else value!r}"
+            for name, value, default in _shown(self)
+            if value != default
+        ]
+        return f"Security({', '.join([repr(self.protocol), *given])})"
+
+
+def _shown(security: Security) -> list[tuple[str, object, object]]:
+    return [
+        (one.name, getattr(security, one.name), {} if one.name == "extensions" else one.default)
+        for one in fields(Security)
+        if one.name not in ("protocol", "_options")
+    ]
+
+
+def _refuse(name: str, value: object, allowed: str) -> ConfigurationError:
+    shown = Hidden(value) if name in _SECRET and value is not None else value
+    return ConfigurationError(f"Security {name}", str(shown) if isinstance(shown, Path) else shown, allowed)
+
+
+def _refuse_without(security: Security, name: str, needed: str) -> None:
+    value = getattr(security, name)
+    if value is not None and value != {}:
+        raise _refuse(name, value, f"needs {needed}")
+
+
+def _check_kinds(security: Security) -> None:
+    if security.protocol not in get_args(Protocol):
+        hint = "; leave security out for it" if cast("object", security.protocol) == "PLAINTEXT" else ""
+        raise _refuse("protocol", security.protocol, f"must be one of {_named(Protocol)}{hint}")
+    for name in ("ca_file", "certificate_file", "key_file", "key_password_file", "password_file", "token_file"):
+        value = getattr(security, name)
+        if value is not None and not (isinstance(value, str | Path) and str(value)):
+            raise _refuse(name, value, "must be the path of a file")
+    for name in ("username", "key_password"):
+        value = getattr(security, name)
+        if value is not None and not (isinstance(value, str) and value):
+            raise _refuse(name, value, "must be a non-empty text")
+    if not isinstance(security.check_hostname, bool):
+        raise _refuse("check_hostname", security.check_hostname, "must be True or False")
+    extensions: object = security.extensions
+    if not isinstance(extensions, Mapping) or not all(
+        isinstance(one, str) for pair in extensions.items() for one in pair
+    ):
+        raise _refuse("extensions", extensions, "must be a mapping of texts")
+
+
+def _named(choices: object) -> str:
+    return ", ".join(repr(one) for one in get_args(choices))
+
+
+def _check_login(security: Security) -> None:
+    mechanism = security.mechanism
+    if mechanism not in get_args(Mechanism):
+        raise _refuse("mechanism", mechanism, f"must be one of {_named(Mechanism)} with protocol={security.protocol!r}")
+    if mechanism == "OAUTHBEARER":
+        for name in _OF_PASSWORDS:
+            _refuse_without(security, name, 'mechanism="PLAIN" or a SCRAM one; OAUTHBEARER takes token or token_file')
+        _check_one_of(security, *_OF_TOKENS)
+        if security.token is not None and not inspect.iscoroutinefunction(_called(security.token)):
+            raise _refuse("token", security.token, "must be an async function without arguments that returns a token")
+        return
+    for name in (*_OF_TOKENS, "extensions"):
+        _refuse_without(security, name, f'mechanism="OAUTHBEARER"; {mechanism} takes username and password')
+    if security.username is None:
+        raise _refuse("username", None, f"is needed with mechanism={mechanism!r}")
+    _check_one_of(security, "password", "password_file")
+    password: object = security.password
+    if not (password is None or callable(password) or (isinstance(password, str) and password)):
+        raise _refuse("password", password, "must be a non-empty text, or a function that returns it")
+    if inspect.iscoroutinefunction(password):
+        raise _refuse("password", password, "must be a plain function; an async one cannot be waited for at a login")
+
+
+def _called(function: object) -> object:
+    while hasattr(function, "func"):  # functools.partial
+        function = function.func
+    is_plain = inspect.isfunction(function) or inspect.ismethod(function)
+    return function if is_plain else getattr(type(function), "__call__", None)  # noqa: B004
+
+
+def _check_one_of(security: Security, one: str, other: str) -> None:
+    given = [name for name in (one, other) if getattr(security, name) is not None]
+    if not given:
+        raise _refuse(one, None, f"give {one} or {other} with mechanism={security.mechanism!r}")
+    if len(given) == 2:
+        raise _refuse(one, getattr(security, one), f"cannot stand beside {other}: leave one of them out")
+
+
+def _context(security: Security) -> ssl.SSLContext:
+    if security.certificate_file is None:
+        for name in ("key_file", "key_password", "key_password_file"):
+            _refuse_without(security, name, "certificate_file beside it")
+    key_password = security.key_password
+    if security.key_password_file is not None:
+        if key_password is not None:
+            raise _refuse("key_password", key_password, "cannot stand beside key_password_file: leave one of them out")
+        key_password = _prefixed(lambda: read_secret("key_password_file", cast("str", security.key_password_file)))
+    certificates = Certificates(security.ca_file, security.certificate_file, security.key_file, key_password)
+    return _prefixed(lambda: RenewingContext.of(certificates, check_hostname=security.check_hostname))
+
+
+def _prefixed(make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except ConfigurationError as error:
+        raise ConfigurationError(f"Security {error.option}", error.value, error.allowed) from None
+
+
+def _login(security: Security) -> dict[str, object]:
+    login: dict[str, object] = {"sasl_mechanism": security.mechanism}
+    if security.mechanism == "OAUTHBEARER":
+        login["sasl_oauth_token_provider"] = TokenSource(_asking(security), dict(security.extensions))
+        return login
+    current = _current(security)
+    text = security.password if isinstance(security.password, str) else None
+    login["sasl_plain_username"] = security.username
+    login["sasl_plain_password"] = Password(text) if text is not None else Password(current(), current)
+    return login
+
+
+def _asking(security: Security) -> Callable[[], Awaitable[str | Token]]:
+    if security.token is not None:
+        return security.token
+    file = cast("str | Path", security.token_file)
+
+    async def read() -> str:
+        return read_secret("Security token_file", file)
+
+    read_secret("Security token_file", file)  # that there is one
+    return read
+
+
+def _current(security: Security) -> Callable[[], str]:
+    if security.password_file is not None:
+        file = security.password_file
+        return lambda: read_secret("Security password_file", file)
+    ask = cast("Callable[[], str]", security.password)
+
+    def current() -> str:
+        found: object = ask()
+        if not isinstance(found, str) or not found:
+            raise ConfigurationError("Security password", Hidden(found), "its function must return a non-empty text")
+        return found
+
+    return current

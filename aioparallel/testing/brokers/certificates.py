@@ -1,0 +1,65 @@
+"""An authority, and certificates of it, made on the spot: for tests and for nothing else."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Final
+
+from aioparallel.errors import BrokerStartError
+
+__all__ = ["TestAuthority"]
+
+_DAYS: Final = 30
+"""That a certificate is good for."""
+
+
+class TestAuthority:
+    """Signs certificates; keeps all files in one directory, keys too. Needs ``trustme``."""
+
+    __test__ = False  # for pytest
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            import trustme  # noqa: PLC0415 - of the extra "testing"
+        except ImportError as error:
+            raise BrokerStartError(
+                "TLS needs trustme, which makes the certificates: pip install 'aioparallel[testing]'"
+            ) from error
+        self._authority = trustme.CA()
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self.ca_file = directory / "ca.pem"
+        """Its own certificate: what others are to trust."""
+        self._authority.cert_pem.write_to_path(str(self.ca_file))
+
+    def issue(
+        self,
+        file: str,
+        *hosts: str,
+        name: str | None = None,
+        key_password: str | None = None,
+        ended: bool = False,
+    ) -> Path:
+        """A certificate and its key in one file, as Kafka and Python take them: for ``hosts``, or a client's for
+        ``name``. ``ended``: it was good until yesterday."""
+        now = dt.datetime.now(dt.UTC)
+        issued = self._authority.issue_cert(
+            *(hosts or ("client.invalid",)),
+            common_name=name,
+            not_before=now - dt.timedelta(days=2),
+            not_after=now + dt.timedelta(days=-1 if ended else _DAYS),
+        )
+        path = self._directory / file
+        key = _pkcs8(issued.private_key_pem.bytes(), key_password)
+        path.write_bytes(key + b"".join(one.bytes() for one in issued.cert_chain_pems))
+        path.chmod(0o600)
+        return path
+
+
+def _pkcs8(key: bytes, password: str | None) -> bytes:
+    """The form that Java reads."""
+    from cryptography.hazmat.primitives import serialization as forms  # noqa: PLC0415 - trustme brings it
+
+    hiding = forms.NoEncryption() if password is None else forms.BestAvailableEncryption(password.encode())
+    return forms.load_pem_private_key(key, None).private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, hiding)

@@ -1,0 +1,181 @@
+"""Security: checked when constructed, each wrong option named with what to do; secrets shown to nobody."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from aioparallel import ConfigurationError, Options, ParallelConsumer, Security, Token
+from aioparallel.security.secret import NoToken, Password, TokenSource
+from aioparallel.testing.brokers.certificates import TestAuthority
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``ca.pem``, two users with certificate and key, one encrypted, and files that are no certificates."""
+    directory = tmp_path_factory.mktemp("files")
+    authority = TestAuthority(directory)
+    authority.issue("me.pem", name="me")
+    authority.issue("you.pem", name="you")
+    authority.issue("locked.pem", name="me", key_password="open")
+    for name in ("me", "you"):
+        key, begin, rest = (directory / f"{name}.pem").read_text().partition("-----BEGIN CERTIFICATE-----")
+        (directory / f"{name}.key").write_text(key)
+        (directory / f"{name}.crt").write_text(begin + rest)
+    (directory / "nonsense").write_text("nonsense")
+    (directory / "empty").write_text("\n")
+    (directory / "binary").write_bytes(b"\xff\xfe")
+    (directory / "password").write_text("secret\r\n")
+    return directory
+
+
+async def _token() -> str:
+    return "token"
+
+
+WRONG: list[tuple[Mapping[str, object], str]] = [
+    ({"protocol": "TLS"}, "Security protocol='TLS': must be one of 'SSL', 'SASL_SSL', 'SASL_PLAINTEXT'"),
+    ({"protocol": "PLAINTEXT"}, "leave security out for it"),
+    ({"protocol": "SSL", "ca_file": "none"}, "Security ca_file='none': cannot be read: No such file"),
+    ({"protocol": "SSL", "ca_file": "{}"}, "cannot be read: Is a directory"),
+    ({"protocol": "SSL", "ca_file": "{}/nonsense"}, "holds no certificates in PEM format"),
+    ({"protocol": "SSL", "ca_file": 7}, "must be the path of a file"),
+    ({"protocol": "SSL", "certificate_file": "none"}, "Security certificate_file='none': cannot be read"),
+    ({"protocol": "SSL", "certificate_file": "{}/me.crt"}, "one of them is not in PEM format"),
+    ({"protocol": "SSL", "certificate_file": "{}/me.crt", "key_file": "none"}, "Security key_file='none'"),
+    (
+        {"protocol": "SSL", "certificate_file": "{}/me.crt", "key_file": "{}/you.key"},
+        "is not the key of certificate_file",
+    ),
+    ({"protocol": "SSL", "certificate_file": "{}/locked.pem"}, "is encrypted: give key_password or key_password_file"),
+    (
+        {"protocol": "SSL", "certificate_file": "{}/locked.pem", "key_password": "no"},
+        "key_password=<str>: does not open",
+    ),
+    ({"protocol": "SSL", "key_file": "{}/me.key"}, "key_file=.*needs certificate_file beside it"),
+    ({"protocol": "SSL", "key_password": "open"}, "key_password=<str>: needs certificate_file"),
+    ({"protocol": "SSL", "check_hostname": 0}, "must be True or False"),
+    ({"protocol": "SSL", "mechanism": "PLAIN"}, 'needs protocol="SASL_SSL" or "SASL_PLAINTEXT"'),
+    ({"protocol": "SSL", "password": "secret"}, "password=<str>: needs protocol"),
+    (
+        {"protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "ca_file": "{}/ca.pem", "username": "me", "password": "x"},
+        "nothing is encrypted",
+    ),
+    ({"protocol": "SASL_SSL"}, "mechanism=None: must be one of 'PLAIN', 'SCRAM-SHA-256'"),
+    ({"protocol": "SASL_SSL", "mechanism": "GSSAPI"}, "mechanism='GSSAPI': must be one of"),
+    ({"protocol": "SASL_SSL", "mechanism": "PLAIN"}, "username=None: is needed with mechanism='PLAIN'"),
+    ({"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me"}, "give password or password_file"),
+    ({"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": ""}, "must be a non-empty text"),
+    ({"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me", "password": ""}, "must be a non-empty text"),
+    ({"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me", "password": _token}, "must be a plain function"),
+    (
+        {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me", "password": lambda: None},
+        "password=<NoneType>: its function must return a non-empty text",
+    ),
+    ({"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me", "password_file": "none"}, "cannot be read"),
+    ({"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me", "password_file": "{}/empty"}, "is empty"),
+    (
+        {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me", "password_file": "{}/binary"},
+        "no text in UTF-8",
+    ),
+    (
+        {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me", "password": "x", "token": _token},
+        'token=<function>: needs mechanism="OAUTHBEARER"',
+    ),
+    ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER"}, "give token or token_file"),
+    ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token": lambda: "x"}, "must be an async function"),
+    ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token": _token, "token_file": "x"}, "cannot stand beside"),
+    (
+        {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token": _token, "username": "me"},
+        "OAUTHBEARER takes token",
+    ),
+    ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token": _token, "extensions": {"a": 1}}, "mapping of texts"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), WRONG)
+def test_wrong_options_are_named(given: Mapping[str, object], said: str, files: Path) -> None:
+    """With the value, unless it is a secret, and what to do."""
+    options = {name: one.format(files) if isinstance(one, str) else one for name, one in given.items()}
+    with pytest.raises(ConfigurationError, match=said):
+        Security(**options)  # type: ignore[arg-type]
+
+
+def test_files_that_fit(files: Path) -> None:
+    """Certificate and key in one file or in two, encrypted or not."""
+    ca_file = files / "ca.pem"
+    for given in (
+        {"certificate_file": files / "me.pem"},
+        {"certificate_file": files / "me.crt", "key_file": files / "me.key"},
+        {"certificate_file": files / "locked.pem", "key_password": "open"},
+    ):
+        options = Security("SSL", ca_file=ca_file, **given).client_options()
+        assert options.keys() == {"security_protocol", "ssl_context"}
+
+
+def test_a_password_is_a_text_that_shows_itself_to_nobody(files: Path) -> None:
+    """Kafka clients find it in it, whoever prints it does not; it survives a copy, and is read anew when asked."""
+    found = ["first"]
+    password = Password("first", lambda: found[0])
+    assert ("\0".join(["me", password]), password.encode()) == ("me\0first", b"first")
+    assert "first" not in f"{password} {password!r} {password:>9} {[password]}" + "%s" % password  # noqa: UP031
+    assert copy.deepcopy(Password("first")) == pickle.loads(pickle.dumps(Password("first"))) == "first"
+    found[0] = "second"
+    assert password.renewed() == "second"
+    security = Security("SASL_PLAINTEXT", mechanism="PLAIN", username="me", password_file=files / "password")
+    assert security.client_options()["sasl_plain_password"] == "secret"
+    assert "secret" not in f"{security} {security.client_options()}"
+    assert (
+        repr(security)
+        == f"Security('SASL_PLAINTEXT', mechanism='PLAIN', username='me', password_file={files / 'password'!r})"
+    )
+
+
+async def test_tokens_are_kept_until_a_fifth_is_left() -> None:
+    """Those that know their end; texts are asked for each time, and so is the next one after a refusal."""
+    asked = 0
+
+    async def token() -> Token:
+        nonlocal asked
+        asked += 1
+        return Token(f"token {asked}", time.time() + (1000 if asked > 1 else 0.0))
+
+    source = TokenSource(token)
+    assert [await source.token() for _ in range(3)] == ["token 1", "token 2", "token 2"]
+    source.refused()
+    assert await source.token() == "token 3"
+    assert "token" not in repr(Token("token", 5.0)).replace("Token", "")
+
+
+async def test_a_token_function_may_do_anything() -> None:
+    """What it raises, or returns instead of a token, is an OSError with the reason: so Kafka clients expect it."""
+
+    async def fails() -> str:
+        raise KeyError("access_token")
+
+    async def forgets() -> str:
+        return None  # type: ignore[return-value]
+
+    with pytest.raises(NoToken, match="no token: KeyError: 'access_token'"):
+        await TokenSource(fails).token()
+    with pytest.raises(NoToken, match="returned NoneType"):
+        await TokenSource(forgets).token()
+
+
+def test_security_and_client_options_do_not_contradict_each_other() -> None:
+    """One of them says how to connect; the rest of ``client_options`` stays."""
+    security = Security("SASL_PLAINTEXT", mechanism="PLAIN", username="me", password="secret-1")
+    with pytest.raises(ConfigurationError, match="cannot stand beside security"):
+        Options(security=security, client_options={"sasl_plain_password": "secret-2"})
+    with pytest.raises(ConfigurationError, match=r"security=<dict>: must be a Security"):
+        Options(security={"password": "secret-1"})  # type: ignore[arg-type]
+    options = Options(security=security, client_options={"client_id": "mine"})
+    assert options.connecting_options["client_id"] == "mine"
+    assert options.connecting_options["security_protocol"] == "SASL_PLAINTEXT"
+    consumer = ParallelConsumer("t", group_id="g", security=security)
+    assert "secret-1" not in f"{consumer!r} {consumer.options!r} {vars(consumer)!r}"
