@@ -90,6 +90,7 @@ class Dialing:
         self._rests.pop(node, None)
         if self._told.pop(node, None) is not None:
             logger.info("Broker %s is reached again", node, extra={"action": "connected_again", "node": node})
+            connections.force_metadata_update()  # what is known may be from before
         before = connections._conns.get((node, group))
         connections._conns[node, group] = cast("Connection", made)
         if before is not None and before.connected():
