@@ -18,7 +18,7 @@ from aioparallel.handling import Handling, HandlingFields, Ordering, check_choic
 from aioparallel.policies import Deduplicate, FailurePolicy, Producing
 from aioparallel.records import TopicPartition
 from aioparallel.security import Security
-from aioparallel.security.secret import Hidden
+from aioparallel.security.secret import Hidden, hidden
 
 __all__ = [
     "Deserializer",
@@ -132,6 +132,7 @@ class Options(Handling):
         _check_start(self)
         _check_kinds(self)
         _check_deduplicate(self)
+        object.__setattr__(self, "client_options", hidden(self.client_options))
 
     @classmethod
     def of(cls, given: OptionFields) -> Options:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from aioparallel.errors import ConfigurationError
 from aioparallel.records import Outgoing, Produced, Record
+from aioparallel.security.secret import hidden
 
 __all__ = [
     "DeadLetterFunction",
@@ -260,6 +261,7 @@ class Producing:
             raise ConfigurationError("Producing on_produced", self.on_produced, "must be a plain function")
         if not hasattr(self.client_options, "items"):
             raise ConfigurationError("Producing client_options", self.client_options, "must be a mapping of names")
+        object.__setattr__(self, "client_options", hidden(self.client_options))
 
 
 def is_async(function: object) -> bool:

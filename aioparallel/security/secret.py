@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from aioparallel.errors import ConfigurationError
 
-__all__ = ["Hidden", "NoToken", "Password", "Token", "TokenSource", "read_secret"]
+__all__ = ["Hidden", "NoToken", "Password", "Token", "TokenSource", "hidden", "read_secret"]
 
 TOKEN_TIMEOUT: Final = 10.0
 """Seconds that a function may take for a token; a connection waits for it meanwhile."""
@@ -54,6 +54,14 @@ class Password(str):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str.__str__(self), self._current)
+
+
+def hidden(options: Mapping[str, object]) -> dict[str, object]:
+    """Options of a Kafka client, with a password among them that shows itself to nobody."""
+    return {
+        name: Password(value) if str(name).endswith("password") and type(value) is str else value
+        for name, value in options.items()
+    }
 
 
 def read_secret(option: str, file: str | Path) -> str:

@@ -22,6 +22,7 @@ from aioparallel.clients.aiokafka.checking import GivenOptions, check_connection
 from aioparallel.clients.aiokafka.connecting import cut_off, find_broker
 from aioparallel.clients.aiokafka.internals import Connections
 from aioparallel.clients.aiokafka.log_noise import calm
+from aioparallel.clients.aiokafka.secure_connection import renewed
 from aioparallel.clients.aiokafka.settings import check_servers, connection_options, option_names
 from aioparallel.clients.codes import ErrorCode
 from aioparallel.errors import BrokerUnreachable
@@ -82,7 +83,7 @@ class GroupSettings:
             server = await find_broker(self.bootstrap_servers, connection_options(self.options), timeout, _RETRY_PAUSE)
         except TimeoutError as error:
             raise BrokerUnreachable(self.bootstrap_servers, timeout, str(error)) from error
-        client = AIOKafkaClient(bootstrap_servers=server, **self.options)
+        client = AIOKafkaClient(bootstrap_servers=server, **renewed(self.options))
         try:
             await client.bootstrap()
             node = await client.coordinator_lookup(CoordinationType.GROUP, group)

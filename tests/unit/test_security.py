@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aioparallel import ConfigurationError, Options, ParallelConsumer, Security, Token
+from aioparallel import ConfigurationError, Options, ParallelConsumer, Producing, Security, Token
 from aioparallel.security.secret import NoToken, Password, TokenSource
 from aioparallel.testing.brokers.certificates import TestAuthority
 
@@ -165,6 +165,14 @@ async def test_a_token_function_may_do_anything() -> None:
         await TokenSource(fails).token()
     with pytest.raises(NoToken, match="returned NoneType"):
         await TokenSource(forgets).token()
+
+
+def test_passwords_in_client_options_are_hidden_too() -> None:
+    """In the reprs of what holds them; clients get them as they are."""
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_plain_username": "me", "sasl_plain_password": "secret-3"}
+    options = Options(client_options=login, producing=Producing(client_options=login))
+    assert "secret-3" not in repr(options)
+    assert options.client_options == options.producing.client_options == login
 
 
 def test_security_and_client_options_do_not_contradict_each_other() -> None:

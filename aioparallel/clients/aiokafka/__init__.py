@@ -14,6 +14,9 @@ each class of aiokafka; ``tests/contract/test_aiokafka_private.py`` fails when a
     offsets.py     commits with a generation, committed offsets with their texts
     metadata.py    topics and log ends, without creating topics
     connecting.py  finding a broker that answers, and closing whatever there is
+    dialing.py     making connections while it runs: why not, and when to leave one for a new login
+    secure_connection.py  one connection: secrets as they are now, refused tokens told
+    trust.py       TLS and logins that fail, in words
     errors.py      aiokafka's errors in our words
     log_noise.py   log lines that mean nothing to the user
     internals.py   what of aiokafka is used

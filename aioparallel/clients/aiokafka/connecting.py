@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import ssl
 from collections.abc import Iterable, Mapping
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 _GRACE: Final = 0.7
 """Part of the time for closing that goes to a clean end; the rest is for cutting off what is left."""
 
+_OTHERS: Final = 2.0
+"""Seconds that the other servers get when one of them cannot be trusted, or does not trust us."""
 _PAUSE: Final = 5.0
 """Seconds until it is worth telling anew that no broker answers: a refused connection is tried ten times a second."""
 
@@ -52,15 +55,9 @@ async def find_broker(
             for host, port, _ in collect_hosts(bootstrap_servers)
         }
         try:
-            for answered in asyncio.as_completed(list(knocks)):
-                server, failure = await answered
-                if failure is None:
-                    return server
-                if (distrusted := await _certain(failure, server, options, turned_away)) is not None:
-                    raise distrusted from failure
-                if not isinstance(failure, TimeoutError) or reason == "no answer":
-                    # The last try has little time left: that it got no answer says less than what was said before.
-                    reason = f"{server}: {_reason(failure)}"
+            server, reason = await _first_open(knocks, options, turned_away, ends, reason)
+            if server is not None:
+                return server
         finally:
             await _cancelled(knocks)
         is_repetition = loop.time() - told < _PAUSE
@@ -74,6 +71,37 @@ async def find_broker(
         )
         await asyncio.sleep(min(max(retry_backoff, 0.1), max(0.0, ends - loop.time())))
     raise TimeoutError(reason)
+
+
+async def _first_open(
+    knocks: Mapping[asyncio.Task[tuple[str, Exception | None]], str],
+    options: Mapping[str, object],
+    turned_away: set[str],
+    ends: float,
+    reason: str,
+) -> tuple[str | None, str]:
+    """The first server that takes us; None when none did, with the reason. Raises AuthenticationFailed: one is certain
+    that waiting does not mend it, and no other has taken us within two seconds more."""
+    loop = asyncio.get_running_loop()
+    distrusted: tuple[AuthenticationFailed, Exception] | None = None
+    pending = set(knocks)
+    while pending:
+        left = None if distrusted is None else max(0.0, ends - loop.time())
+        done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            break
+        for server, failure in [task.result() for task in done]:
+            if failure is None:
+                return server, reason
+            found = await _certain(failure, server, options, turned_away, ends)
+            if found is not None and distrusted is None:
+                distrusted, ends = (found, failure), min(ends, loop.time() + _OTHERS)
+            if not isinstance(failure, TimeoutError) or reason == "no answer":
+                # The last try has little time left: that it got no answer says less than what was said before.
+                reason = f"{server}: {_reason(failure)}"
+    if distrusted is not None:
+        raise distrusted[0] from distrusted[1]
+    return None, reason
 
 
 class _TurnedAway(kafka.KafkaConnectionError):  # type: ignore[misc]
@@ -106,7 +134,7 @@ async def _knock(host: str, port: int, options: Mapping[str, object], timeout: f
 
 
 async def _certain(
-    failure: Exception, server: str, options: Mapping[str, object], turned_away: set[str]
+    failure: Exception, server: str, options: Mapping[str, object], turned_away: set[str], ends: float
 ) -> AuthenticationFailed | None:
     """What waiting does not mend, if this is it. ``turned_away``: servers that were seen to do that before."""
     if (found := distrust(failure, server, options)) is not None:
@@ -120,9 +148,11 @@ async def _certain(
                 'give security=Security("SASL_SSL", mechanism=...)',
             )
         turned_away.add(server)
-    elif isinstance(failure, kafka.KafkaConnectionError | ConnectionError | ssl.SSLError):
+    elif isinstance(failure, kafka.KafkaConnectionError | ConnectionResetError | ssl.SSLError):
         ((host, port, _),) = collect_hosts(server)
-        return await look_at_port(host, port, server, options)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(ends):
+                return await look_at_port(host, port, server, options)
     return None
 
 

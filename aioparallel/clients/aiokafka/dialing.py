@@ -31,6 +31,8 @@ _EARLY: Final = 0.1
 """Part of a login's life before its end in which no request begins."""
 _LATEST: Final = 60.0
 """Seconds of it, at most."""
+_SPARE: Final = 0.25
+"""Seconds before its end in which a login is not used, whatever else fails: a request takes its time."""
 _LOOK: Final = 0.5
 """Seconds between two looks at whether a connection that was left still waits for answers."""
 _LEAVE: Final = 120.0
@@ -74,7 +76,7 @@ class Dialing:
         if (found := self.ready(node, group)) is not None:
             return found
         if self._rests.get(node, 0.0) > self._loop.time():
-            return None
+            return self._old(node, group)
         connections = self._connections
         try:
             broker = connections.cluster.broker_metadata(node)
@@ -85,11 +87,12 @@ class Dialing:
             )
         except (OSError, TimeoutError, kafka.KafkaError) as error:
             self._failed(node, error)
-            return None
+            return self._old(node, group)
         self._reasons.pop(node, None)
         self._rests.pop(node, None)
         if self._told.pop(node, None) is not None:
             logger.info("Broker %s is reached again", node, extra={"action": "connected_again", "node": node})
+            connections.force_metadata_update()  # what is known may be from before
         before = connections._conns.get((node, group))
         connections._conns[node, group] = cast("Connection", made)
         if before is not None and before.connected():
@@ -103,6 +106,14 @@ class Dialing:
             connection.close()
         self._left.clear()
         await self._close()
+
+    def _old(self, node: object, group: int) -> Connection | None:
+        """The one that was to be left, as long as its login is good: who gives tokens may be away for a moment."""
+        connection = self._connections._conns.get((node, group))
+        ends = getattr(connection, "ends", None)
+        if connection is None or ends is None or not connection.connected():
+            return None
+        return connection if self._loop.time() < ends - _SPARE else None
 
     def _is_ending(self, connection: object) -> bool:
         ends = getattr(connection, "ends", None)  # none for those that aiokafka makes by itself

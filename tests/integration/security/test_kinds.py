@@ -21,9 +21,11 @@ from aioparallel import (
     Record,
     RetryPolicy,
     Security,
+    TopicPartition,
 )
 from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.security.options import Mechanism
+from aioparallel.spark.group_requests import GroupSettings
 from aioparallel.testing import LocalKafka, Secured
 from aioparallel.testing.brokers.secured import ListenerName
 from tests.conftest import PASSWORD
@@ -31,6 +33,7 @@ from tests.support.command_line import invoke
 from tests.support.kafka.consuming import consume
 from tests.support.kafka.filling import Message, fill
 from tests.support.kafka.reading import read_all
+from tests.support.waiting import DEADLINE
 
 pytestmark = pytest.mark.real
 
@@ -124,6 +127,9 @@ async def test_a_record_through_everything(
     assert consumer.health().problems == ()
     async with Admin(servers, security.client_options()) as admin:
         assert topic in await admin.topics()
+    # What tells Kafka how far a query of Spark has read.
+    async with GroupSettings(servers, security.client_options()).coordinator(f"spark-{topic}", DEADLINE) as group:
+        assert await group.commit({TopicPartition(topic, 0): 1}) == {}
     command = ("--bootstrap-servers", servers, "--group", f"dlq-{topic}", *_flags(secured, security, tmp_path))
     listed = await asyncio.to_thread(invoke, "dlq", "list", f"{topic}-dlq", *command)
     assert "1 open letter" in listed.output

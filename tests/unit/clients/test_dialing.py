@@ -1,0 +1,122 @@
+"""Dialing: connections are left before their login ends, kept where no new one can be had, and not tried too often."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from aioparallel.clients.aiokafka import dialing
+from aioparallel.clients.aiokafka.dialing import Dialing
+from aioparallel.clients.aiokafka.internals import Connections
+from aioparallel.clients.aiokafka.secure_connection import LoginFailed
+
+LIFE = 40.0
+
+
+class Made:
+    """A connection with a login that is good for 40 s."""
+
+    def __init__(self) -> None:
+        self.since = asyncio.get_running_loop().time()
+        self.ends = self.since + LIFE
+        self.has_requests = False
+        self.is_open = True
+
+    def age(self) -> None:
+        """Nineteen twentieths of it are over."""
+        self.since, self.ends = self.since - LIFE * 0.95, self.ends - LIFE * 0.95
+
+    def connected(self) -> bool:
+        """Until it is closed."""
+        return self.is_open
+
+    def close(self) -> None:
+        """At once."""
+        self.is_open = False
+
+
+class Stage:
+    """One client with one broker, which makes connections, or refuses them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.refuses = False
+        self.tries = 0
+        self.made: list[Made] = []
+        names = (
+            "_client_id _request_timeout_ms _connections_max_idle_ms _security_protocol _ssl_context _sasl_mechanism "
+            "_sasl_plain_username _sasl_plain_password _sasl_kerberos_service_name _sasl_kerberos_domain_name "
+            "_sasl_oauth_token_provider _on_connection_closed"
+        )
+        broker = SimpleNamespace(host="kafka", port=9093)
+        self.connections: Any = SimpleNamespace(
+            **dict.fromkeys(names.split()),
+            _conns={},
+            cluster=SimpleNamespace(broker_metadata=lambda _: broker),
+            close=self._close,
+            force_metadata_update=lambda: None,
+        )
+        monkeypatch.setattr(dialing, "open_connection", self._open)
+        self.dialing = Dialing(cast("Connections", self.connections))
+
+    async def _close(self) -> None:
+        self.connections._conns.clear()
+
+    async def _open(self, *_: object) -> Made:
+        self.tries += 1
+        if self.refuses:
+            raise LoginFailed("no token: nobody home")
+        self.made.append(Made())
+        return self.made[-1]
+
+
+async def test_a_connection_is_left_before_its_login_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a new one; what is under way on it is waited for, and then it is closed."""
+    stage = Stage(monkeypatch)
+    first = await stage.dialing.connect(1)
+    assert await stage.dialing.connect(1) is first
+    (old,) = stage.made
+    old.has_requests = True
+    old.age()
+    assert stage.dialing.ready(1, 0) is None
+    second = await stage.dialing.connect(1)
+    assert (second is first, old.is_open, await stage.dialing.connect(1) is second) == (False, True, True)
+    old.has_requests = False
+    while old.is_open:
+        await asyncio.sleep(0.05)
+    await stage.connections.close()
+
+
+async def test_what_is_left_is_closed_with_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it waits for."""
+    stage = Stage(monkeypatch)
+    await stage.dialing.connect(1)
+    (old,) = stage.made
+    old.has_requests = True
+    old.age()
+    await stage.dialing.connect(1)
+    await stage.connections.close()
+    assert not old.is_open
+
+
+async def test_where_no_new_login_can_be_had_the_old_one_serves(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As long as it is good; it is tried once a second, and told once."""
+    stage = Stage(monkeypatch)
+    first = await stage.dialing.connect(1)
+    (old,) = stage.made
+    old.age()
+    stage.refuses = True
+    with caplog.at_level(logging.WARNING):
+        assert [await stage.dialing.connect(1) for _ in range(5)] == [first] * 5
+    assert stage.tries == 2
+    (line,) = caplog.messages
+    assert "no token: nobody home" in line
+    assert "no token: nobody home" in stage.dialing.reason(1)
+    old.ends = asyncio.get_running_loop().time()
+    assert await stage.dialing.connect(1) is None
+    await stage.connections.close()
