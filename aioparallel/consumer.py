@@ -20,6 +20,7 @@ from aioparallel.delivery.producer import Producer
 from aioparallel.delivery.results import Result, ResultStream
 from aioparallel.delivery.retry_topics import from_retry_topics, origin_topic, with_retry_topics
 from aioparallel.engine.gates import name_woken
+from aioparallel.engine.other_threads import ask_on
 from aioparallel.engine.outlets import Disposal, Outlet
 from aioparallel.engine.waiting import to_the_end, unless
 from aioparallel.errors import (
@@ -57,6 +58,8 @@ T = TypeVar("T")
 
 # Seconds for leaving the group and closing connections.
 _LEAVE_TIMEOUT = 5.0
+# Seconds that another thread waits for the event loop when it asks for health or statistics.
+_ASK_TIMEOUT = 5.0
 
 
 class ParallelConsumer(Generic[K_co, V_co]):
@@ -120,6 +123,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         """What handlers open for themselves, see :class:`~aioparallel.placing.Placeable`."""
         self._state = RunState()
         self._engine: GroupRun | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._results: ResultStream[Any] | None = None
         self._found: set[TopicPartition] = set()
 
@@ -154,6 +158,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         Raises BrokerUnreachable, AuthenticationFailed, NotAuthorized, TopicNotFound, or what opening a resource raises.
         """
         self._state.open()
+        self._loop = asyncio.get_running_loop()
         try:
             await self._connect()
             await self._resources.open(self.options.connect_timeout)
@@ -227,12 +232,12 @@ class ParallelConsumer(Generic[K_co, V_co]):
         ended it otherwise. Cancelling it starts nothing more; leaving ``async with``
         then drains and commits.
         """
-        refuse_in_import_of_main()
-        self._state.expect_open()
         await self._run(handler, self._delivery.outlet)
 
     async def _run(self, handler: Handlers, outlet: Outlet | None) -> None:
         try:
+            refuse_in_import_of_main()
+            self._state.expect_open()
             await self._run_engine(handler, outlet)
         except Exception as error:
             # It may be a task that nobody awaits.
@@ -392,15 +397,27 @@ class ParallelConsumer(Generic[K_co, V_co]):
         await self._engine.commit_now()
 
     def stats(self) -> Stats:
-        """A snapshot of counts, lag and partitions. Takes milliseconds with 100,000 records buffered."""
-        if self._engine is None:
+        """A snapshot of counts, lag and partitions. Takes milliseconds with 100,000 records buffered. In any thread.
+
+        Raises ConsumerStateError before it runs; TimeoutError in another thread than its event loop's, where that does
+        not answer within five seconds.
+        """
+        engine = self._engine
+        if engine is None:
             raise ConsumerStateError("this consumer does not run yet, so it has no statistics")
-        return self._engine.stats(self._delivery.outputs)
+        return ask_on(self._loop, lambda: engine.stats(self._delivery.outputs), _ASK_TIMEOUT)
 
     def health(self) -> Health:
         """Whether it runs, is ready and live, and what somebody should look at: brokers that do not answer, a producer
         that is refused, handlers that ignore their cancellation or hold the event loop, records that cannot be put
-        away, partitions with too many parked records, offset maps that do not fit. At any time."""
+        away, partitions with too many parked records, offset maps that do not fit. At any time, in any thread."""
+        try:
+            return ask_on(self._loop, self._health, _ASK_TIMEOUT)
+        except TimeoutError:
+            said = f"the event loop has not answered another thread for {_ASK_TIMEOUT:g} s: something holds it"
+            return Health(running=self._state.is_running, problems=(Problem(ProblemKind.LOOP_HELD, said),))
+
+    def _health(self) -> Health:
         if self._engine is None:
             return Health(running=False, problems=self._ended_badly())
         problems = (*self._delivery.problems, *self._engine.problems(self._delivery.undelivered))

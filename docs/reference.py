@@ -37,6 +37,8 @@ from aioparallel import (
     in_threads,
     parallel_map,
 )
+from aioparallel.http import Cache
+from aioparallel.web import ConsumerService, RestartPolicy
 from docs.log_lines import LEVELS, Line, log_lines
 
 PAGE = Path(__file__).with_name("reference.md")
@@ -73,10 +75,17 @@ Times are seconds. A wrong option is refused with `ConfigurationError`: its name
     groups = (RetryPolicy, FailurePolicy, Producing, Deduplicate, Security)
     tables = [
         _section("ParallelConsumer", consumer),
-        *(_section(group.__name__, map(_option, _fields(group))) for group in groups),
+        *map(_group, groups),
         *(_section(one.__name__, _arguments(one, one)) for one in (parallel_map, batches, in_threads, in_processes)),
+        _group(Cache),
+        _section("ConsumerService", _arguments(ConsumerService.__init__, ConsumerService)),
+        _group(RestartPolicy),
     ]
     return "\n".join([intro, *tables])
+
+
+def _group(kind: type) -> str:
+    return _section(kind.__name__, map(_option, _fields(kind)))
 
 
 def _section(title: str, rows: Iterable[tuple[str, ...]]) -> str:

@@ -13,7 +13,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any, overload
 
 try:
@@ -28,6 +31,7 @@ from aioparallel.web import answers
 from aioparallel.web.restarts import RestartPolicy
 from aioparallel.web.service import ConsumerService, OnFailure
 from aioparallel.web.services import Consumers, consumers_of
+from aioparallel.web.signals import ENDING
 
 __all__ = ["Running", "health_routes", "running"]
 
@@ -38,11 +42,46 @@ class Running(Consumers):
     async def __call__(self, app: web.Application) -> AsyncIterator[None]:
         """For ``app.cleanup_ctx``. Raises at the end what a consumer has failed with that has ended the application, so
         that ``run_app`` does: the process then ends with code 1."""
-        async with self:
+        await self.__aenter__()
+        try:
             yield
+        finally:
+            with _hurried(self):
+                await self.__aexit__(None, None, None)
         for service in self.values():
             if service.ended_application and service.failure is not None:
                 raise service.failure
+
+
+@contextlib.contextmanager
+def _hurried(consumers: Consumers) -> Iterator[None]:
+    """While they end, a signal makes them wait for handlers no longer.
+
+    ``run_app`` would end there and then: it cancels every task of the loop, those of the connection for the last commit
+    too, and what was done since the one before would be done again. Its own handlers, which raise GracefulExit, are put
+    back for what it cleans up after this.
+    """
+    loop = asyncio.get_running_loop()
+    placed = []
+    for number in ENDING:
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # Windows, another thread
+            if loop.remove_signal_handler(number):
+                placed.append(number)
+                loop.add_signal_handler(number, partial(_hurry, consumers))
+    try:
+        yield
+    finally:
+        for number in placed:
+            loop.add_signal_handler(number, _exit)
+
+
+def _hurry(consumers: Consumers) -> None:
+    for service in consumers.values():
+        service.stop(drain=False)
+
+
+def _exit() -> None:
+    raise web.GracefulExit
 
 
 @overload

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from aioparallel.errors import ConsumerStateError
+from aioparallel.observe.stats import LongestLane
 from aioparallel.records import TopicPartition
 from aioparallel.web.service import ConsumerService
 from aioparallel.web.services import Consumers
@@ -78,15 +79,26 @@ def _stats(service: AnyService) -> object:
 
 
 def _plain(value: Any) -> object:
-    """As JSON knows it. Keys of records, the only bytes, may tell of people: 16 digits of their BLAKE2b hash stand for
-    them, the same as in ``RecordFilter(keys="hash")``."""
+    """As JSON knows it."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, TopicPartition):
         return {"topic": value.topic, "partition": value.partition}
-    if dataclasses.is_dataclass(value):
-        return {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    if isinstance(value, LongestLane):
+        return _fields(dataclasses.replace(value, key=_hashed(value.key)))
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
-    raw = value if isinstance(value, bytes) else str(value).encode()
+    return _fields(value)
+
+
+def _fields(value: Any) -> dict[str, object]:
+    return {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+
+
+def _hashed(key: object) -> object:
+    """Keys may tell of people: 16 digits of their BLAKE2b hash stand for them, for bytes the same as in
+    ``RecordFilter(keys="hash")``. None and True, a whole partition, are no key."""
+    if key is None or key is True:
+        return key
+    raw = key if isinstance(key, bytes) else repr(key).encode()
     return hashlib.blake2b(raw).hexdigest()[:_HASHED]

@@ -16,7 +16,7 @@ from aioparallel.handlers import HandlersOf
 from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.observe.stats import Stats
 from aioparallel.records import K_co, V_co
-from aioparallel.web.restarts import RestartPolicy, Restarts
+from aioparallel.web.restarts import RestartPolicy, Restarts, can_pass
 
 __all__ = ["Keeper"]
 
@@ -29,10 +29,11 @@ class _Stage(Enum):
     MAKING = "could not be made"
     STARTING = "could not be started"
     RUNNING = "has ended"
+    CLOSING = "could not be closed"
 
 
 class Keeper(Generic[K_co, V_co]):
-    """Written by its own task, :meth:`keep`; everybody may ask, and :meth:`stop` it."""
+    """Written by its own task, from :meth:`start` to :meth:`over`; everybody may ask, and :meth:`stop` it."""
 
     def __init__(
         self,
@@ -50,21 +51,59 @@ class Keeper(Generic[K_co, V_co]):
         self._on_failed = on_failed
         self.consumer: ParallelConsumer[K_co, V_co] | None = None
         """The last one made."""
-        self.begun = asyncio.Event()
+        self._begun = asyncio.Event()
         """Its start is over for whoever waits for it: what fails from now on fails behind everybody's back. Without
         restarts it runs; with them, which may wait long for a broker, there is something to be started."""
         self.failure: BaseException | None = None
         """What it has failed with for good."""
         self._trouble = ""
         """What it failed with, while it is to be started again."""
+        self._passes = True
+        """Whether what the run has failed with may go well another time, as far as it has failed."""
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._seen: ParallelConsumer[K_co, V_co] | None = None
         self._run_began: float | None = None
         self._run_ended = 0.0
 
-    # -- its task ---------------------------------------------------------------------------------------
+    # -- its life ---------------------------------------------------------------------------------------
 
-    async def keep(self) -> None:
+    async def start(self, signalled: asyncio.Event) -> None:
+        """Begin, and wait until it has begun, or is ``signalled``. Raises what keeps it from that."""
+        self._task = task = self._loop.create_task(self._keep(), name=f"aioparallel-service-{self._name}")
+        waits = [self._loop.create_task(event.wait()) for event in (self._begun, signalled)]
+        try:
+            await asyncio.wait([task, *waits], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if self.failure is not None and not self._begun.is_set():
+            raise self.failure
+        self._begun.set()  # nobody waits for it any more
+
+    async def over(self) -> None:
+        """When its task has ended."""
+        if self._task is not None and not self._loop.is_closed():
+            await asyncio.wait([self._task])
+            if not self._task.cancelled():
+                self._task.result()  # nothing: what fails is kept
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it does nothing any more; its event loop may have ended before it."""
+        return self._task is None or self._task.done() or self._loop.is_closed()
+
+    async def _keep(self) -> None:
+        try:
+            await self._keep_running()
+        except asyncio.CancelledError:
+            if not self._stopping.is_set():
+                self.failure = ConsumerStateError("its task was cancelled; leave its service in its place")
+                self._say("has ended", self.failure)
+            raise
+
+    async def _keep_running(self) -> None:
         """Until it is stopped, has failed for good, or its consumer has ended by itself."""
         while not self._stopping.is_set():
             failed = await self._one_consumer()
@@ -83,10 +122,10 @@ class Keeper(Generic[K_co, V_co]):
         try:
             self.consumer = consumer = self._make_consumer()
             _check_consumer(consumer)
-        except Exception as error:
+        except BaseException as error:  # of a task, KeyboardInterrupt and SystemExit fall through the event loop
             return _Stage.MAKING, error
         if not self._waits:
-            self.begun.set()
+            self._begun.set()
         try:
             if await unless(self._stopping, consumer.__aenter__()) is None:
                 return None
@@ -95,39 +134,44 @@ class Keeper(Generic[K_co, V_co]):
         return await self._one_run(consumer)
 
     async def _one_run(self, consumer: ParallelConsumer[K_co, V_co]) -> tuple[_Stage, BaseException] | None:
-        failed: BaseException | None = None
-        loop = asyncio.get_running_loop()
-        self._seen, self._run_began, self._trouble = consumer, loop.time(), ""
+        failed: tuple[_Stage, BaseException] | None = None
+        self._seen, self._run_began, self._trouble, self._passes = consumer, self._loop.time(), "", True
         # A step later: what is wrong with the handler is raised in this one, and belongs to the start.
-        telling = loop.call_soon(self.begun.set)
+        telling = self._loop.call_soon(self._begun.set)
         try:
-            try:
-                await consumer.run(self._handler)
-            finally:
-                telling.cancel()
-                self._run_ended = loop.time()
-                await consumer.__aexit__(None, None, None)
+            await consumer.run(self._handler)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # of a task, KeyboardInterrupt and SystemExit fall through the event loop
-            failed = error
-        return None if failed is None else (_Stage.RUNNING, failed)
+        except BaseException as error:
+            self._passes = can_pass(error)
+            failed = _Stage.RUNNING, error
+        finally:
+            telling.cancel()
+            self._run_ended = self._loop.time()
+            try:
+                await consumer.__aexit__(None, None, None)
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                if failed is None:
+                    failed = _Stage.CLOSING, error
+                else:
+                    self._say(_Stage.CLOSING.value, error)
+        return failed
 
     def _judged(self, stage: _Stage, error: BaseException) -> float | None:
         """Say what has happened, once; seconds until the next start, or None: there is none."""
-        stays = stage is _Stage.MAKING or self._stopping.is_set()
+        # One that could not be closed had been stopped, or has come to its end.
+        stays = stage in (_Stage.MAKING, _Stage.CLOSING) or self._stopping.is_set()
         delay = None if stays else self._restarts.delay(error, self._ran())
-        what = f"{stage.value} with {type(error).__name__}: {error}"
-        if self.begun.is_set() and (stage is not _Stage.RUNNING or not isinstance(error, Exception)):
-            logger.error(  # its run has said so itself
-                "The consumer %s %s", self._name, what, extra={"action": "service_failed", "service": self._name}
-            )
+        if self._begun.is_set() and (stage is not _Stage.RUNNING or not isinstance(error, Exception)):
+            self._say(stage.value, error)  # its run has said so itself
         if delay is None:
             self.failure = error
-            if self.begun.is_set() and not self._stopping.is_set():
+            if self._begun.is_set() and not self._stopping.is_set():
                 self._on_failed()
             return None
-        self._trouble = what
+        self._trouble = f"{stage.value} with {type(error).__name__}: {error}"
         logger.warning(
             "The consumer %s is started again in %.1f s (restart %d, %d in a row)",
             self._name,
@@ -138,13 +182,23 @@ class Keeper(Generic[K_co, V_co]):
         )
         return delay
 
+    def _say(self, what: str, error: BaseException) -> None:
+        logger.error(
+            "The consumer %s %s with %s: %s",
+            self._name,
+            what,
+            type(error).__name__,
+            error,
+            extra={"action": "service_failed", "service": self._name},
+        )
+
     def _ran(self) -> float:
         return 0 if self._run_began is None else self._run_ended - self._run_began
 
     # -- from outside -----------------------------------------------------------------------------------
 
     def stop(self, drain: bool) -> None:
-        """Let :meth:`keep` end: wherever it stands, nothing more is started."""
+        """Let it end: wherever it stands, nothing more is started."""
         self._stopping.set()
         if self.consumer is not None:
             self.consumer.stop(drain)
@@ -165,7 +219,7 @@ class Keeper(Generic[K_co, V_co]):
         if self.failure is not None:
             said = f"the consumer failed with {type(self.failure).__name__}: {self.failure}"
             return Health(running=False, problems=(Problem(ProblemKind.FAILED, said),))
-        if self._trouble:
+        if self._trouble and not self._stopping.is_set():
             said = f"the consumer {self._trouble}; it is started again (restart {self._restarts.total})"
             return Health(running=False, problems=(Problem(ProblemKind.RESTARTING, said),))
         if self._seen is None or self._seen is not self.consumer:
@@ -174,8 +228,8 @@ class Keeper(Generic[K_co, V_co]):
 
     def _forgiving(self, health: Health) -> Health:
         """A run that has failed drains before it ends: this service is live meanwhile, if it is started again then."""
-        ran = 0 if self._run_began is None else asyncio.get_running_loop().time() - self._run_began
-        if health.live or self._stopping.is_set() or not self._restarts.are_left(ran):
+        ran = 0 if self._run_began is None else self._loop.time() - self._run_began
+        if health.live or self._stopping.is_set() or not (self._passes and self._restarts.are_left(ran)):
             return health
         problems = tuple(
             Problem(ProblemKind.RESTARTING, one.message) if one.kind is ProblemKind.FAILED else one

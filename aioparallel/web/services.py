@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self, cast
 
 from aioparallel.consumer import ParallelConsumer
-from aioparallel.errors import ConfigurationError, ConsumerStateError
+from aioparallel.errors import ConfigurationError
 from aioparallel.handlers import HandlersOf
+from aioparallel.web.lives import begin, end
 from aioparallel.web.restarts import RestartPolicy
 from aioparallel.web.service import ConsumerService, OnFailure
 
@@ -37,7 +37,6 @@ class Consumers(Mapping[str, AnyService]):
                     "name", service.name, "is the name of two consumers: give each ConsumerService another one"
                 )
             self._services[service.name] = service
-        self._entered: AsyncExitStack | None = None
 
     def __getitem__(self, name: str) -> AnyService:
         return self._services[name]
@@ -49,24 +48,16 @@ class Consumers(Mapping[str, AnyService]):
         return len(self._services)
 
     async def __aenter__(self) -> Self:
-        """One after the other; where one cannot start, those before it end."""
-        if self._entered is not None:
-            raise ConsumerStateError("these consumers are running already: enter them once at a time")
-        async with AsyncExitStack() as entered:
-            for service in self._services.values():
-                await entered.enter_async_context(service)
-            self._entered = entered.pop_all()
+        """One after the other; where one cannot start, those before it end. Raises ConsumerStateError where one runs
+        already."""
+        await begin(tuple(self._services.values()))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Each drains within its deadline, all at once."""
-        entered, self._entered = self._entered, None
-        for service in self._services.values():
-            service.stop()
-        if entered is not None:
-            await entered.__aexit__(kind, error, traceback)
+        await end(self._services.values())
 
 
 def consumers_of(

@@ -8,8 +8,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Final
 
-__all__ = ["end_application", "told_of"]
+__all__ = ["ENDING", "end_application", "told_of"]
+
+ENDING: Final = (signal.SIGINT, signal.SIGTERM)
+"""What ends a server."""
 
 _Handler = Callable[[int, FrameType | None], object]
 
@@ -47,10 +51,17 @@ def _after(there: _Handler, loop: asyncio.AbstractEventLoop, tell: Callable[[], 
     return handle
 
 
-def end_application() -> None:
-    """End the process as its server ends it: SIGTERM, or, where nobody handles that, as Ctrl-C does.
+def end_application() -> bool:
+    """End the process as its server ends it: SIGTERM, or, where nobody handles that, as Ctrl-C ends ``asyncio.run()``.
 
-    In a step of the loop of its own, for what the handler raises there falls through the loop.
+    In a step of the loop of its own, for what the handler raises there falls through the loop. False: nobody has placed
+    a handler for either, so a signal would kill what has only been tried out; nothing is done then.
     """
-    handled = signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-    asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGTERM if handled else signal.SIGINT)
+    if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN, None):
+        number = signal.SIGTERM
+    elif signal.getsignal(signal.SIGINT) not in (signal.SIG_DFL, signal.SIG_IGN, None, signal.default_int_handler):
+        number = signal.SIGINT
+    else:
+        return False
+    asyncio.get_running_loop().call_soon(signal.raise_signal, number)
+    return True

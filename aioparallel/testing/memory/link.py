@@ -33,7 +33,13 @@ class Link:
     def __init__(self, broker: InMemoryBroker, group_id: str) -> None:
         self._broker = broker
         self._group_id = group_id
-        self.contacts = Contacts(lambda: asyncio.get_running_loop().time())
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.contacts = Contacts(self._now)
+
+    def _now(self) -> float:
+        """By the clock of the loop that it is used on, also after its end."""
+        self._loop = self._loop or asyncio.get_running_loop()
+        return self._loop.time()
 
     async def call(self, request: Request, do: Callable[[float], T], timeout: float) -> T:
         """One attempt. ``do(now)`` runs when the request arrives, even if the caller has given up by then.

@@ -13,7 +13,9 @@ import pytest
 from aioparallel.testing import DeliveryChecker, LocalKafka
 from aioparallel.testing.event_log import EventKind, EventTail, read_events
 from aioparallel.testing.processes.child import Child
+from tests.support.children.web import QUICK
 from tests.support.kafka.filling import Message, fill
+from tests.support.kafka.reading import committed
 from tests.support.newcomer import free_port
 from tests.support.waiting import DEADLINE, until
 
@@ -134,6 +136,34 @@ async def test_the_broker_goes_and_the_server_is_stopped_under_load(
     delivery.check(max_duplicates=0)
     assert began_twice == 0
     assert delivery.statistics().duplicates == 0
+
+
+async def test_a_second_signal(mortal_kafka: LocalKafka, tmp_path: Path) -> None:
+    """Only hurries the end of aiohttp: what was done is committed all the same."""
+    suffix, servers = await topics(mortal_kafka), mortal_kafka.bootstrap_servers
+    server = Server(servers, "aiohttp", tmp_path, suffix, 0, "slow")
+    fill(servers, f"orders{suffix}", orders(ORDERS))
+    async with server.child:
+        await until(
+            lambda: (
+                server.events.exists()
+                and sum(one.kind is EventKind.ENDED for one in read_events(server.events)) == 4 * QUICK
+            )
+        )
+        server.child.terminate()
+
+        async def is_ending() -> bool:
+            return not await server.status("/health/live") and not await server.status("/health/live")
+
+        await until(is_ending)
+        began = time.monotonic()
+        assert server.child.running  # it drains
+        server.child.terminate()
+        assert await server.ended() == 0
+        print(f"ended {time.monotonic() - began:.1f} s after the second signal")
+    assert "without an acknowledged commit" not in server.child.log.read_text()
+    positions = await committed(servers, f"balances-orders{suffix}")
+    assert [one.offset for one in positions.values()] == [QUICK] * 4
 
 
 @KINDS

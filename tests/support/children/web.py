@@ -1,12 +1,13 @@
-"""A server with an example's application: ``python -m tests.support.children.web KIND PORT EVENTS SUFFIX [exit]``.
+"""A server with an example's application: ``python -m tests.support.children.web KIND PORT EVENTS SUFFIX [exit|slow]``.
 
 It is the example as it stands, but that its topics and groups have a suffix, that what is done to orders is noted in an
-event log, and, with ``exit``, that a consumer's failure ends it."""
+event log, and, with ``exit``, that a consumer's failure ends it; with ``slow``, that orders take long after the first.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,16 +23,19 @@ from aioparallel.web import ConsumerService
 from aioparallel.web.fastapi import health_router, running
 from examples import aiohttp_app, fastapi_app
 
-SERVERS = os.environ["AIOPARALLEL_BOOTSTRAP_SERVERS"]
+QUICK = 300
+"""So many orders of each partition."""
 
 
-def maker(log: EventLog, suffix: str) -> Callable[..., ParallelConsumer[Any, Any]]:
+def maker(log: EventLog, suffix: str, *, slow: bool) -> Callable[..., ParallelConsumer[Any, Any]]:
     """What stands for ParallelConsumer in the example."""
 
     async def noted(record: Record[Any, Any], call_next: CallNext) -> object:
         if not record.topic.startswith("orders"):
             return await call_next(record)
         with log.handling(record):
+            if slow and record.offset >= QUICK:
+                await asyncio.sleep(600)
             return await call_next(record)
 
     def make(topic: str, *, group_id: str, **options: Any) -> ParallelConsumer[Any, Any]:
@@ -61,11 +65,11 @@ def main(kind: str, port: str, events: str, suffix: str, *rest: str) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     with EventLog(Path(events)) as log:
         example: Any = fastapi_app if kind == "fastapi" else aiohttp_app
-        example.ParallelConsumer = maker(log, suffix)
-        if rest:
+        example.ParallelConsumer = maker(log, suffix, slow="slow" in rest)
+        if "exit" in rest:
             vars(aiohttp_app)["ConsumerService"] = Ending
         if kind == "fastapi":
-            uvicorn.run(ending_app() if rest else fastapi_app.app, port=int(port), access_log=False)
+            uvicorn.run(ending_app() if "exit" in rest else fastapi_app.app, port=int(port), access_log=False)
         else:
             web.run_app(aiohttp_app.application(), host="127.0.0.1", port=int(port), access_log=None, print=None)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 import logging
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,8 +16,9 @@ from aioparallel import FailurePolicy, ParallelConsumer, Record, RetryPolicy
 from aioparallel.errors import ConfigurationError, ConsumerStateError, RecordStopped, TopicNotFound
 from aioparallel.observe.health import ProblemKind
 from aioparallel.testing.memory import InMemoryBroker
-from aioparallel.web import Consumers, ConsumerService, RestartPolicy
+from aioparallel.web import Consumers, ConsumerService, RestartPolicy, answers
 from aioparallel.web import service as service_module
+from aioparallel.web.signals import end_application
 from tests.support.memory.consuming import Seen, committed, consumer_of, produce
 from tests.support.waiting import until
 
@@ -49,8 +53,23 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """How often the application was asked to end."""
     calls: list[None] = []
-    monkeypatch.setattr(service_module, "end_application", lambda: calls.append(None))
+
+    def end() -> bool:
+        calls.append(None)
+        return True
+
+    monkeypatch.setattr(service_module, "end_application", end)
     return calls
+
+
+@pytest.fixture
+def server() -> Iterator[list[int]]:
+    """The signals that a server has got, which handles them as uvicorn does."""
+    got: list[int] = []
+    there = {number: signal.signal(number, lambda number, _: got.append(number)) for number in (2, 15)}
+    yield got
+    for number, handler in there.items():
+        signal.signal(number, handler)
 
 
 async def test_it_runs_for_the_length_of_the_block(broker: InMemoryBroker) -> None:
@@ -305,3 +324,196 @@ async def test_of_several_those_before_the_one_that_fails_end(broker: InMemoryBr
         left = loop.time()
     assert len(seen.ended) == 2
     assert loop.time() - left < 1.5
+
+
+def two(broker: InMemoryBroker, seen: Seen) -> Consumers:
+    """Of a topic each."""
+    broker.create_topic("u", 1)
+    return Consumers(*(ConsumerService(factory(broker, topic), seen, name=topic) for topic in ("t", "u")))
+
+
+@pytest.mark.parametrize("how", ["signal", "cancelled"])
+async def test_several_wait_for_handlers_no_longer_together(
+    broker: InMemoryBroker, server: list[int], how: str
+) -> None:
+    """At Ctrl-C, or cancelled, while they end: none of them drains on."""
+    seen = Seen(30)
+    consumers = two(broker, seen)
+    await consumers.__aenter__()
+    await until(lambda: all(one.health().ready for one in consumers.values()))
+    for topic in ("t", "u"):
+        produce(broker, [b"k"] * 3, topic=topic)
+    await until(lambda: len(seen.started) == 2)
+    loop = asyncio.get_running_loop()
+    left = loop.time()
+    leaving = asyncio.create_task(consumers.__aexit__(None, None, None))
+    await asyncio.sleep(0.1)
+    if how == "signal":
+        signal.raise_signal(signal.SIGINT)
+        assert server == [signal.SIGINT]
+    else:
+        leaving.cancel()
+    await asyncio.wait([leaving])
+    assert leaving.cancelled() == (how == "cancelled")
+    assert not seen.ended
+    assert loop.time() - left < 0.5
+    assert not [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]
+
+
+async def test_a_signal_ends_the_start_of_several(
+    broker: InMemoryBroker, server: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that have not begun do not begin."""
+    monkeypatch.setattr("aioparallel.testing.memory.InMemoryClient.start", lambda *_: asyncio.sleep(3_000))
+    consumers = two(broker, Seen())
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    loop.call_later(1, signal.raise_signal, signal.SIGTERM)
+    async with consumers:
+        assert [one.health().problems for one in consumers.values()] == [(), ()]
+    assert loop.time() - began < 2
+    assert server == [signal.SIGTERM]
+    assert not [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Person:
+    name: str
+
+
+@pytest.mark.parametrize(
+    "order_by", [None, lambda r: r.key.decode(), lambda r: (r.key.decode(), 1), lambda r: Person(r.key.decode())]
+)
+async def test_statistics_show_no_keys(broker: InMemoryBroker, order_by: Callable[[Record], object] | None) -> None:
+    """Of whatever type they are."""
+    make = lambda: consumer_of(broker, "t", order_by=order_by)  # noqa: E731
+    async with ConsumerService(make, Seen(0.9)) as service:
+        produce(broker, [b"Ada Lovelace"] * 3)
+        await until(lambda: service.health().ready and service.stats().longest_lane)
+        body = json.dumps(answers.stats({"c": service}).body)
+        key = json.loads(body)["c"]["longest_lane"]["key"]
+        assert "Lovelace" not in body
+        assert len(key) == 16
+        int(key, 16)
+
+
+def test_it_may_be_asked_in_any_thread_and_after_its_loop_has_ended() -> None:
+    """Routes that are plain functions run in threads. Its loop may have ended before it: it can be entered again."""
+
+    async def abandoned() -> ConsumerService[Any, Any]:
+        broker = InMemoryBroker()
+        broker.create_topic("t", 1)
+        service = ConsumerService(factory(broker), Seen())
+        await service.__aenter__()
+        await until(lambda: service.health().ready)
+        for one in (service, service.consumer):
+            assert (await asyncio.to_thread(one.health)).ready
+            assert (await asyncio.to_thread(one.stats)).admitted == 0
+        return service
+
+    service = asyncio.run(abandoned())
+    for one in (service, service.consumer):
+        assert not one.health().ready
+        assert one.stats().admitted == 0
+
+    async def again() -> None:
+        async with service:
+            await until(lambda: service.health().ready)
+
+    asyncio.run(again())
+
+
+@pytest.mark.parametrize("handled", [(), (2,), (15,), (2, 15)])
+async def test_only_who_handles_a_signal_gets_one(handled: tuple[int, ...]) -> None:
+    """What nobody handles would end a test, or a notebook, in which something is tried out."""
+    got: list[int] = []
+    defaults: dict[int, Any] = {2: signal.default_int_handler, 15: signal.SIG_DFL}
+    there = {
+        number: signal.signal(number, (lambda n, _: got.append(n)) if number in handled else default)
+        for number, default in defaults.items()
+    }
+    try:
+        assert end_application() == bool(handled)
+        await asyncio.sleep(0.1)
+        assert got == list(handled[-1:])
+    finally:
+        for number, handler in there.items():
+            signal.signal(number, handler)
+
+
+async def test_stopped_before_it_is_started_again_it_says_so_no_more(broker: InMemoryBroker) -> None:
+    """Nothing will start it."""
+    service = ConsumerService(factory(broker, "missing"), Seen(), restart=QUICK)
+    async with service:
+        await until(lambda: service.health().problems)
+        service.stop()
+        assert service.health().problems == ()
+    assert service.health().problems == ()
+
+
+async def test_what_fails_at_the_close_is_told(
+    broker: InMemoryBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line at ERROR; what was stopped on purpose is not started again."""
+
+    async def refused(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    service = ConsumerService(factory(broker), Seen(), restart=QUICK)
+    async with service:
+        await until(lambda: service.health().ready)
+        monkeypatch.setattr(service.consumer, "_leave", refused)
+        service.consumer.stop()
+        await until(lambda: service.failure)
+        await asyncio.sleep(10)
+        assert service.restarts == 0
+        assert not service.health().live
+    assert errors(caplog) == ["service_failed"]
+    assert "could not be closed with OSError: the disk is full" in caplog.text
+
+
+async def test_a_task_that_somebody_cancels_is_told(broker: InMemoryBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """And the block ends as ever."""
+    async with ConsumerService(factory(broker), Seen()) as service:
+        await until(lambda: service.health().ready)
+        for task in asyncio.all_tasks():
+            if task.get_name().startswith("aioparallel-service"):
+                task.cancel()
+        await until(lambda: service.failure)
+        assert [one.kind for one in service.health().problems] == [ProblemKind.FAILED]
+    assert errors(caplog)[-1:] == ["service_failed"]
+
+
+async def test_a_factory_that_exits(broker: InMemoryBroker, ended: list[None]) -> None:
+    """At the start it goes on to who starts it; later the application ends."""
+    calls = 0
+
+    def make() -> ParallelConsumer[Any, Any]:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise SystemExit(3)
+        return consumer_of(broker, "missing")
+
+    async with ConsumerService(make, Seen(), restart=QUICK) as service:
+        await until(lambda: ended)
+        assert isinstance(service.failure, SystemExit)
+    with pytest.raises(SystemExit):
+        await ConsumerService(make, Seen()).__aenter__()
+
+
+async def test_what_no_restart_mends_is_dead_at_once(broker: InMemoryBroker) -> None:
+    """Not only when it has drained."""
+    consumers = []
+
+    def make() -> ParallelConsumer[Any, Any]:
+        consumers.append(consumer_of(broker, "t"))
+        return consumers[-1]
+
+    seen = Seen(0.9)
+    async with ConsumerService(make, seen, restart=QUICK) as service:
+        produce(broker, [b"k"])
+        await until(lambda: seen.started)
+        consumers[-1]._state.fail(ConsumerStateError("its task was cancelled"))
+        await until(lambda: not service.health().live, 0.5)
+        assert not seen.ended
