@@ -74,6 +74,7 @@ class Gate:
         self._line: deque[_Waiter] = deque()
         self._woken: dict[AnyRecord, Waking] = {}  # on their way, each with a place kept for it
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._look_comes = False
 
     # -- for handlers -----------------------------------------------------------------------------------
@@ -169,9 +170,13 @@ class Gate:
         return is_woken
 
     def _set_timer(self) -> None:
-        if self._timer is None:
-            wait = min(self.opens_in, _LOOK) if self._is_shut else _LOOK
-            self._timer = self._loop.call_later(wait, self._look_around)
+        wait = min(self.opens_in, _LOOK) if self._is_shut else _LOOK
+        if self._timer is not None:
+            if self._timer_at <= self._loop.time() + wait:
+                return
+            self._timer.cancel()
+        self._timer_at = self._loop.time() + wait
+        self._timer = self._loop.call_later(wait, self._look_around)
 
     def _look_around(self) -> None:
         """For whom nobody wakes it: it opens, who waited is gone, or has waited long enough."""

@@ -25,7 +25,8 @@ class Hosts:
     def of_url(self, url: str) -> Gate:
         """Of the host that this address names."""
         # As nearly all are written: then this is its origin already.
-        return self._gates.get(url[: url.find("/", _AFTER_SCHEME)]) or self.gate(origin_of(url))
+        end = url.find("/", _AFTER_SCHEME)
+        return (self._gates.get(url[:end]) if end > 0 else None) or self.gate(origin_of(url))
 
     def gate(self, origin: str) -> Gate:
         """Of this host."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from aioparallel.errors import ConfigurationError
+from aioparallel.handling import check_time
 from aioparallel.wording import kind_of
 
 __all__ = ["Params", "Request", "origin_of", "shown"]
@@ -14,6 +16,8 @@ __all__ = ["Params", "Request", "origin_of", "shown"]
 Params = Mapping[str, str | int | float | bool | None] | Sequence[tuple[str, str | int | float | bool | None]]
 """Of the query, in order; None leaves one out."""
 
+_BREAK: Final = re.compile(r"[\r\n\0]")
+_USUAL: Final = {"http": ":80", "https": ":443"}
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
@@ -60,7 +64,11 @@ class Request:
         self.url = url
         self.params = params
         self.timeout = timeout
+        if timeout is not None:
+            check_time("Request timeout", timeout)
         self.headers = headers or {}
+        if headers:
+            _check_headers(headers)
         self.content = content.encode() if isinstance(content, str) else content
         if json is not None:
             if content is not None:
@@ -75,9 +83,18 @@ class Request:
         return f"<Request {self.method} {shown(self.url)}>"
 
 
+def _check_headers(headers: Mapping[str, str]) -> None:
+    given: Mapping[Any, Any] = headers
+    for name, value in given.items():
+        if type(name) is not str or type(value) is not str:
+            raise ConfigurationError(f"Request headers[{name!r}]", kind_of(value), "must be a text")
+        if _BREAK.search(name) or _BREAK.search(value):
+            raise ConfigurationError(f"Request headers[{name!r}]", "...", "must be one line")
+
+
 def _encoded(value: object) -> bytes:
     try:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise ConfigurationError("Request json", kind_of(value), f"cannot be written as JSON: {error}") from error
 
@@ -87,7 +104,8 @@ def _has(headers: Mapping[str, str], name: str) -> bool:
 
 
 def origin_of(url: str) -> str:
-    """Scheme, host and port, without a user: ``"https://host:8443"``. Raises ConfigurationError for what has none."""
+    """Scheme, host and port, without a user and the port that goes without saying: ``"https://host:8443"``. Raises
+    ConfigurationError for what has none."""
     scheme, found, rest = url.partition("://")
     if not found or scheme.lower() not in ("http", "https"):
         raise ConfigurationError(
@@ -98,7 +116,7 @@ def origin_of(url: str) -> str:
     host = rest.rpartition("@")[2]
     if not host:
         raise ConfigurationError("Request url", shown(url), "names no host")
-    return f"{scheme}://{host}".lower()
+    return f"{scheme}://{host}".lower().removesuffix(_USUAL[scheme.lower()])
 
 
 def shown(url: str) -> str:

@@ -225,3 +225,27 @@ async def _course(chance: random.Random) -> None:
             await until(lambda: bool(engine.ready))
     assert done + lost == 30
     gate.close()
+
+
+async def test_it_opens_on_time_though_a_look_was_to_come_later() -> None:
+    """What is told to wait for less than the next look does not wait for that."""
+    gate, loop = Gate("here", 1), asyncio.get_running_loop()
+    woken: list[float] = []
+
+    class Woken:
+        def wake(self, record: Record[Any, Any], seconds: float) -> bool:
+            woken.append(loop.time())
+            return True
+
+        def is_waiting(self, record: Record[Any, Any]) -> bool:
+            return True
+
+        is_coming = is_waiting
+
+    gate.enter()
+    gate.wait(Record("t", 0, 0, None, None), Woken(), None)  # looks in a second
+    gate.shut(0.3)
+    gate.leave()
+    began = loop.time()
+    await until(lambda: woken)
+    assert 0.29 <= woken[0] - began < 0.4
