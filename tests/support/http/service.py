@@ -55,7 +55,7 @@ class Service:
 async def service() -> AsyncIterator[Service]:
     """One that listens on loopback."""
     found = Service()
-    runner = web.ServerRunner(web.Server(found.handle))
+    runner = web.ServerRunner(web.Server(found.handle, handler_cancellation=True), shutdown_timeout=1)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)
