@@ -39,6 +39,7 @@ def test_who_is_late_to_hear_is_no_burden() -> None:
     pulse.beat()
     assert pulse.wait(0)
     assert not pulse.wait(0)
+    pulse._hasty = 0  # on a busy machine one of those before was slow
     began = time.monotonic()
     pulse.beat()
     assert time.monotonic() - began >= 0.001  # it has waited for somebody
