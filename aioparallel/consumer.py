@@ -31,6 +31,7 @@ from aioparallel.errors import (
     TopicNotFound,
 )
 from aioparallel.event_loop import loop_factory, quick_collections, stopping_signals
+from aioparallel.group.admission import MakeAdmission, at_once
 from aioparallel.group.client import Client
 from aioparallel.group.run import GroupRun
 from aioparallel.group.run_state import RunState
@@ -107,7 +108,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         )
         check_middleware(self.options.middleware)
         self._topics = with_retry_topics(checked_topics(topics), self.options.failures.retry_topics)
-        producer = self._chosen_producer(client, producer)
+        self._producer = producer = self._chosen_producer(client, producer)
         self._delivery = Delivery(producer, self.options, self._group_id)
         self._client: Client = client or AiokafkaClient(
             self._servers,
@@ -124,6 +125,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
         self._state = RunState()
         self._engine: GroupRun | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._admission: MakeAdmission = at_once
+        self._before: tuple[Before, ...] = ()
         self._results: ResultStream[Any] | None = None
         self._found: set[TopicPartition] = set()
 
@@ -252,7 +255,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
 
     async def _run_engine(self, handler: Handlers, outlet: Outlet | None) -> None:
         retry_topics = self.options.failures.retry_topics
-        before: tuple[Before, ...] = (from_retry_topics(retry_topics),) if retry_topics else ()
+        before = (from_retry_topics(retry_topics),) if retry_topics else self._before
         topics = {found.topic for found in self._found} - set(retry_topics)
         check_handlers(handler)
         handler, resources = placed_by_topic(handler, Place(self.options.max_concurrency, self._group_id))
@@ -272,12 +275,15 @@ class ParallelConsumer(Generic[K_co, V_co]):
             if self._state.ending.is_set():
                 return
             self._engine = contextvars.copy_context().run(self._new_engine, stack, targets, outlet)
-            await self._engine.run(self._topics)
+            await self._run_group(self._engine)
         except BaseException as error:
             self._state.fail(error)
             raise
         finally:
             self._state.leave_run()
+
+    async def _run_group(self, engine: GroupRun) -> None:
+        await engine.run(self._topics)
 
     def _new_engine(
         self, stack: Stack, targets: Mapping[TopicPartition, int] | None, outlet: Outlet | None
@@ -290,7 +296,16 @@ class ParallelConsumer(Generic[K_co, V_co]):
             companion = Deduplication(self.options.deduplicate, self._seen)
             disposal = None if disposal is None else companion.around(disposal)
         return GroupRun(
-            self._client, self._group_id, self.options, stack, self._state, targets, outlet, disposal, companion
+            self._client,
+            self._group_id,
+            self.options,
+            stack,
+            self._state,
+            targets,
+            outlet,
+            disposal,
+            companion,
+            self._admission,
         )
 
     async def results(self, handler: Callable[[Record[K_co, V_co]], Awaitable[T]]) -> AsyncGenerator[Result[T], None]:

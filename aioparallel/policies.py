@@ -25,8 +25,9 @@ __all__ = [
     "is_async",
 ]
 
-EndOfPatience = Literal["dead_letter", "skip", "stop"]
-"""What becomes of a record that is not tried any more."""
+EndOfPatience = Literal["dead_letter", "skip", "stop", "release"]
+"""What becomes of a record that is not tried any more. ``"release"``: whoever delivered it delivers it again, which no
+partition does by itself."""
 Verdict = float | EndOfPatience
 """Seconds until the next attempt, or what becomes of the record instead."""
 RetryFunction = Callable[[Record[Any, Any], Exception, int], Verdict]
@@ -126,6 +127,8 @@ class Patience(NamedTuple):
     """``"dead_letter"``: it is handed to whoever takes such records."""
     retry_topics: tuple[str, ...] = ()
     """Where it goes before the end, one after the other."""
+    releases: bool = False
+    """Whether the function may say ``"release"``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -219,6 +219,8 @@ class Endings:
             self._retries.park(record, None if decision is None else decision.delay, now)
         elif decision.end == "skip":
             self._end(record, EndState.SKIPPED)
+        elif decision.end == "release":
+            self._end(record, EndState.RELEASED)
         elif decision.end == "stop":
             self._retries.park(record, None)
             stopped = RecordStopped(

@@ -108,6 +108,8 @@ class FailureLog:
             return "no more attempts: it becomes a dead letter"
         if decision.end == "skip":
             return 'SKIPPED: no more attempts, and give_up="skip" completes it'
+        if decision.end == "release":
+            return "no more attempts here: it will be delivered again"
         return None  # it stops the run: what is raised says it
 
     def _budget(self, kind: type[BaseException], is_last: bool, now: float) -> _Budget:

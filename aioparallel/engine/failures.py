@@ -122,7 +122,7 @@ class Failures:
                 verdict,
                 f"is what the function said of {record!r}, but there is no dead_letter to send it to",
             )
-        if verdict in ("dead_letter", "skip", "stop"):
+        if verdict in ("dead_letter", "skip", "stop") or (verdict == "release" and self._patience.releases):
             return verdict
         raise ConfigurationError(
             "FailurePolicy retry",

@@ -351,8 +351,7 @@ class Scheduler:
         if source.stopped:
             self._end_stopped(record, source, outcome)
             return
-        source.complete(record.offset)
-        self.tally.count(outcome)
+        self._count(record, source, outcome)
         if record._lane is None:
             return
         following, record._next = record._next, None
@@ -416,10 +415,13 @@ class Scheduler:
         if outcome is None:
             self.tally.dropped += 1
         else:
-            source.complete(record.offset)
-            self.tally.count(outcome)
+            self._count(record, source, outcome)
         if not source.begun:
             self._on_drained(source)
+
+    def _count(self, record: AnyRecord, source: Source, outcome: EndState) -> None:
+        (source.release if outcome is EndState.RELEASED else source.complete)(record.offset)
+        self.tally.count(outcome)
 
     # -- sources ----------------------------------------------------------------------------------------
 

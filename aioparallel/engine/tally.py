@@ -1,8 +1,8 @@
 """The books: how many records are where, and their moves from one place to the next.
 
 At every step admitted = buffered + parked + in flight + producing + ended + dropped, where ended is succeeded +
-dead-lettered + skipped (I5). What is buffered and parked is counted by source alone: the sums are wanted once a fetch,
-the parts once a record.
+dead-lettered + skipped + released (I5). What is buffered and parked is counted by source alone: the sums are wanted
+once a fetch, the parts once a record.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class EndState(enum.Enum):
     DEAD_LETTERED = "dead-lettered"
     """In the dead-letter topic, put away by a function, or in a retry topic."""
     SKIPPED = "skipped"
+    RELEASED = "released"
+    """Whoever delivered it delivers it again; it is not complete."""
 
 
 class Tally:
@@ -48,6 +50,7 @@ class Tally:
         "in_flight",
         "parking",
         "producing",
+        "released",
         "signals",
         "skipped",
         "succeeded",
@@ -64,6 +67,7 @@ class Tally:
         self.succeeded = 0
         self.dead_lettered = 0
         self.skipped = 0
+        self.released = 0
         self.dropped = 0
         self.failed_attempts = 0
         self.taken_left = sys.maxsize
@@ -150,8 +154,10 @@ class Tally:
             self.count_succeeded(1)
         elif outcome is EndState.DEAD_LETTERED:
             self.dead_lettered += 1
-        else:
+        elif outcome is EndState.SKIPPED:
             self.skipped += 1
+        else:
+            self.released += 1
 
     def count_succeeded(self, count: int) -> None:
         """So many have ended well."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from aioparallel.engine.processor import Processor
 from aioparallel.errors import OffsetOutOfRange
+from aioparallel.group.admission import Admission
 from aioparallel.group.client import Client, CommitFault, Generation
 from aioparallel.group.committer import Committer
 from aioparallel.group.holdings import Holdings
@@ -47,6 +48,7 @@ class Assignment:
         group_id: str,
         options: Options,
         processor: Processor,
+        admission: Admission,
         holdings: Holdings,
         store: OffsetStore,
         committer: Committer,
@@ -56,6 +58,7 @@ class Assignment:
     ) -> None:
         self._options = options
         self._processor = processor
+        self._admission = admission
         self._holdings = holdings
         self._committer = committer
         self._on_change = on_change
@@ -119,7 +122,7 @@ class Assignment:
             if session.state is SessionState.OPENING:
                 self._holdings.end(session)  # nothing was read yet, so nothing is to be said
         settling = [session for session in sessions if session.current]
-        await self._processor.drain(settling, drain_timeout, CANCEL_GRACE)
+        await self._admission.settle(settling, drain_timeout, CANCEL_GRACE)
         owing = await self._committer.commit_until(settling, deadline)
         if owing:
             logger.warning(

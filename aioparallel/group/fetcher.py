@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from aioparallel.engine.processor import Processor
 from aioparallel.errors import OffsetOutOfRange
+from aioparallel.group.admission import Admission
 from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Client, Fetched
 from aioparallel.group.intake import Intake, Plan
@@ -27,12 +28,14 @@ class Fetcher:
         client: Client,
         assignment: Assignment,
         processor: Processor,
+        admission: Admission,
         intake: Intake,
         on_fetched: Callable[[], None],
     ) -> None:
         self._client = client
         self._assignment = assignment
         self._processor = processor
+        self._admission = admission
         self._intake = intake
         self._on_fetched = on_fetched
         self.state = "nothing assigned"
@@ -80,10 +83,8 @@ class Fetcher:
         records, next_offset = fetched.records, fetched.next_offset
         if next_offset > session.target:
             records, next_offset = _below(records, session.target), session.target
-        before = session.buffered_bytes
         wanted = session.register(records, next_offset)
-        self._processor.admit(session, wanted)
-        self._intake.saw(len(wanted), session.buffered_bytes - before)
+        self._intake.saw(len(wanted), self._admission.admit(session, wanted))
 
 
 def _below(records: Sequence[Record], target: int) -> Sequence[Record]:

@@ -21,7 +21,7 @@ not. Mostly the last of the room takes them up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from aioparallel.engine.scheduler import Scheduler
@@ -45,6 +45,10 @@ _WORTH_PART = 8
 _FIRST_SIZE = 4_096
 # Records over which the mean size forgets.
 _MEMORY = 1_000
+
+
+def _nothing() -> tuple[int, int]:
+    return 0, 0
 
 
 class Plan(NamedTuple):
@@ -93,10 +97,14 @@ class _Wishes(NamedTuple):
 
 
 class Intake:
-    """Plans fetches for the sessions of one process."""
+    """Plans fetches for the sessions of one process. ``beside()``: records, and bytes, that take room and are in the
+    buffer of none of them."""
 
-    def __init__(self, options: Options, scheduler: Scheduler) -> None:
+    def __init__(
+        self, options: Options, scheduler: Scheduler, beside: Callable[[], tuple[int, int]] = _nothing
+    ) -> None:
         self._options = options
+        self._beside = beside
         self._scheduler = scheduler
         self._ready_wanted = max(options.max_concurrency, _READY_AT_LEAST)
         self._mean_size = float(_FIRST_SIZE)
@@ -132,8 +140,9 @@ class Intake:
 
     def _room(self, sessions: Sequence[Session]) -> _Room:
         options = self._options
-        waiting = sum([session.buffered for session in sessions])
-        size = sum([session.buffered_bytes for session in sessions])
+        beside, beside_bytes = self._beside()
+        waiting = sum([session.buffered for session in sessions]) + beside
+        size = sum([session.buffered_bytes for session in sessions]) + beside_bytes
         by_count = options.max_buffered - waiting
         last = max(1, min(options.max_buffered // _LAST_PART, _LAST_AT_MOST))
         last_bytes = options.max_buffered_bytes // _LAST_PART

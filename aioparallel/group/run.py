@@ -18,6 +18,7 @@ from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.waiting import unless
 from aioparallel.errors import ConsumerStateError, NotCommitted
+from aioparallel.group.admission import MakeAdmission, at_once
 from aioparallel.group.assignment import CANCEL_GRACE, Assignment
 from aioparallel.group.client import Client, Generation
 from aioparallel.group.committer import Committer, reasons
@@ -50,6 +51,7 @@ class GroupRun:
     ``targets``: with ``until="end"``, the end offset of each partition at the start; else None.
     ``outlet``, ``disposal``: where what handlers return goes, and records whose patience has ended.
     ``companion``: what is kept beside the positions.
+    ``admission``: how what was read comes to the engine.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class GroupRun:
         outlet: Outlet | None = None,
         disposal: Disposal | None = None,
         companion: Companion | None = None,
+        admission: MakeAdmission = at_once,
     ) -> None:
         self._client = client
         self._group_id = group_id
@@ -79,6 +82,7 @@ class GroupRun:
             disposal=disposal,
             log=FailureLog({"group_id": group_id}),
         )
+        self._admission = admission(self._processor, self._fail)
         store: OffsetStore = BrokerOffsets(client)
         if companion is not None:
             store = Accompanied(store, companion)
@@ -92,6 +96,7 @@ class GroupRun:
             group_id,
             options,
             self._processor,
+            self._admission,
             holdings,
             store,
             self._committer,
@@ -99,8 +104,8 @@ class GroupRun:
             on_ended=self._task_ended,
         )
         self._ends = Ends(client, holdings, self._changed)
-        intake = Intake(options, self._processor.scheduler)
-        self._fetcher = Fetcher(client, self._assignment, self._processor, intake, self._look_for_end)
+        intake = Intake(options, self._processor.scheduler, self._admission.waiting)
+        self._fetcher = Fetcher(client, self._assignment, self._processor, self._admission, intake, self._look_for_end)
         signals.taken, signals.succeeded = self._fetcher.replan, self._committer.soon
         signals.idle, signals.fatal = self._look_for_end, self._fail
         self._tasks: list[asyncio.Task[None]] = []
@@ -165,7 +170,7 @@ class GroupRun:
         # Those that were never opened have nothing in flight. Sessions that open meanwhile start nothing any more.
         opened = (SessionState.OPEN, SessionState.DRAINING)
         sessions = [session for session in self._assignment.sessions.values() if session.state in opened]
-        drain = self._processor.drain(sessions, self._options.drain_timeout, CANCEL_GRACE)
+        drain = self._admission.drain(sessions, self._options.drain_timeout, CANCEL_GRACE)
         await unless(self._state.hurried, drain)
         self._owing = reasons(await self._assignment.settle(list(self._assignment.sessions.values()), 0))
         self._state.settle()
@@ -229,7 +234,7 @@ class GroupRun:
     def _look_for_end(self) -> None:
         if self._targets is None or not self._state.is_running or self._processor.scheduler.begun:
             return
-        if self._processor.scheduler.unfinished or not self._assignment.settled_down():
+        if not (self._admission.is_idle and self._assignment.settled_down()):
             return
         if all(session.ledger.position >= session.target for session in self._assignment.sessions.values()):
             self._state.stop(drain=True)

@@ -78,6 +78,7 @@ def stats_of(
         partitions=partitions,
         outputs=outputs,
         copies=copies,
+        released=tally.released,
     )
 
 

@@ -238,8 +238,10 @@ class Stats:
     copies: int = 0
     """Records that were not handled because they were before, as ``deduplicate`` says. They are not among those
     admitted."""
+    released: int = 0
+    """Records of a queue that were left to be delivered again."""
 
     @property
     def ended(self) -> int:
         """Records with an outcome."""
-        return self.succeeded + self.dead_lettered + self.skipped
+        return self.succeeded + self.dead_lettered + self.skipped + self.released

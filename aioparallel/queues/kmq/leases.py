@@ -1,0 +1,92 @@
+"""Records that a consumer has under way, and until when they are its own."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from aioparallel.engine.sources import Source
+from aioparallel.errors import AioparallelError, RetryLater
+from aioparallel.history import History, history_of
+from aioparallel.policies import RetryPolicy, Verdict
+from aioparallel.queues.kmq.end_markers import EndMarkers
+from aioparallel.records import Record, TopicPartition
+
+__all__ = ["LeaseOver", "Leased", "Redelivery", "check_lease"]
+
+
+class LeaseOver(AioparallelError):
+    """In place of an attempt: the record's lease was over before its handler was called, and another gets it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "its lease was over before its handler was called: the lease is too short for what is read ahead "
+            "(max_buffered), or handlers take too long"
+        )
+
+
+class Leased(Source):
+    """The records of one partition of the queue, whoever has it now: what was begun here ends here."""
+
+    __slots__ = ("_ends", "leases", "partition")
+
+    def __init__(self, partition: TopicPartition, ends: EndMarkers) -> None:
+        super().__init__(partition)
+        self.partition = partition.partition
+        self.leases: dict[int, float] = {}
+        """By offset, when the lease ends, on the loop's clock; of records not ended."""
+        self._ends = ends
+        self.complete = self._ended
+        self.complete_all = self._all_ended
+        self.release = self._released
+
+    def lease_left(self, offset: int) -> float:
+        """Seconds; infinite where it has none."""
+        ends = self.leases.get(offset)
+        return math.inf if ends is None else ends - asyncio.get_running_loop().time()
+
+    def _ended(self, offset: int) -> None:
+        self.leases.pop(offset, None)
+        self._ends.write(self.partition, offset)
+
+    def _all_ended(self, offsets: Sequence[int]) -> None:
+        for offset in offsets:
+            self._ended(offset)
+
+    def _released(self, offset: int) -> None:
+        self.leases.pop(offset, None)
+
+
+def check_lease(record: Record[Any, Any]) -> None:
+    """Before an attempt. Raises LeaseOver."""
+    source = record._source
+    assert isinstance(source, Leased)
+    if source.lease_left(record.offset) <= 0:
+        raise LeaseOver
+
+
+class Redelivery:
+    """What becomes of a record that has failed: tried again here while its lease lasts, then left to be delivered
+    again."""
+
+    def __init__(self, retry: RetryPolicy) -> None:
+        self._retry = retry
+
+    def __call__(self, record: Record[Any, Any], error: Exception, attempts: int) -> Verdict:
+        """See :data:`~aioparallel.policies.RetryFunction`."""
+        delay = self._delay(history_of(record), error, attempts, time.time())
+        source = record._source
+        assert isinstance(source, Leased)
+        if delay is None or delay >= source.lease_left(record.offset):
+            return "release"
+        return delay
+
+    def _delay(self, history: History, error: Exception, attempts: int, now: float) -> float | None:
+        if isinstance(error, LeaseOver):
+            return None
+        if isinstance(error, RetryLater):
+            return self._retry.wait(error.delay, now - (history.waiting_since or now))
+        return self._retry.delay(error, attempts, max(0.0, now - (history.trying_since or now) - history.waited))

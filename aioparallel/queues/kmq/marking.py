@@ -1,0 +1,263 @@
+"""Start markers: written for what was read, before the engine has it. From their acknowledgement on the marker answers
+for the record, so its offset is complete, and whoever has it goes on with it when the partition goes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
+
+from aioparallel.delivery.producer import PendingOutput, Producer
+from aioparallel.engine.processor import Processor
+from aioparallel.errors import ConfigurationError, ConsumerStateError, ProduceFailed
+from aioparallel.group.sessions import Session
+from aioparallel.queues.kmq.end_markers import EndMarkers
+from aioparallel.queues.kmq.leases import Leased
+from aioparallel.queues.kmq.markers import key_of, start_of
+from aioparallel.records import Outgoing, Produced, Record, TopicPartition
+
+__all__ = ["Lease", "Marking"]
+
+logger = logging.getLogger(__name__)
+
+Lease = float | Callable[[Record[Any, Any]], float]
+"""Seconds, or a function of the record that gives them."""
+
+# Seconds until start markers are tried again that could not be written.
+_PAUSE: Final = 1.0
+# Seconds between looks at what is left while a run ends.
+_LOOK: Final = 0.02
+_LONGEST: Final = 1e7
+
+
+class _Portion:
+    """Records of one fetch of one partition, while their start markers are on their way."""
+
+    __slots__ = ("failure", "left", "records", "session", "size", "until")
+
+    def __init__(self, session: Session, records: Sequence[Record[Any, Any]], size: int) -> None:
+        self.session = session
+        self.records = records
+        self.size = size
+        self.until: list[float] = []
+        self.left = 0
+        self.failure: ProduceFailed | None = None
+
+
+class _StartMarker(PendingOutput):
+    __slots__ = ("_marking", "_portion")
+
+    def __init__(self, output: Outgoing, portion: _Portion, marking: Marking) -> None:
+        super().__init__(output)
+        self._portion = portion
+        self._marking = marking
+
+    def placed(self, place: Produced) -> None:
+        """See :class:`~aioparallel.delivery.producer.PendingOutput`."""
+        self._answered()
+
+    def failed(self, failure: ProduceFailed) -> None:
+        """See :class:`~aioparallel.delivery.producer.PendingOutput`."""
+        self._portion.failure = failure
+        self._answered()
+
+    def _answered(self) -> None:
+        portion = self._portion
+        portion.left -= 1
+        if not portion.left:
+            self._marking.acknowledged(portion)
+
+
+class _Extension(PendingOutput):
+    __slots__ = ("_done",)
+
+    def __init__(self, output: Outgoing, done: asyncio.Future[None]) -> None:
+        super().__init__(output)
+        self._done = done
+
+    def placed(self, place: Produced) -> None:
+        """See :class:`~aioparallel.delivery.producer.PendingOutput`."""
+        if not self._done.done():
+            self._done.set_result(None)
+
+    def failed(self, failure: ProduceFailed) -> None:
+        """See :class:`~aioparallel.delivery.producer.PendingOutput`."""
+        if not self._done.done():
+            self._done.set_exception(failure)
+
+
+class Marking:
+    """An :class:`~aioparallel.group.admission.Admission` through start markers. ``fatal`` hears of what must end the
+    run. Made within the running loop."""
+
+    def __init__(
+        self,
+        processor: Processor,
+        fatal: Callable[[BaseException], None],
+        producer: Producer,
+        topic: str,
+        lease: Lease,
+    ) -> None:
+        self._processor = processor
+        self._fatal = fatal
+        self._producer = producer
+        self._topic = topic
+        self._lease = lease
+        self._loop = asyncio.get_running_loop()
+        self._sources: dict[TopicPartition, Leased] = {}
+        self.ends = EndMarkers(producer, topic)
+        """Of all of them."""
+        self._on_way: Counter[Session] = Counter()  # portions
+        self._records = self._size = 0  # of these portions
+        self._retries: set[asyncio.TimerHandle] = set()
+        self._ended: set[asyncio.Future[None]] = set()  # of those who wait until nothing is on its way
+
+    # -- in ---------------------------------------------------------------------------------------------
+
+    def admit(self, session: Session, records: Sequence[Record[Any, Any]]) -> int:
+        """See :class:`~aioparallel.group.admission.Admission`."""
+        if not records:
+            return 0
+        size = sum([record._size for record in records])
+        portion = _Portion(session, records, size)
+        self._records += len(records)
+        self._size += size
+        self._on_way[session] += 1
+        self._mark(portion)
+        return size
+
+    def _mark(self, portion: _Portion) -> None:
+        partition = portion.session.partition.partition
+        now, lease, send = self._loop.time(), self._lease, self._producer.send_one
+        portion.failure, portion.left, portion.until = None, len(portion.records), []
+        fixed = None if callable(lease) else start_of(int(lease * 1_000))
+        for record in portion.records:
+            value, seconds = fixed, lease
+            if callable(seconds):
+                try:
+                    seconds = _checked(seconds(record), record)
+                except Exception as error:
+                    error.add_note(f"in the function lease, for {record.place}")
+                    self._fatal(error)
+                    return
+                value = start_of(int(seconds * 1_000))
+            portion.until.append(now + seconds)
+            output = Outgoing(self._topic, value, key_of(partition, record.offset), partition=partition)
+            send(_StartMarker(output, portion, self))
+
+    def acknowledged(self, portion: _Portion) -> None:
+        """All start markers of these have been written, or not."""
+        session, failure = portion.session, portion.failure
+        if failure is not None and session.current:
+            if not failure.passing:
+                self._fatal(failure)
+            else:
+                logger.warning(
+                    "start markers of %d records of %s could not be written (%s); they are tried again",
+                    len(portion.records),
+                    session.partition,
+                    failure,
+                    extra={"action": "start_markers_retry"},
+                )
+                self._later(portion)
+            return
+        self._on_way[session] -= 1
+        if not self._on_way[session]:
+            del self._on_way[session]
+        self._records -= len(portion.records)
+        self._size -= portion.size
+        # If the session is over, nothing of this was committed: the partition's next owner reads it.
+        if session.current:
+            offsets = [record.offset for record in portion.records]
+            source = self._sources.get(session.partition)
+            if source is None:
+                source = self._sources[session.partition] = Leased(session.partition, self.ends)
+            source.leases.update(zip(offsets, portion.until, strict=True))
+            session.complete_all(offsets)
+            self._processor.admit(source, portion.records)
+        for waiter in self._ended:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _later(self, portion: _Portion) -> None:
+        def again() -> None:
+            self._retries.discard(timer)
+            if portion.session.current:
+                self._mark(portion)
+            else:
+                portion.failure = None
+                self.acknowledged(portion)
+
+        timer = self._loop.call_later(_PAUSE, again)
+        self._retries.add(timer)
+
+    # -- leases -----------------------------------------------------------------------------------------
+
+    async def extend(self, record: Record[Any, Any], seconds: float) -> None:
+        """Write a further start marker: from now on the lease ends in so many seconds. Raises ProduceFailed where that
+        is not known to be written, ConsumerStateError where the record has none."""
+        source = record._source
+        if not isinstance(source, Leased) or record.offset not in source.leases:
+            raise ConsumerStateError(f"{record.place} has no lease here that could be extended")
+        until = self._loop.time() + seconds
+        done: asyncio.Future[None] = self._loop.create_future()
+        key = key_of(source.partition, record.offset)
+        output = Outgoing(self._topic, start_of(int(seconds * 1_000)), key, partition=source.partition)
+        self._producer.send_one(_Extension(output, done))
+        await done
+        if record.offset in source.leases:
+            source.leases[record.offset] = until
+
+    # -- out --------------------------------------------------------------------------------------------
+
+    def waiting(self) -> tuple[int, int]:
+        """See :class:`~aioparallel.group.admission.Admission`."""
+        sources = self._sources.values()
+        return (
+            self._records + sum([source.buffered for source in sources]),
+            self._size + sum([source.buffered_bytes for source in sources]),
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """See :class:`~aioparallel.group.admission.Admission`."""
+        return not self._records and not self._processor.scheduler.unfinished
+
+    async def settle(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
+        """See :class:`~aioparallel.group.admission.Admission`: handlers go on, their markers answer for them."""
+        ends = self._loop.time() + seconds
+        while any(self._on_way[session] for session in sessions) and (left := ends - self._loop.time()) > 0:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._ended.add(waiter)
+            try:
+                await asyncio.wait([waiter], timeout=left)
+            finally:
+                self._ended.discard(waiter)
+        await self._processor.drain(list(sessions), 0, 0)  # nothing of theirs is there
+
+    async def drain(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
+        """See :class:`~aioparallel.group.admission.Admission`. What was read ahead runs too, as far as there is time:
+        it would be delivered again only when its lease is over."""
+        began, scheduler = self._loop.time(), self._processor.scheduler
+        await self.settle(sessions, seconds, cancel_grace)
+        scheduler.resume()
+        self._processor.notify()
+        try:
+            while scheduler.unfinished and self._loop.time() - began < seconds:
+                await asyncio.sleep(_LOOK)
+        finally:
+            scheduler.pause()
+            for timer in self._retries:
+                timer.cancel()
+        left = max(0.0, seconds - (self._loop.time() - began))
+        await self._processor.drain(list(self._sources.values()), left, cancel_grace)
+
+
+def _checked(seconds: object, record: Record[Any, Any]) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < _LONGEST:
+        raise ConfigurationError(
+            "lease", seconds, f"is what the function said of {record!r}; it must be seconds, more than 0"
+        )
+    return float(seconds)

@@ -1,0 +1,202 @@
+"""RedeliveryTracker: reads the markers, and delivers again what was begun and not ended in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from aioparallel.consumer import ParallelConsumer
+from aioparallel.delivery.producer import Producer
+from aioparallel.engine.processor import Processor
+from aioparallel.errors import ConfigurationError
+from aioparallel.group.client import Client
+from aioparallel.handling import Ordering, check_time
+from aioparallel.observe.health import Health
+from aioparallel.queues.kmq.redelivery import Redeliverer
+from aioparallel.queues.kmq.topics import QueueTopics
+from aioparallel.queues.kmq.tracking import Tracking
+from aioparallel.records import Record
+from aioparallel.security import Security
+
+__all__ = ["RedeliveryTracker", "TrackedPartition", "TrackerStats"]
+
+# Markers that one fetch may bring.
+_AT_ONCE = 50_000
+
+
+class TrackedPartition(NamedTuple):
+    """One partition of the queue."""
+
+    partition: int
+    open: int
+    """Records that somebody has, as far as was read."""
+    lag: int | None
+    """Markers that are not read yet, and those that are open; None: not known."""
+
+
+class TrackerStats(NamedTuple):
+    """What a tracker knows, and has done."""
+
+    open: int
+    """Records that somebody has."""
+    redelivered: int
+    """Records sent again, since the start."""
+    dead_lettered: int
+    """Records put into the dead-letter topic."""
+    gone: int
+    """Records that were to be sent again, and that the topic does not hold any more."""
+    foreign: int
+    """Records of the marker topic that are no markers."""
+    lost_ends: int
+    """End markers that could not be written."""
+    partitions: tuple[TrackedPartition, ...]
+    """Those that this tracker has."""
+
+
+class _Markers(ParallelConsumer[bytes, bytes]):
+    """Reads the marker topic; no record of it is run."""
+
+    def __init__(
+        self, topics: QueueTopics, group_id: str, max_redeliveries: int, use_now_after: float, **given: Any
+    ) -> None:
+        super().__init__(topics.markers, group_id=group_id, ordering=Ordering.UNORDERED, max_buffered=_AT_ONCE, **given)
+        self._queue = topics
+        assert self._producer is not None
+        self.redeliverer = Redeliverer(self._client, self._producer, topics, group_id, max_redeliveries)
+        self._use_now_after = use_now_after
+        self.tracking: Tracking | None = None
+        self._admission = self._track
+
+    def _track(self, processor: Processor, fatal: Any) -> Tracking:
+        self.tracking = Tracking(processor, fatal, self._client, self.redeliverer, self._use_now_after)
+        return self.tracking
+
+    async def _connect(self) -> None:
+        await super()._connect()
+        timeout = self.options.connect_timeout
+        names = [self._queue.queue, self._queue.markers, self._queue.dead_letter]
+        self._queue.check(await self._client.partitions(names, timeout), self._servers)
+
+    async def _run_group(self, engine: Any) -> None:
+        assert self.tracking is not None
+        watching = asyncio.create_task(self.tracking.watch(), name="aioparallel-redelivery")
+        try:
+            await super()._run_group(engine)
+        finally:
+            watching.cancel()
+            await asyncio.wait([watching])
+
+
+class RedeliveryTracker:
+    """Delivers again what a consumer of a queue has begun and not ended in time: to the end of the same partition, and
+    into the dead-letter topic after ``max_redeliveries`` times. Any number of them share the partitions.
+
+    ::
+
+        async with RedeliveryTracker("jobs", group_id="workers") as tracker:
+            await tracker.run()
+
+    ``topic``: the queue. ``marker_topic``: where its markers are, by default its name with ``-markers``; it has as many
+    partitions. ``dead_letter``: by default its name with ``__undelivered``.
+    ``group_id``: of the trackers: a group of their own.
+    ``max_redeliveries``: of one record; 0: none.
+    ``use_now_after``: seconds without any marker in a partition after which its time is that of the clock; before, it
+    is that of the markers, so that a tracker that is behind redelivers nothing whose end it has not read.
+
+    Topics and format are those of softwaremill's KMQ 0.3.2, and a tracker of either serves consumers of both. Beyond
+    that one: it keeps headers; it begins at the first marker that is still open, where it stopped; of several start
+    markers of a record the last one counts, so a lease can be extended; a record that its topic does not hold any more
+    is told as gone.
+
+    Raises ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        group_id: str,
+        bootstrap_servers: str = "localhost:9092",
+        marker_topic: str | None = None,
+        dead_letter: str | None = None,
+        max_redeliveries: int = 3,
+        use_now_after: float = 1.0,
+        security: Security | None = None,
+        client_options: Mapping[str, object] | None = None,
+        session_timeout: float = 30.0,
+        heartbeat_interval: float = 3.0,
+        client: Client | None = None,
+        producer: Producer | None = None,
+    ) -> None:
+        given: object = max_redeliveries
+        if type(given) is not int or given < 0:
+            raise ConfigurationError("max_redeliveries", given, "must be 0 or more")
+        check_time("use_now_after", use_now_after, zero=True)
+        self.topics = QueueTopics(topic, marker_topic, dead_letter)
+        """Those of the queue."""
+        self._markers = _Markers(
+            self.topics,
+            group_id,
+            max_redeliveries,
+            use_now_after,
+            bootstrap_servers=bootstrap_servers,
+            security=security,
+            client_options=client_options or {},
+            session_timeout=session_timeout,
+            heartbeat_interval=heartbeat_interval,
+            client=client,
+            producer=producer,
+        )
+
+    async def __aenter__(self) -> Self:
+        """Connect and look up the topics. Raises BrokerUnreachable, AuthenticationFailed, NotAuthorized, TopicNotFound,
+        ConfigurationError."""
+        await self._markers.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Commit, leave the group."""
+        await self._markers.__aexit__(kind, error, traceback)
+
+    async def run(self) -> None:
+        """Until :meth:`stop`. Raises what ended it otherwise."""
+        await self._markers.run(_no_handler)
+
+    def run_sync(self) -> None:
+        """Open, run and close in an event loop of its own, until SIGINT or SIGTERM."""
+        self._markers.run_sync(_no_handler)
+
+    def stop(self) -> None:
+        """Let :meth:`run` end. May be called at any time, more than once."""
+        self._markers.stop()
+
+    def stats(self) -> TrackerStats:
+        """A snapshot. Raises ConsumerStateError before it runs."""
+        stats = self._markers.stats()
+        tracking, redeliverer = self._markers.tracking, self._markers.redeliverer
+        assert tracking is not None
+        held = {session.partition.partition: len(one.open) for session, one in tracking.tracked.items()}
+        partitions = tuple(
+            TrackedPartition(one.partition, held.get(one.partition, 0), one.lag) for one in stats.partitions
+        )
+        return TrackerStats(
+            sum(one.open for one in partitions),
+            redeliverer.redelivered,
+            redeliverer.dead_lettered,
+            redeliverer.gone,
+            tracking.foreign,
+            redeliverer.ends.lost,
+            partitions,
+        )
+
+    def health(self) -> Health:
+        """Like :meth:`ParallelConsumer.health() <aioparallel.ParallelConsumer.health>`."""
+        return self._markers.health()
+
+
+async def _no_handler(record: Record[Any, Any]) -> None:
+    raise NotImplementedError

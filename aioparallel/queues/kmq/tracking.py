@@ -1,0 +1,195 @@
+"""Markers that were read, for each partition held: what is open is not complete, so the committed position is that of
+the first open marker, and a restart reads no more than it must."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
+
+from aioparallel.engine.processor import Processor
+from aioparallel.errors import ClientError
+from aioparallel.group.client import Client
+from aioparallel.group.sessions import Session, SessionState
+from aioparallel.queues.kmq.markers import read_marker
+from aioparallel.queues.kmq.open_markers import OpenMarkers
+from aioparallel.queues.kmq.redelivery import Redeliverer
+from aioparallel.records import Record
+
+__all__ = ["Tracked", "Tracking"]
+
+logger = logging.getLogger(__name__)
+
+# Seconds between looks at what is due; until what could not be delivered again is tried anew; until the end markers of
+# what was are taken for lost.
+_LOOK: Final = 0.2
+_AGAIN: Final = 2.0
+_LOST: Final = 60.0
+# Seconds for what is under way when nobody looks any more.
+_CLOSING: Final = 2.0
+# Records of one partition that are delivered again at once.
+_AT_ONCE: Final = 1_000
+
+
+class Tracked:
+    """One partition of markers, in one session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.open = OpenMarkers()
+        self.until: int | None = None
+        """The end of its log when it was first told: before that nobody knows which records have ended."""
+        self.latest = 0
+        """The largest timestamp of the markers that were read last, milliseconds."""
+        self.read_at = 0.0
+        """When that was, on the loop's clock."""
+        self.under_way: asyncio.Task[None] | None = None
+
+    def now(self, loop_now: float, wall: float, use_now_after: float) -> int:
+        """The time by which leases end, milliseconds: that of the markers, which may be read late, and once none has
+        come for a while that of the clock."""
+        if loop_now - self.read_at < use_now_after:
+            return self.latest
+        return int(wall * 1_000)
+
+
+class Tracking:
+    """An :class:`~aioparallel.group.admission.Admission` that runs nothing. Made within the running loop."""
+
+    def __init__(
+        self,
+        processor: Processor,
+        fatal: Callable[[BaseException], None],
+        client: Client,
+        redeliverer: Redeliverer,
+        use_now_after: float,
+    ) -> None:
+        self._processor = processor
+        self._fatal = fatal
+        self._client = client
+        self._redeliverer = redeliverer
+        self._use_now_after = use_now_after
+        self._loop = asyncio.get_running_loop()
+        self.tracked: dict[Session, Tracked] = {}
+        self.foreign = 0
+        """Records of the marker topic that are no markers."""
+
+    # -- in ---------------------------------------------------------------------------------------------
+
+    def admit(self, session: Session, records: Sequence[Record[Any, Any]]) -> int:
+        """See :class:`~aioparallel.group.admission.Admission`."""
+        if not records:
+            return 0
+        tracked = self.tracked.get(session)
+        if tracked is None:
+            tracked = self.tracked[session] = Tracked(session)
+        partition, open_markers = session.partition.partition, tracked.open
+        complete: list[int] = []
+        latest = size = 0
+        for record in records:
+            size += record._size
+            marker = read_marker(record.key, record.value)
+            if marker is None or marker.partition != partition:
+                self._note_foreign(record)
+                complete.append(record.offset)
+                continue
+            latest = max(latest, record.timestamp)
+            if marker.lease is None:
+                complete.append(record.offset)
+                before = open_markers.ended(marker.offset)
+            else:
+                before = open_markers.started(record.offset, marker.offset, record.timestamp + marker.lease)
+            if before is not None:
+                complete.append(before)
+        session.complete_all(complete)
+        tracked.latest, tracked.read_at = latest or tracked.latest, self._loop.time()
+        return size
+
+    def _note_foreign(self, record: Record[Any, Any]) -> None:
+        self.foreign += 1
+        if self.foreign in (1, 10) or self.foreign % 1_000 == 0:
+            logger.warning(
+                "%s is no marker of its partition; %d such records were passed over",
+                record,
+                self.foreign,
+                extra={"action": "foreign_marker"},
+            )
+
+    # -- out --------------------------------------------------------------------------------------------
+
+    def waiting(self) -> tuple[int, int]:
+        """See :class:`~aioparallel.group.admission.Admission`."""
+        return 0, 0
+
+    @property
+    def is_idle(self) -> bool:
+        """See :class:`~aioparallel.group.admission.Admission`."""
+        return not any(tracked.under_way for tracked in self.tracked.values())
+
+    async def settle(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
+        """See :class:`~aioparallel.group.admission.Admission`. What is being delivered again goes on for so long: its
+        end markers come after it, and who has the partition next would do it once more."""
+        tasks = [t.under_way for s in sessions if (t := self.tracked.get(s)) is not None and t.under_way is not None]
+        await self._processor.drain(list(sessions), 0, 0)  # nothing runs
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+
+    drain = settle
+
+    # -- its own task -----------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Deliver again what is due, for ever."""
+        try:
+            while True:
+                await asyncio.sleep(_LOOK)
+                for session, tracked in list(self.tracked.items()):
+                    if not session.current:
+                        del self.tracked[session]  # what it has under way ends by itself
+                    elif session.state is SessionState.OPEN:
+                        self._look(tracked)
+        finally:
+            tasks = [tracked.under_way for tracked in self.tracked.values() if tracked.under_way is not None]
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks, timeout=_CLOSING)
+
+    def _look(self, tracked: Tracked) -> None:
+        session = tracked.session
+        if tracked.until is None:
+            tracked.until = self._client.end_offset_seen(session.partition)
+        if tracked.until is None or session.ledger.position < tracked.until or tracked.under_way is not None:
+            return
+        now = tracked.now(self._loop.time(), time.time(), self._use_now_after)
+        due = tracked.open.due(now, _AT_ONCE)
+        if due:
+            tracked.under_way = self._loop.create_task(self._redeliver(tracked, due, now), name="aioparallel-redeliver")
+            tracked.under_way.add_done_callback(lambda _: setattr(tracked, "under_way", None))
+
+    async def _redeliver(self, tracked: Tracked, offsets: Sequence[int], now: int) -> None:
+        session = tracked.session
+
+        def is_wanted(offset: int) -> bool:
+            return session.current and offset in tracked.open
+
+        again: Collection[int] = offsets
+        try:
+            again = await self._redeliverer.redeliver(session.partition.partition, offsets, is_wanted)
+        except (ClientError, TimeoutError) as error:
+            logger.warning(
+                "%d records of %s that are to be delivered again could not be read (%s); it is tried anew",
+                len(offsets),
+                session.partition,
+                error,
+                extra={"action": "redelivery_unread"},
+            )
+        except Exception as error:
+            self._fatal(error)
+            raise
+        finally:
+            failed = set(again)
+            tracked.open.again(failed, now + int(_AGAIN * 1_000))
+            tracked.open.again([one for one in offsets if one not in failed], now + int(_LOST * 1_000))
