@@ -6,7 +6,7 @@ import logging
 
 from aioparallel.delivery.producer import PendingOutput, Producer
 from aioparallel.errors import ProduceFailed
-from aioparallel.queues.kmq.markers import END, key_of
+from aioparallel.queues.kmq.markers import END, output_of
 from aioparallel.records import Outgoing, Produced
 
 __all__ = ["EndMarkers"]
@@ -25,8 +25,7 @@ class EndMarkers:
 
     def write(self, partition: int, offset: int) -> None:
         """The record has ended."""
-        output = Outgoing(self._topic, END, key_of(partition, offset), partition=partition)
-        self._producer.send_one(_EndMarker(output, self))
+        self._producer.send_one(_EndMarker(output_of(self._topic, partition, offset, END), self))
 
 
 class _EndMarker(PendingOutput):

@@ -15,7 +15,7 @@ from aioparallel.errors import ConfigurationError, ConsumerStateError, ProduceFa
 from aioparallel.group.sessions import Session
 from aioparallel.queues.kmq.end_markers import EndMarkers
 from aioparallel.queues.kmq.leases import Leased
-from aioparallel.queues.kmq.markers import key_of, start_of
+from aioparallel.queues.kmq.markers import output_of, start_of
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
 
 __all__ = ["Lease", "Marking"]
@@ -132,7 +132,7 @@ class Marking:
         partition = portion.session.partition.partition
         now, lease, send = self._loop.time(), self._lease, self._producer.send_one
         portion.failure, portion.left, portion.until = None, len(portion.records), []
-        fixed = None if callable(lease) else start_of(int(lease * 1_000))
+        fixed = b"" if callable(lease) else start_of(int(lease * 1_000))
         for record in portion.records:
             value, seconds = fixed, lease
             if callable(seconds):
@@ -144,8 +144,7 @@ class Marking:
                     return
                 value = start_of(int(seconds * 1_000))
             portion.until.append(now + seconds)
-            output = Outgoing(self._topic, value, key_of(partition, record.offset), partition=partition)
-            send(_StartMarker(output, portion, self))
+            send(_StartMarker(output_of(self._topic, partition, record.offset, value), portion, self))
 
     def acknowledged(self, portion: _Portion) -> None:
         """All start markers of these have been written, or not."""
@@ -203,8 +202,7 @@ class Marking:
             raise ConsumerStateError(f"{record.place} has no lease here that could be extended")
         until = self._loop.time() + seconds
         done: asyncio.Future[None] = self._loop.create_future()
-        key = key_of(source.partition, record.offset)
-        output = Outgoing(self._topic, start_of(int(seconds * 1_000)), key, partition=source.partition)
+        output = output_of(self._topic, source.partition, record.offset, start_of(int(seconds * 1_000)))
         self._producer.send_one(_Extension(output, done))
         await done
         if record.offset in source.leases:
