@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aioparallel.engine.failures import Decision
-from aioparallel.errors import Reject, RetryLater
+from aioparallel.errors import BadStatus, Reject, RequestFailed, RequestTimeout, RetryLater
 from aioparallel.record_logging import about, coordinates
 from aioparallel.records import Record
 
@@ -76,8 +76,9 @@ class FailureLog:
             return  # of a record that is passed over there is always a line
         more = f" ({budget.suppressed} more lines about {type(error).__name__} left out)" if budget.suppressed else ""
         budget.suppressed = 0
-        # Who raises Reject or RetryLater knows where.
-        traceback = now - budget.traceback_at >= _TRACEBACK_PAUSE and not isinstance(error, Reject | RetryLater)
+        # Who raises Reject or RetryLater knows where; and the message of a request says all there is to know.
+        known = isinstance(error, Reject | RetryLater | RequestFailed | RequestTimeout | BadStatus)
+        traceback = now - budget.traceback_at >= _TRACEBACK_PAUSE and not known
         if traceback:
             budget.traceback_at = now
         logger.warning(

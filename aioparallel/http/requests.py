@@ -13,8 +13,9 @@ from aioparallel.wording import kind_of
 
 __all__ = ["Params", "Request", "origin_of", "shown"]
 
-Params = Mapping[str, str | int | float | bool | None] | Sequence[tuple[str, str | int | float | bool | None]]
-"""Of the query, in order; None leaves one out."""
+Param = str | int | float | bool | None
+Params = Mapping[str, Param | Sequence[Param]] | Sequence[tuple[str, Param]]
+"""Of the query, in order; None leaves one out, and a list is several of one name."""
 
 _BREAK: Final = re.compile(r"[\r\n\0]")
 _USUAL: Final = {"http": ":80", "https": ":443"}
@@ -109,7 +110,9 @@ def origin_of(url: str) -> str:
     scheme, found, rest = url.partition("://")
     if not found or scheme.lower() not in ("http", "https"):
         raise ConfigurationError(
-            "Request url", shown(url), 'must begin with "https://" or "http://", or the handler needs a base_url'
+            "Request url",
+            shown(url),
+            'must begin with "https://" or "http://", or with "/" where the handler has a base_url',
         )
     for mark in "/?#":
         rest = rest.partition(mark)[0]
@@ -130,9 +133,14 @@ def shown(url: str) -> str:
 
 
 def pairs_of(params: Params) -> list[tuple[str, str]]:
-    """As texts."""
+    """As texts, a list as several of one name."""
     given: Any = params.items() if isinstance(params, Mapping) else params
-    return [(name, _text(value)) for name, value in given if value is not None]
+    return [
+        (name, _text(one))
+        for name, value in given
+        for one in (value if isinstance(value, list | tuple) else (value,))
+        if one is not None
+    ]
 
 
 def _text(value: object) -> str:

@@ -13,6 +13,7 @@ from aioparallel.http.requests import Request, shown
 
 __all__ = ["Response", "retry_after"]
 
+_MOST: Final = 1e6  # seconds
 _NUMBER: Final = re.compile(r"[0-9]{1,20}(\.[0-9]{1,9})?")
 
 
@@ -49,15 +50,15 @@ class Response:
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
     """Seconds that an answer asks to wait for: ``Retry-After`` is a number of them, or a date (RFC 9110, section
-    10.2.3; some write fractions, which it does not know). None where it asks for nothing that can be read. ``now``: in
-    place of the clock."""
-    text = headers.get("Retry-After", "").strip()
+    10.2.3; some write fractions, which it does not know), a million at most. None where it asks for nothing that can be
+    read. ``headers``: their names in any case. ``now``: in place of the clock."""
+    text = next((value for name, value in headers.items() if name.lower() == "retry-after"), "").strip()
     if _NUMBER.fullmatch(text):
-        return float(text)
+        return min(float(text), _MOST)
     try:
         date = parsedate_to_datetime(text)
     except (ValueError, IndexError, TypeError, OverflowError):
         return None
     if date.tzinfo is None:
         date = date.replace(tzinfo=UTC)  # always GMT
-    return max(0.0, (date - (now or datetime.now(UTC))).total_seconds())
+    return min(max(0.0, (date - (now or datetime.now(UTC))).total_seconds()), _MOST)

@@ -165,7 +165,16 @@ class Keeper(Generic[K_co, V_co]):
         stays = stage in (_Stage.MAKING, _Stage.CLOSING) or self._stopping.is_set()
         delay = None if stays else self._restarts.delay(error, self._ran())
         if self._begun.is_set() and (stage is not _Stage.RUNNING or not isinstance(error, Exception)):
-            self._say(stage.value, error)  # its run has said so itself
+            self._say(stage.value, error)
+        elif (
+            stage is _Stage.RUNNING
+        ):  # its run has said so itself, and that nobody else has the traceback it cannot know
+            logger.info(
+                "Where the consumer %s has failed",
+                self._name,
+                exc_info=error,
+                extra={"action": "service_traceback", "service": self._name},
+            )
         if delay is None:
             self.failure = error
             if self._begun.is_set() and not self._stopping.is_set():

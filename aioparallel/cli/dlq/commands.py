@@ -77,9 +77,9 @@ async def replay_command(
 ) -> bool:
     """Send open letters back to the topic they came from, and settle them. All of them unless some are selected.
 
-    Key, value and the record's own headers are as they were; the timestamp is the time of sending. The letters of a
-    partition are sent in its order, and each is settled once the broker has acknowledged it: never before. If it is
-    interrupted, run it again; what was settled is not sent twice.
+    Key, value and the record's own headers are as they were, with one more that says where it stood first; the
+    timestamp is the time of sending. The letters of a partition are sent in its order, and each is settled once the
+    broker has acknowledged it: never before. If it is interrupted, run it again; what was settled is not sent twice.
 
     The exit code is 1 when a letter could not be sent or settled.
 

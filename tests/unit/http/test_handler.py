@@ -415,3 +415,16 @@ async def test_a_deadline_is_the_requests_alone(served: Service) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.02):
                 await handle(3)
+
+
+async def test_trouble_is_told_in_a_line(served: Service, caplog: pytest.LogCaptureFixture) -> None:
+    """The message says which request, and how it went; a traceback of the client's own code says no more."""
+    served.answer = lambda _: web.Response(status=500)
+    retry = RetryPolicy(first_delay=0.001, max_attempts=2)
+    for url in (served.url, "http://127.0.0.1:1"):
+        handler = http_handler(get, base_url=url, idempotency_key=None)
+        async for outcome in parallel_map(handler, range(1), retry=retry, on_error="emit"):
+            assert outcome.error is not None
+    lines = [one for one in caplog.records if "failed" in one.getMessage()]
+    assert lines
+    assert not any(one.exc_info for one in lines)

@@ -9,7 +9,7 @@ import pytest
 from aioparallel.errors import ConfigurationError
 from aioparallel.http import Request
 from aioparallel.http.hosts import Hosts
-from aioparallel.http.requests import origin_of
+from aioparallel.http.requests import origin_of, pairs_of
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,13 @@ from aioparallel.http.requests import origin_of
 def test_the_host_of_an_address(url: str, origin: str) -> None:
     """However it is written."""
     assert origin_of(url) == origin
+
+
+def test_parameters_become_texts() -> None:
+    """A list is several of one name, None is left out."""
+    params = {"a": [1, 2, None], "b": None, "c": True, "d": ("x",), "e": "y"}
+    assert pairs_of(params) == [("a", "1"), ("a", "2"), ("c", "true"), ("d", "x"), ("e", "y")]
+    assert pairs_of([("a", 1), ("a", None)]) == [("a", "1")]
 
 
 async def test_each_host_has_one_gate() -> None:
