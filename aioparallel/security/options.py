@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
@@ -10,7 +12,15 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar, cast, get_args
 
 from aioparallel.errors import ConfigurationError
-from aioparallel.security.secret import Hidden, Password, Token, TokenSource, read_secret
+from aioparallel.security.secret import (
+    Hidden,
+    Password,
+    Token,
+    TokenSource,
+    is_sendable,
+    keep_logins_to_ourselves,
+    read_secret,
+)
 from aioparallel.security.tls import Certificates, RenewingContext
 
 __all__ = ["Mechanism", "Protocol", "Security"]
@@ -23,6 +33,8 @@ Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 _OF_TLS: Final = ("ca_file", "certificate_file", "key_file", "key_password", "key_password_file")
 _OF_PASSWORDS: Final = ("username", "password", "password_file")
 _OF_TOKENS: Final = ("token", "token_file")
+_EXTENSION: Final = re.compile("[A-Za-z]+")
+_EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
 _SECRET: Final = frozenset({"key_password", "password", "token"})
 
 
@@ -93,10 +105,15 @@ class Security:
         if logs_in:
             options |= _login(self)
         object.__setattr__(self, "_options", options)
+        for name in ("key_password", "password"):
+            if isinstance(secret := getattr(self, name), str):
+                object.__setattr__(self, name, Password(secret))  # for ``dataclasses.asdict``, and who looks at it
 
     def client_options(self) -> dict[str, object]:
         """The same as options of aiokafka's clients, for what takes these: ``client_options`` of this package, or a
-        client of aiokafka's own that you make."""
+        client of aiokafka's own that you make. From now on aiokafka's log, at DEBUG, leaves out the requests that log
+        in."""
+        keep_logins_to_ourselves()
         return dict(self._options)
 
     def __repr__(self) -> str:
@@ -133,12 +150,12 @@ def _check_kinds(security: Security) -> None:
         raise _refuse("protocol", security.protocol, f"must be one of {_named(Protocol)}{hint}")
     for name in ("ca_file", "certificate_file", "key_file", "key_password_file", "password_file", "token_file"):
         value = getattr(security, name)
-        if value is not None and not (isinstance(value, str | Path) and str(value)):
+        if value is not None and not (isinstance(value, str | Path) and str(value) and "\0" not in str(value)):
             raise _refuse(name, value, "must be the path of a file")
     for name in ("username", "key_password"):
         value = getattr(security, name)
-        if value is not None and not (isinstance(value, str) and value):
-            raise _refuse(name, value, "must be a non-empty text")
+        if value is not None and not is_sendable(value):
+            raise _refuse(name, value, "must be a non-empty text in UTF-8")
     if not isinstance(security.check_hostname, bool):
         raise _refuse("check_hostname", security.check_hostname, "must be True or False")
     extensions: object = security.extensions
@@ -146,6 +163,10 @@ def _check_kinds(security: Security) -> None:
         isinstance(one, str) for pair in extensions.items() for one in pair
     ):
         raise _refuse("extensions", extensions, "must be a mapping of texts")
+    for name, value in security.extensions.items():
+        # What else stands in it would be taken for another part of the login (RFC 7628, 3.1).
+        if name == "auth" or not (_EXTENSION.fullmatch(name) and _EXTENSION_VALUE.fullmatch(value)):
+            raise _refuse("extensions", name, "names are of letters, but not auth, and values of visible ASCII")
 
 
 def _named(choices: object) -> str:
@@ -169,14 +190,14 @@ def _check_login(security: Security) -> None:
         raise _refuse("username", None, f"is needed with mechanism={mechanism!r}")
     _check_one_of(security, "password", "password_file")
     password: object = security.password
-    if not (password is None or callable(password) or (isinstance(password, str) and password)):
-        raise _refuse("password", password, "must be a non-empty text, or a function that returns it")
+    if not (password is None or callable(password) or is_sendable(password)):
+        raise _refuse("password", password, "must be a non-empty text in UTF-8, or a function that returns it")
     if inspect.iscoroutinefunction(password):
         raise _refuse("password", password, "must be a plain function; an async one cannot be waited for at a login")
 
 
 def _called(function: object) -> object:
-    while hasattr(function, "func"):  # functools.partial
+    while isinstance(function, functools.partial):
         function = function.func
     is_plain = inspect.isfunction(function) or inspect.ismethod(function)
     return function if is_plain else getattr(type(function), "__call__", None)  # noqa: B004
@@ -194,12 +215,17 @@ def _context(security: Security) -> ssl.SSLContext:
     if security.certificate_file is None:
         for name in ("key_file", "key_password", "key_password_file"):
             _refuse_without(security, name, "certificate_file beside it")
-    key_password = security.key_password
-    if security.key_password_file is not None:
-        if key_password is not None:
-            raise _refuse("key_password", key_password, "cannot stand beside key_password_file: leave one of them out")
-        key_password = _prefixed(lambda: read_secret("key_password_file", cast("str", security.key_password_file)))
-    certificates = Certificates(security.ca_file, security.certificate_file, security.key_file, key_password)
+    if security.key_password is not None and security.key_password_file is not None:
+        raise _refuse(
+            "key_password", security.key_password, "cannot stand beside key_password_file: leave one of them out"
+        )
+    certificates = Certificates(
+        security.ca_file,
+        security.certificate_file,
+        security.key_file,
+        security.key_password,
+        security.key_password_file,
+    )
     return _prefixed(lambda: RenewingContext.of(certificates, check_hostname=security.check_hostname))
 
 
@@ -226,24 +252,22 @@ def _asking(security: Security) -> Callable[[], Awaitable[str | Token]]:
     if security.token is not None:
         return security.token
     file = cast("str | Path", security.token_file)
-
-    async def read() -> str:
-        return read_secret("Security token_file", file)
-
     read_secret("Security token_file", file)  # that there is one
-    return read
+    return functools.partial(_read_token, file)
+
+
+async def _read_token(file: str | Path) -> str:
+    return read_secret("Security token_file", file)
 
 
 def _current(security: Security) -> Callable[[], str]:
     if security.password_file is not None:
-        file = security.password_file
-        return lambda: read_secret("Security password_file", file)
-    ask = cast("Callable[[], str]", security.password)
+        return functools.partial(read_secret, "Security password_file", security.password_file)
+    return functools.partial(_ask, cast("Callable[[], str]", security.password))
 
-    def current() -> str:
-        found: object = ask()
-        if not isinstance(found, str) or not found:
-            raise ConfigurationError("Security password", Hidden(found), "its function must return a non-empty text")
-        return found
 
-    return current
+def _ask(function: Callable[[], str]) -> str:
+    if not is_sendable(found := function()):
+        allowed = "its function must return a non-empty text in UTF-8"
+        raise ConfigurationError("Security password", Hidden(found), allowed)
+    return found

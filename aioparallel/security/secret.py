@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -10,7 +11,17 @@ from typing import Final, NamedTuple, Self
 
 from aioparallel.errors import ConfigurationError
 
-__all__ = ["Hidden", "NoToken", "Password", "Token", "TokenSource", "hidden", "read_secret"]
+__all__ = [
+    "Hidden",
+    "NoToken",
+    "Password",
+    "Token",
+    "TokenSource",
+    "hidden",
+    "is_sendable",
+    "keep_logins_to_ourselves",
+    "read_secret",
+]
 
 TOKEN_TIMEOUT: Final = 10.0
 """Seconds that a function may take for a token; a connection waits for it meanwhile."""
@@ -22,7 +33,7 @@ class Hidden:
     """Stands for a secret in a message: only its type is told."""
 
     def __init__(self, secret: object) -> None:
-        self._type = type(secret).__name__
+        self._type = "str" if isinstance(secret, str) else type(secret).__name__
 
     def __repr__(self) -> str:
         return f"<{self._type}>"
@@ -64,6 +75,17 @@ def hidden(options: Mapping[str, object]) -> dict[str, object]:
     }
 
 
+def is_sendable(value: object) -> bool:
+    """Whether it is a text, with something in it, that UTF-8 can hold: what came out of a variable may not be one."""
+    if not (isinstance(value, str) and value):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def read_secret(option: str, file: str | Path) -> str:
     """The text of a file, without the line end behind it. Raises ConfigurationError."""
     try:
@@ -79,6 +101,22 @@ def _cause(error: Exception) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else "no text in UTF-8"
 
 
+class _NoLogins(logging.Filter):
+    """Leaves out what aiokafka writes of requests that log in, and of their answers: passwords and tokens."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is about something else."""
+        return not any(type(arg).__name__.startswith("SaslAuthenticate") for arg in record.args or ())
+
+
+_NO_LOGINS: Final = _NoLogins()
+
+
+def keep_logins_to_ourselves() -> None:
+    """Put the filter on aiokafka's logger of connections. Once is enough; more often does no harm."""
+    logging.getLogger("aiokafka.conn").addFilter(_NO_LOGINS)
+
+
 class Token(NamedTuple):
     """A token and when it ends: what a token function may return instead of the bare text, so that it is asked for
     once, and not for each connection."""
@@ -88,7 +126,7 @@ class Token(NamedTuple):
     """Seconds since the epoch."""
 
     def __repr__(self) -> str:
-        return f"Token('***', expires={self.expires:.0f})"
+        return f"Token('***', expires={self.expires!r})"
 
 
 class NoToken(OSError):
@@ -119,18 +157,28 @@ class TokenSource:
         try:
             async with asyncio.timeout(TOKEN_TIMEOUT) as limit:
                 found = await self._ask()
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            # Not us: something it waited for, as a task that several calls share. It would end aiokafka's own tasks.
+            raise NoToken("no token: what the token function waited for was cancelled") from error
         except Exception as error:
             if limit.expired():
                 raise NoToken(f"no token: the token function took more than {TOKEN_TIMEOUT:g} s") from error
             raise NoToken(f"no token: {type(error).__name__}: {error}") from error
+        text = found.text if isinstance(found, Token) else found
+        if not is_sendable(text):
+            raise NoToken(f"no token: the token function returned {type(text).__name__}, not a text or a Token")
         if isinstance(found, Token):
-            now = time.time()
-            self._kept, self._good_until = found, now + (found.expires - now) * (1 - _EARLY)
-            found = found.text
-        given: object = found
-        if not (isinstance(given, str) and given):
-            raise NoToken(f"no token: the token function returned {type(given).__name__}, not a text or a Token")
-        return found
+            self._keep(found)
+        return text
+
+    def _keep(self, token: Token) -> None:
+        expires: object = token.expires
+        if isinstance(expires, bool) or not isinstance(expires, int | float):
+            raise NoToken(f"no token: its end is {type(expires).__name__}, not a number of seconds since the epoch")
+        now = time.time()
+        self._kept, self._good_until = token, now + (expires - now) * (1 - _EARLY)
 
     def refused(self) -> None:
         """The broker did not take it: ask for another one the next time."""

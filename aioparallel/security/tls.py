@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from aioparallel.errors import ConfigurationError
-from aioparallel.security.secret import Hidden
+from aioparallel.security.secret import Hidden, read_secret
 
 __all__ = ["Certificates", "RenewingContext"]
 
 
 class Certificates:
-    """The files of one side. ``key_password``: of an encrypted key. Raises ConfigurationError, naming the option."""
+    """The files of one side. ``key_password``: of an encrypted key, or ``key_password_file``. Raises
+    ConfigurationError, naming the option."""
 
     def __init__(
         self,
@@ -21,11 +22,13 @@ class Certificates:
         certificate_file: str | Path | None,
         key_file: str | Path | None,
         key_password: str | None,
+        key_password_file: str | Path | None = None,
     ) -> None:
         self.ca_file = ca_file
         self.certificate_file = certificate_file
         self.key_file = key_file if key_file is not None else certificate_file
         self.key_password = key_password
+        self.key_password_file = key_password_file
 
     def load(self, context: ssl.SSLContext) -> None:
         """Whom to trust, and who we are."""
@@ -43,23 +46,25 @@ class Certificates:
             self._load_own(context, self.certificate_file, self.key_file)
 
     def _load_own(self, context: ssl.SSLContext, certificate: str | Path, key: str | Path) -> None:
-        asked = False
+        asked, key_password = False, self.key_password
+        if self.key_password_file is not None:
+            key_password = read_secret("key_password_file", self.key_password_file)
 
         def password() -> str:
             nonlocal asked
             asked = True  # without a function OpenSSL asks on the terminal
-            return str.__str__(self.key_password or "")
+            return str.__str__(key_password or "")
 
         try:
             context.load_cert_chain(certificate, key, password)
         except (ssl.SSLError, OSError, ValueError) as error:
             if asked:
-                if self.key_password is None:
+                if key_password is None:
                     raise ConfigurationError(
                         "key_file", str(key), "is encrypted: give key_password or key_password_file"
                     ) from None
                 raise ConfigurationError(
-                    "key_password", Hidden(self.key_password), f"does not open key_file={str(key)!r}"
+                    "key_password", Hidden(key_password), f"does not open key_file={str(key)!r}"
                 ) from None
             if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
                 raise ConfigurationError(
@@ -73,15 +78,20 @@ class Certificates:
 
     def changed(self) -> object:
         """Something that is another one when a file was replaced."""
-        files = (self.ca_file, self.certificate_file, self.key_file)
+        files = (self.ca_file, self.certificate_file, self.key_file, self.key_password_file)
         return tuple(None if file is None else _stamp(file) for file in files)
 
 
 class RenewingContext(ssl.SSLContext):
-    """A client's context that reads its files again when they have changed, for the connections after that."""
+    """A client's context that reads its files again when they have changed, for the connections after that.
+
+    It is the face of another one, which is made anew each time: a context forgets no authority that it was told of, and
+    keeps half of what could not be loaded.
+    """
 
     _certificates: Certificates
     _seen: object
+    _loaded: ssl.SSLContext
 
     @classmethod
     def of(cls, certificates: Certificates, *, check_hostname: bool) -> Self:
@@ -89,11 +99,12 @@ class RenewingContext(ssl.SSLContext):
         context = cls(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = check_hostname
-        if certificates.ca_file is None:
-            context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         context._certificates, context._seen = certificates, certificates.changed()
-        certificates.load(context)
+        context._loaded = context._load()
         return context
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _again, (self._certificates, self.check_hostname)
 
     @property
     def has_certificate(self) -> bool:
@@ -103,8 +114,28 @@ class RenewingContext(ssl.SSLContext):
     def renew(self) -> None:
         """Take new files, if there are any. Raises ConfigurationError; what was loaded before stays then."""
         if (now := self._certificates.changed()) != self._seen:
-            self._certificates.load(self)
+            self._loaded = self._load()
             self._seen = now
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        """As its base does, for asyncio."""
+        return self._loaded.wrap_bio(*args, **options)
+
+    def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
+        """As its base does, for clients that block."""
+        return self._loaded.wrap_socket(*args, **options)
+
+    def _load(self) -> ssl.SSLContext:
+        loaded = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        loaded.minimum_version, loaded.check_hostname = self.minimum_version, self.check_hostname
+        if self._certificates.ca_file is None:
+            loaded.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        self._certificates.load(loaded)
+        return loaded
+
+
+def _again(certificates: Certificates, check_hostname: bool) -> RenewingContext:
+    return RenewingContext.of(certificates, check_hostname=check_hostname)
 
 
 def _readable(option: str, file: str | Path) -> None:

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import inspect
 import ssl
+import struct
+import traceback
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection, OAuthAuthenticator, SaslPlainAuthenticator, ScramAuthenticator
-from aiokafka.protocol.admin import SaslAuthenticateRequest, SaslAuthenticateResponse_v1
+from aiokafka.errors import KafkaConnectionError
+from aiokafka.protocol.admin import (
+    ApiVersionRequest,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse_v1,
+    SaslHandShakeRequest,
+)
 
+from aioparallel import Security
 from aioparallel.clients.aiokafka.connecting import find_broker
 from aioparallel.clients.aiokafka.dialing import _options_of
 from aioparallel.clients.aiokafka.internals import Connections
-from aioparallel.clients.aiokafka.secure_connection import LoggedIn, LoginFailed, _TokenLogin
+from aioparallel.clients.aiokafka.secure_connection import LoggedIn, LoginFailed, _TokenLogin, open_connection
 from aioparallel.security.secret import Password, TokenSource
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
+from tests.support.waiting import DEADLINE
 
 
 async def test_a_connection_takes_what_a_client_has() -> None:
@@ -40,6 +53,90 @@ async def test_a_hidden_password_reaches_the_broker() -> None:
     given = {"sasl_plain_username": "me", "sasl_mechanism": "SCRAM-SHA-256"}
     scram = ScramAuthenticator(loop=None, sasl_plain_password=password, **given)
     assert scram._sasl_plain_password == b"secret"
+
+
+class Impostor:
+    """A server that says it is a broker with one way of logging in, and answers what logs in with ``answers``; then it
+    is silent."""
+
+    def __init__(self, mechanism: str, *answers: bytes) -> None:
+        self.mechanism = mechanism
+        self.answers = answers
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[int]:
+        """Its port. Waits at the end until the one connection is closed."""
+        over = asyncio.Event()
+
+        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                await self._talk(reader, writer)
+            writer.close()
+            over.set()
+
+        server = await asyncio.start_server(talk, "127.0.0.1", 0)
+        async with server, asyncio.timeout(DEADLINE):
+            yield server.sockets[0].getsockname()[1]
+            await over.wait()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonce, answers = b"", list(self.answers)
+        while True:
+            (size,) = struct.unpack(">i", await reader.readexactly(4))
+            request = await reader.readexactly(size)
+            kind, _, number = struct.unpack(">hhi", request[:8])
+            if kind == ApiVersionRequest.API_KEY:
+                answer = struct.pack(">hi", 0, 3) + b"".join(struct.pack(">hhh", key, 0, 1) for key in (3, 17, 36))
+            elif kind == SaslHandShakeRequest.API_KEY:
+                answer = struct.pack(">hih", 0, 1, len(self.mechanism)) + self.mechanism.encode()
+            elif answers:
+                nonce = nonce or request.partition(b",r=")[2]
+                said = answers.pop(0).replace(b"NONCE", nonce)
+                answer = struct.pack(">hhi", 0, -1, len(said)) + said + bytes(8)
+            else:
+                continue
+            writer.write(struct.pack(">ii", len(answer) + 4, number) + answer)
+
+
+IMPOSTORS = [
+    (Impostor("PLAIN", b"surprise"), "could not prove itself"),
+    (Impostor("SCRAM-SHA-256", b"r=NONCEme,s=c2FsdA==,i=1"), "it asks for 1 iterations of SCRAM"),
+    (Impostor("SCRAM-SHA-256", b"r=NONCEme,s=c2FsdA==,i=2000000000"), "it asks for 2000000000 iterations of SCRAM"),
+    (Impostor("SCRAM-SHA-256", b"r=NONCEme,s=c2FsdA==,i=4096", b"v=AAAA"), "Server sent wrong signature"),
+    (Impostor("SCRAM-SHA-256", b"r=NONCEme,s=c2FsdA==,i=4096", b""), "could not prove itself"),
+    (Impostor("SCRAM-SHA-256", b"e=unknown-user"), "the login is refused: unknown-user"),
+    (Impostor("SCRAM-SHA-256", b"r=NONCEme,s=c2FsdA==,i=4096", b"e=invalid-proof"), "refused: invalid-proof"),
+    (Impostor("OAUTHBEARER", b'{"status":"invalid_token"}'), "the token is refused"),
+    (Impostor("PLAIN"), None),
+    (Impostor("OAUTHBEARER"), None),
+]
+
+
+@pytest.mark.parametrize(("impostor", "said"), IMPOSTORS)
+async def test_who_is_no_broker_learns_little(impostor: Impostor, said: str | None) -> None:
+    """What it asks for has bounds; that it fails, or takes for ever, is told without what was logged in with: not even
+    the locals of the traceback, which error trackers collect, have it."""
+
+    async def token() -> str:
+        return "".join(["secret", "-6"])
+
+    login: dict[str, Any] = {"token": token}
+    if impostor.mechanism != "OAUTHBEARER":
+        login = {"username": "me", "password": "".join(["secret", "-6"])}
+    security = Security("SASL_PLAINTEXT", mechanism=impostor.mechanism, **login)  # type: ignore[arg-type]
+    del login
+    async with impostor.listening() as port:
+        with pytest.raises(LoginFailed if said else TimeoutError, match=said) as failure:
+            async with asyncio.timeout(DEADLINE if said else 0.2):
+                await open_connection("127.0.0.1", port, security.client_options())
+    shown = "".join(traceback.TracebackException.from_exception(failure.value, capture_locals=True).format())
+    assert ("open_connection" in shown, "secret-6" in shown) == (True, False), shown
+
+
+async def test_an_address_that_is_none_is_no_failed_login() -> None:
+    """A broker that advertises one cannot be reached, and that is all."""
+    with pytest.raises(KafkaConnectionError, match=r"kafka\.\.example"):
+        await open_connection("kafka..example", 9092, {})
 
 
 async def test_a_refused_token_is_no_login() -> None:

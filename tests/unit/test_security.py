@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import logging
 import pickle
+import ssl
 import time
 from collections.abc import Mapping
+from dataclasses import asdict, astuple
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
+from aiokafka.protocol.admin import SaslAuthenticateRequest
 
 from aioparallel import ConfigurationError, Options, ParallelConsumer, Producing, Security, Token
 from aioparallel.security.secret import NoToken, Password, TokenSource
+from aioparallel.security.tls import RenewingContext
 from aioparallel.testing.brokers.certificates import TestAuthority
 
 
@@ -95,6 +102,28 @@ WRONG: list[tuple[Mapping[str, object], str]] = [
         "OAUTHBEARER takes token",
     ),
     ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token": _token, "extensions": {"a": 1}}, "mapping of texts"),
+    (
+        {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token": _token, "extensions": {"auth": "x"}},
+        "names are of letters, but not auth",
+    ),
+    (
+        {
+            "protocol": "SASL_SSL",
+            "mechanism": "OAUTHBEARER",
+            "token": _token,
+            "extensions": {"a": "b\x01auth=Bearer c"},
+        },
+        "values of visible ASCII",
+    ),
+    (
+        {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token": MagicMock()},
+        "token=<MagicMock>: must be an async function",
+    ),
+    ({"protocol": "SSL", "ca_file": "a\0b"}, "must be the path of a file"),
+    (
+        {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me", "password": "secret\udce9"},
+        "password=<str>: must be a non-empty text in UTF-8",
+    ),
 ]
 
 
@@ -152,8 +181,84 @@ async def test_tokens_are_kept_until_a_fifth_is_left() -> None:
     assert "token" not in repr(Token("token", 5.0)).replace("Token", "")
 
 
+@pytest.mark.parametrize("security", ["SSL", "SASL_SSL"])
+def test_it_can_be_copied_and_sent_and_still_shows_nothing(security: str, files: Path) -> None:
+    """As options are: ``asdict``, a deep copy, a pickle."""
+    given = {"mechanism": "PLAIN", "username": "me", "password": "secret-4"} if security == "SASL_SSL" else {}
+    made = Security(
+        security,  # type: ignore[arg-type]
+        ca_file=files / "ca.pem",
+        certificate_file=files / "locked.pem",
+        key_password="open",
+        **given,  # type: ignore[arg-type]
+    )
+    copies = [copy.deepcopy(made), pickle.loads(pickle.dumps(made))]
+    assert copies == [made, made]
+    for one in copies:
+        assert isinstance(one.client_options()["ssl_context"], RenewingContext)
+        assert one.client_options().get("sasl_plain_password") == given.get("password")
+    shown = str([asdict(Options(security=made)), astuple(made), made.password])
+    assert ("secret-4" in shown, "'open'" in shown) == (False, False)
+
+
+def test_files_are_taken_anew_and_nothing_stays_of_the_old_ones(files: Path, tmp_path: Path) -> None:
+    """An authority that was taken out is not trusted any more; an encrypted key may have another password."""
+    authority, ca_file = TestAuthority(tmp_path), tmp_path / "trusted.pem"
+    ca_file.write_bytes(authority.ca_file.read_bytes())
+    key_password_file = tmp_path / "key-password"
+    key_password_file.write_text("first")
+    given = {
+        "certificate_file": authority.issue("me.pem", name="me", key_password="first"),
+        "key_password_file": key_password_file,
+    }
+    context = Security("SSL", ca_file=ca_file, **given).client_options()["ssl_context"]  # type: ignore[arg-type]
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(authority.issue("server.pem", "127.0.0.1"))
+    assert isinstance(context, RenewingContext)
+    assert _trusts(context, server)
+    ca_file.write_bytes((files / "ca.pem").read_bytes())
+    authority.issue("me.pem", name="me", key_password="second one")
+    key_password_file.write_text("second one")
+    context.renew()
+    assert not _trusts(context, server)
+
+
+def _trusts(context: ssl.SSLContext, server: ssl.SSLContext) -> bool:
+    """Whether the two shake hands, without a network."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
+    other = server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(4):
+        for side in (client, other):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError:
+                return False
+    return client.version() is not None
+
+
+def test_aiokafka_writes_no_login_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+    """Nor does a client that somebody made of ``client_options`` by themselves."""
+    Security("SASL_PLAINTEXT", mechanism="PLAIN", username="me", password="secret-5").client_options()
+    with caplog.at_level(logging.DEBUG):
+        logging.getLogger("aiokafka.conn").debug("Request %s", SaslAuthenticateRequest(b"me\0me\0secret-5"))
+        logging.getLogger("aiokafka.conn").debug("Request %s", "another")
+    assert caplog.messages == ["Request another"]
+
+
 async def test_a_token_function_may_do_anything() -> None:
     """What it raises, or returns instead of a token, is an OSError with the reason: so Kafka clients expect it."""
+
+    async def is_cancelled() -> str:
+        raise asyncio.CancelledError
+
+    async def knows_no_end() -> Token:
+        return Token("token", None)  # type: ignore[arg-type]
+
+    async def of_bytes() -> Token:
+        return Token(b"token", time.time() + 100)  # type: ignore[arg-type]
 
     async def fails() -> str:
         raise KeyError("access_token")
@@ -165,6 +270,28 @@ async def test_a_token_function_may_do_anything() -> None:
         await TokenSource(fails).token()
     with pytest.raises(NoToken, match="returned NoneType"):
         await TokenSource(forgets).token()
+    with pytest.raises(NoToken, match="what the token function waited for was cancelled"):
+        await TokenSource(is_cancelled).token()
+    with pytest.raises(NoToken, match="its end is NoneType"):
+        await TokenSource(knows_no_end).token()
+    source = TokenSource(of_bytes)
+    for _ in range(2):
+        with pytest.raises(NoToken, match="returned bytes"):
+            await source.token()
+
+
+async def test_who_asks_for_a_token_can_be_cancelled() -> None:
+    """That is no failure of the function."""
+
+    async def never() -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    asking = asyncio.create_task(TokenSource(never).token())
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
 
 
 def test_passwords_in_client_options_are_hidden_too() -> None:

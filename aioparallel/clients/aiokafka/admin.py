@@ -26,7 +26,7 @@ from aioparallel.clients.aiokafka.internals import ClusterView, DeleteGroupsAnsw
 from aioparallel.clients.aiokafka.settings import check_servers, connection_options, option_names
 from aioparallel.clients.aiokafka.silence import Silence
 from aioparallel.clients.codes import ErrorCode
-from aioparallel.errors import BrokerUnreachable, ClientError, ConsumerStateError, TopicNotFound
+from aioparallel.errors import BrokerUnreachable, ClientError, ConsumerStateError, NotAuthorized, TopicNotFound
 from aioparallel.group.client import Committed
 from aioparallel.records import TopicPartition
 
@@ -38,6 +38,11 @@ _AGAIN: Final = 0.02
 """Seconds until the same is asked again."""
 _ONE_BROKER: Final = 5.0
 """Seconds for the answer of one broker."""
+_REFUSED: Final = (
+    kafka.ClusterAuthorizationFailedError,
+    kafka.GroupAuthorizationFailedError,
+    kafka.TopicAuthorizationFailedError,
+)
 
 
 class Admin:
@@ -116,7 +121,7 @@ class Admin:
             _, code, message = (await self._admin.create_topics([topic])).topic_errors[0][:3]
             if code == ErrorCode.TOPIC_ALREADY_EXISTS and attempts > 1:
                 return  # made by an attempt that got no answer
-            if is_passing(kafka.for_code(code)):
+            if is_passing(kafka.for_code(code)) or issubclass(kafka.for_code(code), _REFUSED):
                 raise kafka.for_code(code)
             if code == ErrorCode.INVALID_REPLICATION_FACTOR and "fenced" in (message or ""):
                 # The controller has not heard of any broker for a session: they were started a moment ago, or hung.
@@ -133,7 +138,7 @@ class Admin:
             if len(described) != partitions or any(one["error_code"] or one["leader"] < 0 for one in described):
                 raise kafka.LeaderNotAvailableError(name)
 
-        await self._answer(f"creating topic {name!r}", create)
+        await self._answer(f"creating topic {name!r}", create, "CREATE on the topic, or on the cluster")
         await self._answer(f"waiting for the leaders of topic {name!r}", led)
 
     async def delete_topics(self, *names: str) -> None:
@@ -144,7 +149,7 @@ class Admin:
                 if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     _raise(code)
 
-        await self._answer(f"deleting {', '.join(names)}", delete)
+        await self._answer(f"deleting {', '.join(names)}", delete, "DELETE on the topic")
 
     async def configs(self, topic: str) -> dict[str, str]:
         """The topic's configs by name, defaults too."""
@@ -157,7 +162,7 @@ class Admin:
             _raise(code)
             return {entry[0]: entry[1] for entry in entries}
 
-        return await self._answer(f"asking for the configs of {topic}", describe)
+        return await self._answer(f"asking for the configs of {topic}", describe, "DESCRIBE_CONFIGS on the topic")
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete the records below an offset in each partition; where each log begins now."""
@@ -165,6 +170,7 @@ class Admin:
         found = await self._answer(
             f"deleting records of {', '.join(map(str, before))}",
             lambda: self._admin.delete_records(wanted, timeout_ms=round(self._timeout * 1000)),
+            "DELETE on the topic",
         )
         return {TopicPartition(*partition): offset for partition, offset in found.items()}
 
@@ -192,7 +198,7 @@ class Admin:
                         found[TopicPartition(topic, number)] = Committed(offset, metadata or "")
             return found
 
-        return await self._answer(f"asking for the committed offsets of group {group!r}", ask)
+        return await self._answer(f"asking for the committed offsets of group {group!r}", ask, "DESCRIBE on the group")
 
     async def delete_group(self, group: str) -> None:
         """Delete a group without members, and what it has committed; one that does not exist is gone."""
@@ -204,7 +210,7 @@ class Admin:
                 if code != ErrorCode.GROUP_ID_NOT_FOUND:
                     _raise(code)
 
-        await self._answer(f"deleting group {group!r}", delete)
+        await self._answer(f"deleting group {group!r}", delete, "DELETE on the group")
 
     @property
     def _admin(self) -> AdminClient:
@@ -212,8 +218,8 @@ class Admin:
             raise ConsumerStateError("the admin is not connected: use it with `async with`")
         return self._connected
 
-    async def _answer(self, doing: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask until there is an answer, or trouble that will not pass."""
+    async def _answer(self, doing: str, ask: Callable[[], Awaitable[T]], right: str = "DESCRIBE on the topic") -> T:
+        """Ask until there is an answer, or trouble that will not pass. ``right``: what a user needs for it."""
         async with deadline(self._timeout, doing):
             while True:
                 try:
@@ -225,6 +231,8 @@ class Admin:
                     # Where the metadata has no controller, just after one was killed, aiokafka asks None.
                     if error.obj is not None:
                         raise
+                except _REFUSED as error:
+                    raise NotAuthorized(f"{doing}: this user needs the permission {right}") from error
                 except kafka.KafkaError as error:
                     if not is_passing(error):
                         raise

@@ -13,6 +13,7 @@ import aiokafka.errors as kafka
 from aiokafka.conn import collect_hosts
 from aiokafka.protocol.metadata import MetadataRequest
 
+from aioparallel.clients.aiokafka.dialing import stop_dialing
 from aioparallel.clients.aiokafka.internals import Connections, Consumer
 from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.secure_connection import open_connection
@@ -205,6 +206,7 @@ def cut_off(connections: Connections, tasks: Iterable[asyncio.Task[object] | Non
         if not task.done():
             task.cancel()
             left.append(task)
+    stop_dialing(connections)
     for connection in list(connections._conns.values()):
         if (writer := connection._writer) is not None:
             closed = connection.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 from typing import Final, cast
 
 import aiokafka.errors as kafka
@@ -19,7 +20,7 @@ from aioparallel.clients.aiokafka.internals import Connection, Connections
 from aioparallel.clients.aiokafka.secure_connection import PASSWORD, LoggedIn, LoginFailed, open_connection, renewed
 from aioparallel.clients.aiokafka.trust import distrust
 
-__all__ = ["Dialing"]
+__all__ = ["Dialing", "stop_dialing"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,8 @@ class Dialing:
         self._reasons: dict[object, str] = {}
         self._rests: dict[object, float] = {}
         self._told: dict[object, tuple[str, float]] = {}
-        self._left: dict[LoggedIn, asyncio.TimerHandle] = {}
+        self._renewals: dict[tuple[object, int], asyncio.Task[object]] = {}
+        self._is_closed = False
         self._close = connections.close
         connections.close = self.close  # type: ignore[method-assign]
         try:
@@ -70,13 +72,33 @@ class Dialing:
             return None
         return None if self._is_ending(connection) else connection
 
+    def old(self, node: object, group: int) -> Connection | None:
+        """The one that is to be left, as long as its login is good: who gives tokens may be away for a moment."""
+        connection = self._connections._conns.get((node, group))
+        ends = getattr(connection, "ends", None)
+        if connection is None or ends is None or not connection.connected():
+            return None
+        return connection if self._loop.time() < ends - _SPARE else None
+
+    def renew(self, node: object, group: int, connect: Callable[[object, int], Coroutine[None, None, object]]) -> None:
+        """Have a new one made in the place of :meth:`old`, which serves meanwhile: a token may take ten seconds."""
+        if (node, group) in self._renewals or self._rests.get(node, 0.0) > self._loop.time():
+            return
+        task = self._renewals[node, group] = asyncio.create_task(connect(node, group), name="aioparallel-login")
+        task.add_done_callback(lambda task: self._renewed(node, group, task))
+
+    def _renewed(self, node: object, group: int, task: asyncio.Task[object]) -> None:
+        del self._renewals[node, group]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("A login was not renewed: %r", error, exc_info=error, extra={"action": "not_renewed"})
+
     async def connect(self, node: object, group: int = ConnectionGroup.DEFAULT) -> Connection | None:
         """The one that is there, or a new one; None where it cannot be made, see :meth:`reason`. One at a time for each
         node and group."""
         if (found := self.ready(node, group)) is not None:
             return found
         if self._rests.get(node, 0.0) > self._loop.time():
-            return self._old(node, group)
+            return self.old(node, group)
         connections = self._connections
         try:
             broker = connections.cluster.broker_metadata(node)
@@ -87,33 +109,33 @@ class Dialing:
             )
         except (OSError, TimeoutError, kafka.KafkaError) as error:
             self._failed(node, error)
-            return self._old(node, group)
+            return self.old(node, group)
         self._reasons.pop(node, None)
         self._rests.pop(node, None)
         if self._told.pop(node, None) is not None:
             logger.info("Broker %s is reached again", node, extra={"action": "connected_again", "node": node})
             connections.force_metadata_update()  # what is known may be from before
+        if self._is_closed:
+            made.close()  # while it was made; nobody else would
+            return None
         before = connections._conns.get((node, group))
         connections._conns[node, group] = cast("Connection", made)
         if before is not None and before.connected():
-            self._leave(cast("LoggedIn", before), self._loop.time() + _LEAVE)
+            # Whoever closes the client, or cuts off the node, finds it there.
+            connections._conns[node, before] = before
+            self._leave(node, cast("LoggedIn", before), self._loop.time() + _LEAVE)
         return cast("Connection", made)
 
     async def close(self) -> None:
-        """``AIOKafkaClient.close``, before which is closed what was left and still waits for answers."""
-        for connection, timer in self._left.items():
-            timer.cancel()
-            connection.close()
-        self._left.clear()
+        """``AIOKafkaClient.close``, after which no connection is made."""
+        self.stop()
         await self._close()
 
-    def _old(self, node: object, group: int) -> Connection | None:
-        """The one that was to be left, as long as its login is good: who gives tokens may be away for a moment."""
-        connection = self._connections._conns.get((node, group))
-        ends = getattr(connection, "ends", None)
-        if connection is None or ends is None or not connection.connected():
-            return None
-        return connection if self._loop.time() < ends - _SPARE else None
+    def stop(self) -> None:
+        """Make no connection any more."""
+        self._is_closed = True
+        for task in self._renewals.values():
+            task.cancel()
 
     def _is_ending(self, connection: object) -> bool:
         ends = getattr(connection, "ends", None)  # none for those that aiokafka makes by itself
@@ -122,15 +144,13 @@ class Dialing:
         life = ends - cast("LoggedIn", connection).since
         return bool(self._loop.time() > ends - min(life * _EARLY, _LATEST))
 
-    def _leave(self, connection: LoggedIn, until: float) -> None:
+    def _leave(self, node: object, connection: LoggedIn, until: float) -> None:
         """Close it when the last answer has come."""
-        self._left.pop(connection, None)
-        if not connection.connected():
+        if connection.connected() and connection.has_requests and self._loop.time() < until:
+            self._loop.call_later(_LOOK, self._leave, node, connection, until)
             return
-        if not connection.has_requests or self._loop.time() > until:
-            connection.close()
-            return
-        self._left[connection] = self._loop.call_later(_LOOK, self._leave, connection, until)
+        self._connections._conns.pop((node, connection), None)
+        connection.close()
 
     def _failed(self, node: object, error: Exception) -> None:
         server = self._server(node)
@@ -157,6 +177,13 @@ class Dialing:
     def _server(self, node: object) -> str:
         broker = self._connections.cluster.broker_metadata(node)
         return str(node) if broker is None else f"{broker.host}:{broker.port}"
+
+
+def stop_dialing(connections: Connections) -> None:
+    """Make no connection for this client any more, though it cannot be closed."""
+    dialing = getattr(connections.close, "__self__", None)
+    if isinstance(dialing, Dialing):
+        dialing.stop()
 
 
 def _options_of(connections: Connections) -> dict[str, object]:

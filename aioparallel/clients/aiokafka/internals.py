@@ -267,7 +267,8 @@ class Connections(Protocol):
     _sasl_kerberos_service_name: str
     _sasl_kerberos_domain_name: str | None
     _sasl_oauth_token_provider: object
-    _conns: MutableMapping[object, Connection]
+    _conns: MutableMapping[tuple[object, object], Connection]
+    """By node and group; by node and itself, one that was left."""
     _sync_task: asyncio.Task[None] | None
     _get_conn: Callable[..., object]
     _get_conn_lock_value: object

@@ -9,7 +9,7 @@ on aiokafka's loggers, for good and for the whole process. It changes known line
 * what the client mends itself (a request failed, it is sent again) becomes WARNING instead of ERROR, once in five
   seconds; in between it is DEBUG. Where trying again does not mend it (a refused login) it stays ERROR, as often.
 
-* requests that log in are dropped: aiokafka logs each request at DEBUG, here with the password in it.
+* requests that log in are dropped, see ``security``: aiokafka logs each request at DEBUG, here with the password in it.
 
 Everything else passes as it is. Failures that need somebody are raised from the client anyway.
 """
@@ -19,6 +19,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from typing import Final
+
+from aioparallel.security.secret import keep_logins_to_ourselves
 
 __all__ = ["KnownLines", "calm"]
 
@@ -78,7 +80,7 @@ class KnownLines(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is still of interest, with its level lowered."""
         if record.levelno == logging.DEBUG:
-            return not any(type(arg).__name__.startswith("SaslAuthenticate") for arg in record.args or ())
+            return True
         level = NORMAL.get(record.msg) if isinstance(record.msg, str) else None
         if level is None or level > record.levelno:
             return True
@@ -103,6 +105,7 @@ _KNOWN_LINES: Final = KnownLines()
 
 def calm() -> None:
     """Put the filter on aiokafka's loggers. Once is enough; more often does no harm."""
+    keep_logins_to_ourselves()
     for name in LOGGERS:
         logging.getLogger(name).addFilter(_KNOWN_LINES)
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final, cast
 
 import aiokafka.errors as kafka
-from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
@@ -219,10 +218,11 @@ class AiokafkaBrokers:
         for scope in self._scopes[node]:
             if not scope.expired():
                 scope.reschedule(0.0)
-        connection = self._connections._conns.get((node, ConnectionGroup.DEFAULT))
-        if connection is not None and (writer := connection._writer) is not None:
-            connection.close()
-            writer.transport.abort()
+        # Also one that was left for a new login, and still waits for answers.
+        for (of, _), connection in list(self._connections._conns.items()):
+            if of == node and (writer := connection._writer) is not None:
+                connection.close()
+                writer.transport.abort()
 
     async def close(self, timeout: float) -> None:
         """Close all connections, within ``timeout`` seconds; raises nothing but CancelledError."""

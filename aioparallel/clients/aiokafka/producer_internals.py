@@ -45,7 +45,7 @@ class ProducerConnections(Connections, Protocol):
     """``aiokafka.client.AIOKafkaClient``. Connections by node and group."""
 
     cluster: ProducerCluster
-    _conns: MutableMapping[object, Connection]
+    _conns: MutableMapping[tuple[object, object], Connection]
 
     async def bootstrap(self) -> None: ...
     async def close(self) -> None: ...

@@ -8,6 +8,7 @@ What aiokafka 0.14 does, and what is made of it (*run* on Apache Kafka 4.3.1):
 * Passwords are read when a client is made. Here they are read at each connection, and so are certificates that changed.
 * A token function may raise anything, and take for ever; out of ``_get_conn`` that would end aiokafka's own tasks.
 * A connection that fails at the login is closed as politely as others, which TLS may take 30 s for. Here it is cut off.
+* It computes as many iterations of SCRAM as it is told to, one or billions. Here there are bounds.
 * It knows no KIP-368: a broker with ``connections.max.reauth.ms`` closes a connection whose login is that old, or whose
   token has ended, at the next request, which then has failed. The broker says at the login how long that is, so such a
   connection is left before, see ``dialing.py``.
@@ -24,7 +25,7 @@ from typing import Final, Protocol, cast
 
 import aiokafka.errors as kafka
 from aiokafka.abc import AbstractTokenProvider
-from aiokafka.conn import AIOKafkaConnection, OAuthAuthenticator
+from aiokafka.conn import AIOKafkaConnection, OAuthAuthenticator, ScramAuthenticator
 from aiokafka.protocol.admin import SaslAuthenticateRequest
 
 from aioparallel.errors import ConfigurationError
@@ -37,7 +38,10 @@ AbstractTokenProvider.register(TokenSource)
 
 PASSWORD: Final = "sasl_plain_password"
 _TLS: Final = "ssl_context"
-_NOT_ITS_RULES: Final = (AssertionError, KeyError, ValueError)
+_ITERATIONS: Final = (4_096, 1_000_000)
+"""Of SCRAM, that a broker may ask for. Kafka gives 4,096 to 16,384; its own client, too, takes no fewer (RFC 7677, 4):
+whoever puts himself in the place of a broker could else try out passwords by the million. With very many he would hold
+a thread for as long as he likes."""
 _GONE: Final = 0.5
 """Seconds for the loop to close a socket that was cut off."""
 
@@ -82,6 +86,29 @@ def _ended(login: bytes) -> str:
     return f", it ended {ended:.0f} s ago" if ended > 0 else ""
 
 
+class _ScramLogin(ScramAuthenticator):  # type: ignore[misc]
+    """aiokafka's, which does not do all that it is told to, and hears why it is refused (RFC 5802, 7)."""
+
+    def process_server_first_message(self, server_first: str) -> None:
+        """See the module."""
+        _check_accepted(server_first)
+        iterations = int(dict(pair.split("=", 1) for pair in server_first.split(","))["i"])
+        least, most = _ITERATIONS
+        if not least <= iterations <= most:
+            raise ValueError(f"it asks for {iterations} iterations of SCRAM; {least} to {most} are taken")
+        super().process_server_first_message(server_first)
+
+    def process_server_final_message(self, server_final: str) -> None:
+        """See the module."""
+        _check_accepted(server_final)
+        super().process_server_final_message(server_final)
+
+
+def _check_accepted(answer: str) -> None:
+    if answer.startswith("e="):
+        raise LoginFailed(f"the login is refused: {answer[2:]}")
+
+
 class LoggedIn(AIOKafkaConnection):  # type: ignore[misc]
     """aiokafka's connection. ``ends``: on the loop's clock, when the broker takes the login for over; None: never."""
 
@@ -93,6 +120,15 @@ class LoggedIn(AIOKafkaConnection):  # type: ignore[misc]
     def authenticator_oauth(self) -> _TokenLogin:
         """See the module."""
         return _TokenLogin(self._sasl_oauth_token_provider)
+
+    def authenticator_scram(self) -> _ScramLogin:
+        """See the module."""
+        return _ScramLogin(
+            loop=self._loop,
+            sasl_plain_password=self._sasl_plain_password,
+            sasl_plain_username=self._sasl_plain_username,
+            sasl_mechanism=self._sasl_mechanism,
+        )
 
     def send(self, request: object, expect_response: bool = True) -> Awaitable[object]:
         """See the module."""
@@ -121,6 +157,11 @@ class LoggedIn(AIOKafkaConnection):  # type: ignore[misc]
         return answer
 
     @property
+    def was_there(self) -> bool:
+        """Whether somebody has taken the connection, whatever became of it."""
+        return self._protocol is not None
+
+    @property
     def has_requests(self) -> bool:
         """Whether answers are awaited."""
         return bool(self._requests)
@@ -137,10 +178,16 @@ async def open_connection(
     try:
         await connection.connect()
         connection.is_up = True
-    except Exception as error:
+    except BaseException as error:
+        # Without its traceback: in its frames stands what this logs in with, and error trackers collect such.
+        error.__traceback__ = None
+        if not isinstance(error, Exception):
+            raise
         await connection.gone()
-        if isinstance(error, OSError) or not isinstance(error, _NOT_ITS_RULES):
-            raise  # certificates that do not verify are both
+        if isinstance(error, OSError | kafka.KafkaError):
+            raise  # certificates that do not verify are among them
+        if not connection.was_there:
+            raise kafka.KafkaConnectionError(f"{host}:{port}: {error}") from error  # no name for a host
         # The other side of SCRAM or PLAIN does not keep to its rules: it is no broker that knows this password.
         raise LoginFailed(f"the broker could not prove itself ({error})") from error
     return connection

@@ -148,7 +148,7 @@ def connection_options(options: Mapping[str, object]) -> dict[str, object]:
 def check_servers(bootstrap_servers: str) -> None:
     """Raise ConfigurationError when it is not ``host:port``, or several separated by commas."""
     try:
-        valid = all(host and 0 < port < 65_536 for host, port, _ in collect_hosts(bootstrap_servers))
+        valid = all(host.encode("idna") and 0 < port < 65_536 for host, port, _ in collect_hosts(bootstrap_servers))
     except ValueError:
         valid = False
     if not valid:

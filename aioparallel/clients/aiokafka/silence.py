@@ -193,6 +193,12 @@ class Silence:
         """``AIOKafkaClient._get_conn``, with a lock for each broker instead of one for all."""
         if (connection := self._dialing.ready(node_id, group)) is not None:
             return connection
+        if (old := self._dialing.old(node_id, group)) is not None:
+            self._dialing.renew(node_id, group, self._connect)
+            return old
+        return await self._connect(node_id, group)
+
+    async def _connect(self, node_id: object, group: int) -> Connection | None:
         async with self._locks[node_id, group]:
             connecting = self._dialing.connect(node_id, group)
             if node_id == _BOOTSTRAP:

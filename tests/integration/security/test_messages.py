@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,9 @@ from aioparallel import (
     RetryPolicy,
     Security,
     TopicNotFound,
+    TopicPartition,
 )
+from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.testing import LocalKafka, Secured
 from aioparallel.testing.brokers.certificates import TestAuthority
 from tests.conftest import PASSWORD
@@ -198,6 +200,30 @@ async def test_missing_rights(secured_kafka: LocalKafka, caplog: pytest.LogCaptu
     assert {one.value for one in letters} == {b"good", b"bad"}
     (said,) = set(re.findall(r"ProduceFailed\('(could not produce to [a-z.]*out: [^']*)'", caplog.text))
     _in_docs(said, clerk.names)
+
+
+async def test_looking_after_topics_without_the_rights(secured_kafka: LocalKafka) -> None:
+    """Each refusal names what was to be done and the right that it needs; nothing has changed."""
+    clerk = Clerk(secured_kafka, "looks-after")
+    await clerk.begin(b"1")
+    await clerk.may("DESCRIBE", topic=clerk.topic)
+    await clerk.may("READ", group=clerk.group)
+    place = TopicPartition(clerk.topic, 0)
+    security = clerk.secured.security("SASL_SSL", "clerk")
+    async with Admin(clerk.secured.bootstrap_servers(), security.client_options()) as admin:
+        refused: dict[str, Coroutine[None, None, object]] = {
+            "creating topic 'new': .* CREATE on the topic, or on the cluster": admin.create_topic("new"),
+            f"deleting {clerk.topic}: .* DELETE on the topic": admin.delete_topics(clerk.topic),
+            f"the configs of {clerk.topic}: .* DESCRIBE_CONFIGS on the topic": admin.configs(clerk.topic),
+            f"deleting records of {place}: .* DELETE on the topic": admin.delete_records({place: 1}),
+            "offsets of group 'another': .* DESCRIBE on the group": admin.committed("another"),
+            f"deleting group '{clerk.group}': .* DELETE on the group": admin.delete_group(clerk.group),
+        }
+        for said, asking in refused.items():
+            with pytest.raises(NotAuthorized, match=said):
+                await asking
+        assert await admin.topics() == {clerk.topic: 1}
+    assert len(await read_all(secured_kafka.bootstrap_servers, clerk.topic)) == 1
 
 
 @pytest.mark.parametrize("what", ["topic", "group"])

@@ -10,9 +10,12 @@ from typing import Any, cast
 import pytest
 
 from aioparallel.clients.aiokafka import dialing
+from aioparallel.clients.aiokafka.connecting import cut_off
 from aioparallel.clients.aiokafka.dialing import Dialing
 from aioparallel.clients.aiokafka.internals import Connections
 from aioparallel.clients.aiokafka.secure_connection import LoginFailed
+from aioparallel.clients.aiokafka.silence import Silence
+from tests.support.waiting import DEADLINE
 
 LIFE = 40.0
 
@@ -25,6 +28,7 @@ class Made:
         self.ends = self.since + LIFE
         self.has_requests = False
         self.is_open = True
+        self._writer = cast("asyncio.StreamWriter", SimpleNamespace(transport=SimpleNamespace(abort=lambda: None)))
 
     def age(self) -> None:
         """Nineteen twentieths of it are over."""
@@ -44,6 +48,8 @@ class Stage:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.refuses = False
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.tries = 0
         self.made: list[Made] = []
         names = (
@@ -57,16 +63,20 @@ class Stage:
             _conns={},
             cluster=SimpleNamespace(broker_metadata=lambda _: broker),
             close=self._close,
+            send=None,
+            _sync_task=None,
             force_metadata_update=lambda: None,
         )
         monkeypatch.setattr(dialing, "open_connection", self._open)
         self.dialing = Dialing(cast("Connections", self.connections))
 
     async def _close(self) -> None:
-        self.connections._conns.clear()
+        for one in self.connections._conns.values():
+            one.close()
 
     async def _open(self, *_: object) -> Made:
         self.tries += 1
+        await self.answers.wait()
         if self.refuses:
             raise LoginFailed("no token: nobody home")
         self.made.append(Made())
@@ -120,3 +130,46 @@ async def test_where_no_new_login_can_be_had_the_old_one_serves(
     old.ends = asyncio.get_running_loop().time()
     assert await stage.dialing.connect(1) is None
     await stage.connections.close()
+
+
+async def test_a_login_that_takes_long_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests go over the old connection as long as its login is good; one new login at a time, and none is waited for
+    when the client is closed."""
+    stage = Stage(monkeypatch)
+    silence = Silence(stage.connections, 1.0)
+    stage.dialing = silence._dialing
+    first = await silence.get_connection(1)
+    stage.answers.clear()
+    stage.made[0].age()
+    async with asyncio.timeout(DEADLINE):
+        assert [await silence.get_connection(1) for _ in range(3)] == [first] * 3
+        stage.answers.set()
+        while (second := await silence.get_connection(1)) is first:
+            await asyncio.sleep(0)
+        assert (stage.tries, stage.made[0].is_open, stage.made[1].is_open) == (2, False, True)
+        stage.answers.clear()
+        stage.made[1].age()
+        assert await silence.get_connection(1) is second
+        await asyncio.sleep(0)
+        await stage.connections.close()
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0)
+    assert [one.is_open for one in stage.made] == [False, False]
+
+
+async def test_a_connection_made_for_a_closed_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who cuts off a client that cannot be closed leaves none open: not one that waits for answers, not one that is
+    being made."""
+    stage = Stage(monkeypatch)
+    await stage.dialing.connect(1)
+    (old,) = stage.made
+    old.has_requests = True
+    old.age()
+    await stage.dialing.connect(1)
+    stage.answers.clear()
+    connecting = asyncio.create_task(stage.dialing.connect(2))
+    await asyncio.sleep(0)
+    cut_off(stage.connections, ())
+    stage.answers.set()
+    assert await connecting is None
+    assert [one.is_open for one in stage.made] == [False, False, False]
