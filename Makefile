@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo pipeline bench test docs spark-jars lint format unit unit-newer spark-newer explore chaos load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-map load-spark load-pipeline clean
+.PHONY: help demo pipeline bench test docs spark-jars lint format unit unit-newer spark-newer explore chaos load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-kmq load-map load-spark load-pipeline clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -108,6 +108,10 @@ load-hot: $(VENV)/.dev  ## a hot key and a hot partition: nobody starves (2 minu
 
 load-long-handler: $(VENV)/.dev  ## 3 minutes in one handler, a session of 10 s: no rebalance, nothing repeated
 	$(BIN)/python -m pytest -s tests/load/test_long_handlers.py $(ARGS)
+
+load-kmq: $(VENV)/.dev  ## a queue of 200,000 records, its members and trackers killed every 5 s: none lost (5 minutes)
+	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
+	$(BIN)/python -m pytest -s tests/load/test_kmq_kills.py $(ARGS)
 
 load-partitions: $(VENV)/.dev  ## 500 partitions, also with full maps: no long holds of the loop (1 minute)
 	$(BIN)/python -m pytest tests/load/test_partitions.py $(ARGS)

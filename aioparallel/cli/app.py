@@ -25,6 +25,7 @@ from aioparallel.cli.bench.command import bench
 from aioparallel.cli.broker import broker
 from aioparallel.cli.console import as_typed, say, say_error
 from aioparallel.cli.dlq.commands import dlq
+from aioparallel.cli.kmq.commands import kmq
 from aioparallel.errors import AioparallelError, ConfigurationError
 
 __all__ = ["app", "main", "run"]
@@ -49,6 +50,7 @@ app = App(
 app.command(dlq)
 app.command(bench)
 app.command(broker)
+app.command(kmq)
 app.register_install_completion_command()
 
 

@@ -7,20 +7,29 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from aiokafka import AIOKafkaConsumer
 
 from aioparallel.cli.dlq.holding import HEARTBEAT_INTERVAL, REBALANCE_TIMEOUT, SESSION_TIMEOUT, Claim, Hold, one_holder
 from aioparallel.cli.dlq.marks import Marks
 from aioparallel.cli.dlq.options import Access
+from aioparallel.cli.security import Secure
 from aioparallel.clients.aiokafka import AiokafkaClient
 from aioparallel.errors import ConfigurationError, TopicNotFound
 from aioparallel.group.client import Client, Fetched, Span
 from aioparallel.records import TopicPartition
 from aioparallel.security.secret import Hidden
 
-__all__ = ["CONNECT_TIMEOUT", "REQUEST_TIMEOUT", "STOP_TIMEOUT", "OpenTopic", "open_topic", "parse_client_options"]
+__all__ = [
+    "CONNECT_TIMEOUT",
+    "REQUEST_TIMEOUT",
+    "STOP_TIMEOUT",
+    "OpenTopic",
+    "connecting_options",
+    "open_topic",
+    "parse_client_options",
+]
 
 CONNECT_TIMEOUT: Final = 10.0
 REQUEST_TIMEOUT: Final = 30.0
@@ -108,7 +117,19 @@ async def open_topic(topic: str, partitions: Collection[int], access: Access) ->
         await client.stop(STOP_TIMEOUT)
 
 
-def connecting_options(access: Access) -> dict[str, object]:
+class Reached(Protocol):
+    """How a cluster is reached, as any command was told."""
+
+    @property
+    def client_options(self) -> tuple[str, ...]:
+        """``name=value`` each."""
+
+    @property
+    def secure(self) -> Secure:
+        """TLS and a login."""
+
+
+def connecting_options(access: Reached) -> dict[str, object]:
     """``client_options``, with what is said of security. Raises ConfigurationError where both say something of that."""
     options, security = parse_client_options(access.client_options), access.secure.security()
     if security is None:

@@ -18,7 +18,7 @@ from aioparallel.queues.kmq.markers import redeliveries, with_count
 from aioparallel.queues.kmq.topics import QueueTopics
 from aioparallel.records import Failure, Origin, Outgoing, Produced, Record, TopicPartition
 
-__all__ = ["Redeliverer"]
+__all__ = ["Redeliverer", "spans_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Redeliverer:
 
         place = TopicPartition(self._topics.queue, partition)
         try:
-            for span in _spans(sorted(offsets)):
+            for span in spans_of(sorted(offsets)):
                 async with aclosing(self._client.read({place: span})) as reading:
                     async for fetched in reading:
                         for record in fetched.records:
@@ -152,8 +152,10 @@ class Redeliverer:
         self.ends.write(place.partition, offset)
 
 
-def _spans(offsets: Sequence[int]) -> Iterator[Span]:
-    """What is to be read for these, ascending."""
+def spans_of(offsets: Sequence[int]) -> Iterator[Span]:
+    """What is to be read for these, which ascend."""
+    if not offsets:
+        return
     start = last = offsets[0]
     for offset in offsets[1:]:
         if offset - last > _GAP:

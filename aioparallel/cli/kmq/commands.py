@@ -1,0 +1,114 @@
+"""The two commands: their help and their options. What they do is imported when one runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+from cyclopts import App, Group, Parameter
+
+from aioparallel.cli.security import Secure
+
+__all__ = ["QueueAccess", "Reporting", "Trackers", "kmq"]
+
+HOW: Final = Group("How", sort_key=2)
+WHERE: Final = Group("Where", sort_key=3)
+
+Queue = Annotated[str, Parameter(help="The topic of the queue, such as `jobs`.")]
+
+
+@Parameter(name="*", group=WHERE)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueAccess:
+    """How the cluster is reached, and where the queue's markers are."""
+
+    bootstrap_servers: Annotated[str, Parameter(env_var="AIOPARALLEL_BOOTSTRAP_SERVERS")] = "localhost:9092"
+    """The brokers: host:port, several with commas."""
+    client_options: Annotated[
+        tuple[str, ...],
+        Parameter(name="--client-option", metavar="NAME=VALUE", env_var="AIOPARALLEL_CLIENT_OPTIONS"),
+    ] = ()
+    """An option of aiokafka's consumer by its name there, as in `request_timeout_ms=60000`. Repeatable; several in the
+    variable are separated by spaces."""
+    marker_topic: str | None = None
+    """Where the markers are; not given: the name of the queue with `-markers`."""
+    group: Annotated[str | None, Parameter(metavar="GROUP")] = None
+    """The group of the trackers; not given: the name of the queue with `-trackers`. Those that run inside of
+    `KmqConsumer` have its group with `-redelivery`."""
+    secure: Secure = field(default_factory=Secure)
+
+
+@Parameter(name="*", group=HOW)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trackers:
+    """How a tracker delivers again."""
+
+    dead_letter: str | None = None
+    """Where records go that were delivered too often; not given: the name of the queue with `__undelivered`."""
+    max_redeliveries: int = 3
+    """Of one record."""
+    use_now_after: float = 1.0
+    """Seconds without a marker in a partition after which its time is that of the clock."""
+
+
+@Parameter(name="*", group=HOW)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reporting:
+    """How status tells."""
+
+    watch: Annotated[bool, Parameter(alias="-w")] = False
+    """Go on, until Ctrl-C."""
+    every: float = 2.0
+    """With --watch: seconds between two looks."""
+    as_json: Annotated[bool, Parameter(name="--json")] = False
+    """One JSON object a line instead, for scripts: one for each partition."""
+
+
+kmq = App(
+    name="kmq",
+    help="""Queues with redelivery markers: run a tracker, see what is open.
+
+    A record of such a queue is somebody's for the time of a lease. Whoever begins it writes a start marker into the
+    marker topic, and an end marker when it is handled; a *tracker* delivers again what was begun and not ended in time.
+    Each `KmqConsumer` runs one, unless it is told not to: then run some with **tracker**.
+
+    **Examples**
+
+    - `aioparallel kmq status jobs --group workers-redelivery`
+    - `aioparallel kmq tracker jobs`
+    """,
+)
+
+
+@kmq.command(name="tracker")
+def tracker_command(queue: Queue, /, *, how: Trackers = Trackers(), where: QueueAccess = QueueAccess()) -> None:
+    """Deliver again what was begun and not ended in time, until Ctrl-C or SIGTERM.
+
+    Any number of them share the partitions. A line is written when something was delivered again, or put away.
+
+    **Examples**
+
+    - `aioparallel kmq tracker jobs`
+    - `aioparallel kmq tracker jobs --max-redeliveries 10 --dead-letter jobs.dlq`
+    """
+    from aioparallel.cli.kmq.tracking import track  # noqa: PLC0415 - brings the Kafka client
+
+    track(queue, how, where)
+
+
+@kmq.command(name="status")
+async def status_command(queue: Queue, /, *, how: Reporting = Reporting(), where: QueueAccess = QueueAccess()) -> None:
+    """Show which records of a queue somebody has, by partition: how many, since when, and until when.
+
+    It reads the markers from where the trackers have committed, so give it their `--group`; without one, from the
+    begin of the marker topic.
+
+    **Examples**
+
+    - `aioparallel kmq status jobs --group workers-redelivery`
+    - `aioparallel kmq status jobs --watch`
+    - `aioparallel kmq status jobs --json | jq .open`
+    """
+    from aioparallel.cli.kmq.status import show_status  # noqa: PLC0415 - brings the Kafka client
+
+    await show_status(queue, how, where)

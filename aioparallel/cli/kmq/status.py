@@ -1,0 +1,208 @@
+"""What the marker topic says of a queue: records that somebody has, by partition."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from rich.live import Live
+from rich.table import Table
+
+from aioparallel.cli.console import make_console
+from aioparallel.cli.dlq.opening import CONNECT_TIMEOUT, REQUEST_TIMEOUT, STOP_TIMEOUT, connecting_options
+from aioparallel.cli.kmq.commands import QueueAccess, Reporting
+from aioparallel.clients.aiokafka import AiokafkaClient
+from aioparallel.group.client import Client, Span
+from aioparallel.queues.kmq.markers import read_marker, redeliveries
+from aioparallel.queues.kmq.redelivery import spans_of
+from aioparallel.queues.kmq.topics import QueueTopics
+from aioparallel.records import Record, TopicPartition
+
+__all__ = ["Open", "PartitionStatus", "show_status", "status_of", "table"]
+
+# Open records of a partition, the oldest, that are looked at for how often they were delivered before.
+_LOOKED_AT: Final = 500
+
+
+class Open(NamedTuple):
+    """A record that somebody has: since when and until when, seconds since the epoch."""
+
+    since: float
+    until: float
+
+
+@dataclass(slots=True)
+class _Markers:
+    """Of one partition, as far as they were read."""
+
+    position: int
+    open: dict[int, Open] = field(default_factory=dict)
+
+    def read(self, record: Record) -> None:
+        """One more."""
+        marker = read_marker(record.key, record.value)
+        if marker is None:
+            return
+        if marker.lease is None:
+            self.open.pop(marker.offset, None)
+        else:
+            since = record.timestamp / 1_000
+            self.open[marker.offset] = Open(since, since + marker.lease / 1_000)
+
+
+class PartitionStatus(NamedTuple):
+    """One line."""
+
+    partition: int
+    open: int
+    oldest: float | None
+    """Seconds since the first of them was begun."""
+    overdue: int
+    """Of these, whose lease is over."""
+    redelivered: int
+    """Of the oldest 500, those that were delivered before."""
+    most: int
+    """The most deliveries of one of them before this one."""
+    behind: int | None
+    """Markers that the trackers have not committed; None: they have committed nothing."""
+
+
+def status_of(
+    partition: int, held: Iterable[Open], counts: Sequence[int], behind: int | None, now: float
+) -> PartitionStatus:
+    """From what is open. ``counts``: redeliveries of those that were looked at."""
+    found = list(held)
+    return PartitionStatus(
+        partition,
+        len(found),
+        max(0.0, now - min(one.since for one in found)) if found else None,
+        sum(one.until < now for one in found),
+        sum(count > 0 for count in counts),
+        max(counts, default=0),
+        behind,
+    )
+
+
+def table(queue: str, partitions: Sequence[PartitionStatus]) -> Table:
+    """For people."""
+    shown = Table(box=None, pad_edge=False, header_style="bold", title=f"{queue}: records under way", title_style="")
+    for name in ("partition", "open", "oldest", "overdue", "redelivered", "most often", "tracker behind"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for one in partitions:
+        shown.add_row(
+            str(one.partition),
+            f"{one.open:,}",
+            "-" if one.oldest is None else f"{one.oldest:.0f} s",
+            f"{one.overdue:,}",
+            f"{one.redelivered:,}",
+            str(one.most),
+            "-" if one.behind is None else f"{one.behind:,}",
+        )
+    if len(partitions) > 1:
+        oldest = max((one.oldest for one in partitions if one.oldest is not None), default=None)
+        shown.add_row(
+            "all",
+            f"{sum(one.open for one in partitions):,}",
+            "-" if oldest is None else f"{oldest:.0f} s",
+            f"{sum(one.overdue for one in partitions):,}",
+            f"{sum(one.redelivered for one in partitions):,}",
+            str(max(one.most for one in partitions)),
+            f"{sum(one.behind or 0 for one in partitions):,}",
+            style="bold",
+        )
+    return shown
+
+
+class _Looking:
+    """Looks at a queue, again and again; each marker is read once."""
+
+    def __init__(self, client: Client, topics: QueueTopics) -> None:
+        self._client = client
+        self._topics = topics
+        self._markers: dict[TopicPartition, _Markers] = {}
+
+    async def begin(self, servers: str) -> None:
+        """Raises TopicNotFound, and what else is wrong with the topics."""
+        names = [self._topics.queue, self._topics.markers]
+        found = await self._client.partitions(names, REQUEST_TIMEOUT)
+        dead_letter = TopicPartition(self._topics.dead_letter, 0)  # it is not looked at
+        self._topics.check({*found, dead_letter}, servers)
+        partitions = sorted(one for one in found if one.topic == self._topics.markers)
+        committed = await self._client.committed(partitions, REQUEST_TIMEOUT)
+        beginnings = await self._client.beginning_offsets(partitions, REQUEST_TIMEOUT)
+        for partition in partitions:
+            start = committed[partition].offset if partition in committed else 0
+            self._markers[partition] = _Markers(max(start, beginnings[partition]))
+
+    async def look(self) -> list[PartitionStatus]:
+        """Read what has come since."""
+        partitions = list(self._markers)
+        ends = await self._client.end_offsets(partitions, REQUEST_TIMEOUT)
+        committed = await self._client.committed(partitions, REQUEST_TIMEOUT)
+        spans = {partition: Span(self._markers[partition].position, ends[partition]) for partition in partitions}
+        async with aclosing(self._client.read(spans)) as reading:
+            async for fetched in reading:
+                markers = self._markers[fetched.partition]
+                for record in fetched.records:
+                    markers.read(record)
+                markers.position = fetched.next_offset
+        now = time.time()
+        found = []
+        for partition in partitions:
+            held = self._markers[partition].open
+            behind = ends[partition] - committed[partition].offset if partition in committed else None
+            oldest = sorted(held, key=lambda offset: held[offset].since)[:_LOOKED_AT]
+            counts = await self._counts(partition.partition, sorted(oldest))
+            found.append(status_of(partition.partition, held.values(), counts, behind, now))
+        return found
+
+    async def _counts(self, partition: int, offsets: Sequence[int]) -> list[int]:
+        """How often these were delivered before."""
+        wanted, counts = set(offsets), list[int]()
+        place = TopicPartition(self._topics.queue, partition)
+        for span in spans_of(offsets):
+            async with aclosing(self._client.read({place: span})) as reading:
+                async for fetched in reading:
+                    counts += [redeliveries(record) for record in fetched.records if record.offset in wanted]
+        return counts
+
+
+async def show_status(queue: str, how: Reporting, where: QueueAccess) -> None:
+    """Once, or again and again."""
+    topics = QueueTopics(queue, where.marker_topic, None)
+    client = AiokafkaClient(
+        where.bootstrap_servers, where.group or f"{queue}-trackers", client_options=connecting_options(where)
+    )
+    try:
+        await client.start(CONNECT_TIMEOUT)
+        looking = _Looking(client, topics)
+        await looking.begin(where.bootstrap_servers)
+        if how.as_json:
+            await _as_json(looking, how)
+            return
+        console = make_console()
+        if not how.watch:
+            console.print(table(queue, await looking.look()))
+            return
+        with Live(table(queue, await looking.look()), console=console, auto_refresh=False) as live:
+            while True:
+                await asyncio.sleep(how.every)
+                live.update(table(queue, await looking.look()), refresh=True)
+    finally:
+        await client.stop(STOP_TIMEOUT)
+
+
+async def _as_json(looking: _Looking, how: Reporting) -> None:
+    while True:
+        for one in await looking.look():
+            print(json.dumps(one._asdict()))
+        sys.stdout.flush()
+        if not how.watch:
+            return
+        await asyncio.sleep(how.every)
