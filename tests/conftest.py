@@ -41,11 +41,11 @@ def mortal_kafka(local_kafka: LocalKafka) -> Iterator[LocalKafka]:
 @pytest.fixture(scope="session")
 def secured_kafka() -> Iterator[LocalKafka]:
     """Apache Kafka with a listener of each kind. ``me`` may do everything, ``clerk`` what a test allows; both have the
-    same password. A login is over after five seconds."""
+    same password. A login is over after three seconds."""
     available, reason = local_kafka_available()
     if not available and not os.environ.get("CI"):
         pytest.skip(reason)
-    with LocalKafka(secured=Secured({"me": PASSWORD, "clerk": PASSWORD}, acls=True, session=5.0)) as kafka:
+    with LocalKafka(secured=Secured({"me": PASSWORD, "clerk": PASSWORD}, acls=True, session=3.0)) as kafka:
         kafka.secured.allow("me", "ALL", topic="*")
         kafka.secured.allow("me", "ALL", group="*")
         yield kafka
