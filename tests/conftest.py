@@ -29,11 +29,17 @@ settings.register_profile("explore", settings.get_profile("fixed"), derandomize=
 settings.load_profile("fixed")  # --hypothesis-profile=explore comes later, and before any module of tests is imported
 
 
+def _skip_without_kafka() -> None:
+    available, reason = local_kafka_available()
+    if not available and not os.environ.get("CI"):
+        pytest.skip(reason)
+
+
 @pytest.fixture(scope="session")
-def mortal_kafka(local_kafka: LocalKafka) -> Iterator[LocalKafka]:
+def mortal_kafka() -> Iterator[LocalKafka]:
     """Apache Kafka with few partitions, for tests that kill it and restart it: ``local_kafka``, which has those of all
     tests, takes up to a minute to come back on a busy machine."""
-    assert local_kafka.pid is not None  # so Apache Kafka can be started here
+    _skip_without_kafka()
     with LocalKafka() as kafka:
         yield kafka
 
@@ -41,11 +47,9 @@ def mortal_kafka(local_kafka: LocalKafka) -> Iterator[LocalKafka]:
 @pytest.fixture(scope="session")
 def secured_kafka() -> Iterator[LocalKafka]:
     """Apache Kafka with a listener of each kind. ``me`` may do everything, ``clerk`` what a test allows; both have the
-    same password. A login is over after five seconds."""
-    available, reason = local_kafka_available()
-    if not available and not os.environ.get("CI"):
-        pytest.skip(reason)
-    with LocalKafka(secured=Secured({"me": PASSWORD, "clerk": PASSWORD}, acls=True, session=5.0)) as kafka:
+    same password. A login is over after three seconds."""
+    _skip_without_kafka()
+    with LocalKafka(secured=Secured({"me": PASSWORD, "clerk": PASSWORD}, acls=True, session=3.0)) as kafka:
         kafka.secured.allow("me", "ALL", topic="*")
         kafka.secured.allow("me", "ALL", group="*")
         yield kafka

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from aioparallel.testing import LocalKafka
+from aioparallel.testing import LocalKafka, Secured, local_kafka
 from aioparallel.testing.processes.child import Child
 from tests.conftest import PASSWORD
 from tests.support.command_line import invoke
+from tests.support.waiting import DEADLINE
 
 pytestmark = pytest.mark.real
 
@@ -37,16 +40,42 @@ async def test_the_lines_of_the_page(secured_kafka: LocalKafka, tmp_path: Path) 
     assert (ran.exit_code, "0 open letters" in ran.output or "no open letter" in ran.output.lower()) == (0, True), ran
 
 
-async def test_a_closed_broker_to_try_things_out(tmp_path: Path) -> None:
-    """It says where it is, how programs reach each listener, and what to export."""
-    (arguments,) = re.findall(r"python -m (aioparallel\.testing\.local_kafka .*)", PAGE)
-    child = Child("closed", [sys.executable, "-m", *arguments.split()], log=tmp_path / "log", directory=tmp_path)
-    said = ""
-    async with asyncio.timeout(120), child:
-        async for line in child.lines():
-            said += f"{line}\n"
-            if "AIOPARALLEL_USERNAME" in line:
-                break
-        ran = await asyncio.to_thread(invoke, "dlq", "list", "nothing.dlq", environment=_exports(said))
-    assert "topic not found" in ran.stderr, ran.stderr
+async def test_a_closed_broker_to_try_things_out(
+    secured_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says where it is, how programs reach each listener, and what to export. The broker is the one of all tests:
+    starting another one would prove the same."""
+    (arguments,) = re.findall(r"python -m aioparallel\.testing\.local_kafka (.*)", PAGE)
+    wanted: list[object] = []
+
+    def secured(users: dict[str, str]) -> Secured:
+        wanted.append(users)
+        return secured_kafka.secured
+
+    def started(**options: object) -> contextlib.AbstractContextManager[LocalKafka]:
+        wanted.append(options["secured"])
+        return contextlib.nullcontext(secured_kafka)
+
+    class CtrlC:
+        def wait(self) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(local_kafka, "Secured", secured)
+    monkeypatch.setattr(local_kafka, "LocalKafka", started)
+    monkeypatch.setattr(f"{local_kafka.__name__}.threading", SimpleNamespace(Event=CtrlC))
+    local_kafka.main(arguments.split())
+    monkeypatch.undo()
+    said = capsys.readouterr().out
+    assert wanted == [{"me": "the-password"}, secured_kafka.secured]
+    assert f"runs at {secured_kafka.bootstrap_servers} " in said
     assert len(re.findall(r"127\.0\.0\.1:\d+ +Security\(", said)) == 4
+    ran = await asyncio.to_thread(invoke, "dlq", "list", "nothing.dlq", environment=_exports(said))
+    assert "topic not found" in ran.stderr, ran.stderr
+
+
+async def test_the_module_can_be_run(tmp_path: Path) -> None:
+    """As the page runs it; here only to see that the jars are there."""
+    command = [sys.executable, "-m", local_kafka.__name__, "--prepare"]
+    child = Child("prepare", command, log=tmp_path / "log", directory=tmp_path)
+    async with asyncio.timeout(DEADLINE), child:
+        assert "Apache Kafka" in await anext(child.lines())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import signal
 import time
 import uuid
@@ -10,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from aioparallel.engine.waiting import to_the_end
 from aioparallel.testing import DeliveryChecker, LocalKafka
 from aioparallel.testing.event_log import EventKind, EventTail, read_events
 from aioparallel.testing.processes.child import Child
@@ -23,7 +26,8 @@ pytestmark = pytest.mark.real
 
 WITHIN = 10.0
 """Seconds for readiness to follow the broker."""
-KINDS = pytest.mark.parametrize("kind", ["fastapi", "aiohttp"])
+NAMES = ("fastapi", "aiohttp")
+KINDS = pytest.mark.parametrize("kind", NAMES)
 ORDERS = 40_000
 
 
@@ -79,27 +83,39 @@ def orders(count: int) -> list[Message]:
     return [Message(b"c%d" % (n % 1_000), b'{"customer": "c%d", "amount": 1}' % (n % 1_000)) for n in range(count)]
 
 
-@KINDS
-async def test_the_broker_goes_and_the_server_is_stopped_under_load(
-    mortal_kafka: LocalKafka, kind: str, tmp_path: Path
-) -> None:
+async def test_the_broker_goes_and_the_servers_are_stopped_under_load(mortal_kafka: LocalKafka, tmp_path: Path) -> None:
     """Not ready within ten seconds of the broker's stop, ready within ten of its return, live all the while. After
     SIGTERM in the middle of 40,000 orders and a second start each was handled once."""
-    suffix, servers = await topics(mortal_kafka), mortal_kafka.bootstrap_servers
-    first, second = (Server(servers, kind, tmp_path, suffix, number) for number in range(2))
-    async with first.child:
-        await first.until_ready()
+    lives = [Life(kind, mortal_kafka.bootstrap_servers, await topics(mortal_kafka), tmp_path / kind) for kind in NAMES]
+    async with contextlib.AsyncExitStack() as stack:
+        for life in lives:
+            await stack.enter_async_context(life.first.child)
+        await asyncio.gather(*(life.first.until_ready() for life in lives))
         began = time.monotonic()
         async with mortal_kafka.down(hang=True):
-            await first.until_ready(503)
+            await asyncio.gather(*(life.first.until_ready(503) for life in lives))
             gone = time.monotonic() - began
-            began = time.monotonic()
-        back = await first.until_ready()
-        print(f"{kind}: not ready after {gone:.1f} s, ready again after {back:.1f} s")
+        back = max(await asyncio.gather(*(life.first.until_ready() for life in lives)))
+        print(f"not ready after {gone:.1f} s, ready again after {back:.1f} s")
         assert gone < WITHIN
         assert back < WITHIN
-        fill(servers, f"orders{suffix}", orders(ORDERS))
-        tail, count = EventTail(first.events), 0
+        await asyncio.gather(*(life.is_stopped_under_load() for life in lives))
+    await asyncio.gather(*(life.goes_on() for life in lives))
+
+
+class Life:
+    """One kind of server, with topics of its own: stopped under load, and started again."""
+
+    def __init__(self, kind: str, servers: str, suffix: str, directory: Path) -> None:
+        directory.mkdir()
+        self.kind, self.servers, self.suffix = kind, servers, suffix
+        self.first, self.second = (Server(servers, kind, directory, suffix, number) for number in range(2))
+        self.done = 0
+
+    async def is_stopped_under_load(self) -> None:
+        """SIGTERM when 2,000 orders have ended; it ends by itself."""
+        await to_the_end(asyncio.to_thread(self._fill))
+        tail, count = EventTail(self.first.events), 0
 
         def enough() -> bool:
             nonlocal count
@@ -107,35 +123,40 @@ async def test_the_broker_goes_and_the_server_is_stopped_under_load(
             return count > 2_000
 
         await until(enough)
-        first.child.terminate()
-        code = await first.ended()
-        assert code == (-signal.SIGTERM if kind == "fastapi" else 0)
-    done = [one for one in read_events(first.events) if one.kind is EventKind.ENDED]
-    assert len(done) < ORDERS
-    delivery = DeliveryChecker[tuple[int, int]]()
+        self.first.child.terminate()
+        assert await self.first.ended() == (-signal.SIGTERM if self.kind == "fastapi" else 0)
+        self.done = sum(one.kind is EventKind.ENDED for one in read_events(self.first.events))
+        assert self.done < ORDERS
 
-    async with second.child:
-        await until(
-            lambda: (
-                sum(one.kind is EventKind.ENDED for one in read_events(second.events)) >= ORDERS - len(done)
-                if second.events.exists()
-                else False
-            )
-        )
-        await second.until_ready()
-        second.child.terminate()
-        await second.ended()
-    events = read_events(first.events) + read_events(second.events)
-    began_twice = sum(one.kind is EventKind.BEGAN for one in events) - ORDERS
-    for one in events:
-        if one.kind is EventKind.BEGAN:
-            delivery.produced((one.partition, one.offset))
-        elif one.kind is EventKind.ENDED:
-            delivery.handled((one.partition, one.offset))
-    print(f"{kind}: {len(done):,} before SIGTERM, {ORDERS - len(done):,} after; run again: {began_twice}")
-    delivery.check(max_duplicates=0)
-    assert began_twice == 0
-    assert delivery.statistics().duplicates == 0
+    def _fill(self) -> None:
+        fill(self.servers, f"orders{self.suffix}", orders(ORDERS))
+
+    async def goes_on(self) -> None:
+        """The second one handles the rest, and nothing again."""
+        tail, count = EventTail(self.second.events), 0
+
+        def all_are_done() -> bool:
+            nonlocal count
+            count += sum(one.kind is EventKind.ENDED for one in tail.new())
+            return count >= ORDERS - self.done
+
+        async with self.second.child:
+            await until(all_are_done)
+            await self.second.until_ready()
+            self.second.child.terminate()
+            await self.second.ended()
+        events = read_events(self.first.events) + read_events(self.second.events)
+        began_twice = sum(one.kind is EventKind.BEGAN for one in events) - ORDERS
+        delivery = DeliveryChecker[tuple[int, int]]()
+        for one in events:
+            if one.kind is EventKind.BEGAN:
+                delivery.produced((one.partition, one.offset))
+            elif one.kind is EventKind.ENDED:
+                delivery.handled((one.partition, one.offset))
+        print(f"{self.kind}: {self.done:,} before SIGTERM, {ORDERS - self.done:,} after; run again: {began_twice}")
+        delivery.check(max_duplicates=0)
+        assert began_twice == 0
+        assert delivery.statistics().duplicates == 0
 
 
 async def test_a_second_signal(mortal_kafka: LocalKafka, tmp_path: Path) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from aioparallel.records import Record
 
 __all__ = ["Message", "fill", "fill_numbered", "number_of", "numbered"]
 
 _TIMEOUT: Final = 120.0
+_CONNECT: Final = 1.0
 _SETTINGS: Final = {
     # Without it about one new topic in fifty got a partition whose records stood in another order.
     "enable.idempotence": True,
@@ -44,6 +46,9 @@ def fill(servers: str, topic: str, messages: Iterable[Message], *, codec: str = 
     """
     settings = {"bootstrap.servers": servers, "compression.type": codec, **_SETTINGS}
     producer = Producer(settings | ({"transactional.id": f"aborted-{topic}"} if aborted else {}))
+    # Without a connection it looks for its producer id only each half second, and nothing is sent before.
+    with contextlib.suppress(KafkaException):
+        producer.list_topics(topic, _CONNECT)
     failed: list[object] = []
 
     def told(error: object, _: object) -> None:

@@ -25,6 +25,7 @@ _SETTINGS: Final = {
     "enable.auto.commit": False,
     "enable.partition.eof": True,
     "isolation.level": "read_uncommitted",
+    "fetch.wait.max.ms": 10,
     "socket.timeout.ms": int(_ASK * 1000),
     "topic.metadata.refresh.interval.ms": 2_000,
     "log_level": 0,
@@ -45,7 +46,7 @@ def _read_all(servers: str, topic: str) -> list[Record]:
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in left])
         while left:
             assert time.monotonic() < deadline, f"{topic}: the ends {left} were not reached within {DEADLINE:g} s"
-            for one in consumer.consume(10_000, 0.2):
+            for one in consumer.consume(10_000, 0.02):  # it waits so long whatever has come
                 partition, offset, error = one.partition(), one.offset(), one.error()
                 assert partition is not None
                 if error is None:
