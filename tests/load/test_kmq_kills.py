@@ -57,7 +57,7 @@ class Members:
 
 
 @pytest.mark.parametrize(("records", "members", "trackers", "lease", "kills"), [Small, Large])
-async def test_kills_lose_nothing(
+async def test_kills_lose_nothing(  # noqa: C901
     local_kafka: LocalKafka,
     kafka_topic: TopicMaker,
     tmp_path: Path,
@@ -74,14 +74,13 @@ async def test_kills_lose_nothing(
     await local_kafka.create_topic(f"{queue}-markers", PARTITIONS)
     await local_kafka.create_topic(f"{queue}__undelivered")
     fill(servers, queue, [Message(b"k%d" % (n % 1_000), b"%d" % n) for n in range(records)])
-    module, chance, tails = "tests.support.children.queue", random.Random(3), list[EventTail]()
-    began, ended = Counter[int](), Counter[int]()
+    module, chance, files = "tests.support.children.queue", random.Random(3), list[Path]()
+    tails, began, ended = dict[Path, EventTail](), Counter[int](), Counter[int]()
 
     def member(number: int) -> Child:
         events = tmp_path / f"{number}.events"
-        events.touch()
-        tails.append(EventTail(events))
-        given = ("member", servers, queue, str(lease), "0.05", str(events))
+        files.append(events)
+        given = ("member", servers, queue, str(lease), "0.5", str(events))
         return Child.of_module(f"member {number}", module, *given, log=tmp_path / f"{number}.log")
 
     def tracker(number: int) -> Child:
@@ -89,7 +88,8 @@ async def test_kills_lose_nothing(
         return Child.of_module(f"tracker {number}", module, *given, log=tmp_path / f"tracker-{number}.log")
 
     def handled() -> int:
-        for tail in tails:
+        tails.update({file: EventTail(file) for file in files if file not in tails and file.exists()})
+        for tail in tails.values():
             for event in tail.new():
                 if event.kind in (EventKind.BEGAN, EventKind.ENDED):
                     (began if event.kind is EventKind.BEGAN else ended)[event.offset] += 1
@@ -104,6 +104,8 @@ async def test_kills_lose_nothing(
         kill_at = at + PAUSE
         while handled() < good:
             assert time.monotonic() - at < 1_500, f"{len(ended)} of {good}"
+            for child in [*workers.alive, *watchers.alive]:
+                assert child.running, child.log.read_text()
             if time.monotonic() > kill_at and len(ended) < 0.8 * good and workers.kills < kills:
                 kill_at += PAUSE
                 await workers.kill_one(chance)
