@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from aioparallel.callables import check_arguments
 from aioparallel.errors import ConfigurationError, RequestFailed, RequestTimeout
 from aioparallel.http.deadlines import Deadline, Deadlines
 from aioparallel.http.requests import Request, pairs_of, shown
@@ -59,6 +60,8 @@ def check_client(client: object) -> None:
             client,
             'must be "httpx", "aiohttp", or a function of the number of connections that makes a client',
         )
+    else:
+        check_arguments(client, "http_handler client", "the number of connections", 1)
 
 
 @asynccontextmanager

@@ -118,7 +118,7 @@ class Security:
 
     def __repr__(self) -> str:
         given = [
-            f"{name}={Hidden(value) if name in _SECRET else value!r}"
+            f"{name}={Hidden(value) if name in _SECRET else repr(str(value) if isinstance(value, Path) else value)}"
             for name, value, default in _shown(self)
             if value != default
         ]
@@ -176,7 +176,8 @@ def _named(choices: object) -> str:
 def _check_login(security: Security) -> None:
     mechanism = security.mechanism
     if mechanism not in get_args(Mechanism):
-        raise _refuse("mechanism", mechanism, f"must be one of {_named(Mechanism)} with protocol={security.protocol!r}")
+        known = f"must be one of {_named(Mechanism)} with protocol={security.protocol!r}"
+        raise _refuse("mechanism", mechanism, f"{known}; others, as Kerberos, are given as client_options")
     if mechanism == "OAUTHBEARER":
         for name in _OF_PASSWORDS:
             _refuse_without(security, name, 'mechanism="PLAIN" or a SCRAM one; OAUTHBEARER takes token or token_file')

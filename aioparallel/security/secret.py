@@ -89,7 +89,7 @@ def is_sendable(value: object) -> bool:
 def read_secret(option: str, file: str | Path) -> str:
     """The text of a file, without the line end behind it. Raises ConfigurationError."""
     try:
-        text = Path(file).read_text(encoding="utf-8").rstrip("\r\n")
+        text = Path(file).read_text(encoding="utf-8-sig").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(option, str(file), f"cannot be read ({_cause(error)}); give a text file") from None
     if not text:

@@ -59,7 +59,11 @@ def _user(text: str) -> tuple[str, str]:
 def _lines_to_copy(secured: Secured) -> str:
     """For a program, and for the command line; what each user needs for each listener."""
     user, password = next(iter(secured.users.items()))
-    lines = [f"  {secured.bootstrap_servers(one)}  {secured.security(one)!r}" for one in secured.listeners]
+    written = f"password={password!r}"  # which is in no repr, and was typed here
+    lines = [
+        f"  {secured.bootstrap_servers(one)}  {repr(secured.security(one)).replace('password=<str>', written)}"
+        for one in secured.listeners
+    ]
     return "\n".join(
         [
             "For programs, where to connect, and security=...",

@@ -17,7 +17,7 @@ import pytest
 from aiokafka.protocol.admin import SaslAuthenticateRequest
 
 from aioparallel import ConfigurationError, Options, ParallelConsumer, Producing, Security, Token
-from aioparallel.security.secret import NoToken, Password, TokenSource
+from aioparallel.security.secret import NoToken, Password, TokenSource, read_secret
 from aioparallel.security.tls import RenewingContext
 from aioparallel.testing.brokers.certificates import TestAuthority
 
@@ -161,7 +161,7 @@ def test_a_password_is_a_text_that_shows_itself_to_nobody(files: Path) -> None:
     assert "secret" not in f"{security} {security.client_options()}"
     assert (
         repr(security)
-        == f"Security('SASL_PLAINTEXT', mechanism='PLAIN', username='me', password_file={files / 'password'!r})"
+        == f"Security('SASL_PLAINTEXT', mechanism='PLAIN', username='me', password_file={str(files / 'password')!r})"
     )
 
 
@@ -314,3 +314,14 @@ def test_security_and_client_options_do_not_contradict_each_other() -> None:
     assert options.connecting_options["security_protocol"] == "SASL_PLAINTEXT"
     consumer = ParallelConsumer("t", group_id="g", security=security)
     assert "secret-1" not in f"{consumer!r} {consumer.options!r} {vars(consumer)!r}"
+
+
+def test_a_file_that_windows_has_written(tmp_path: Path) -> None:
+    """The mark at its beginning is no part of the password; and what is shown can be copied."""
+    file = tmp_path / "password"
+    file.write_bytes(b"\xef\xbb\xbfwonderland\r\n")
+    assert read_secret("password_file", file) == "wonderland"
+    shown = repr(Security("SASL_PLAINTEXT", mechanism="PLAIN", username="me", password_file=file))
+    assert f"password_file={str(file)!r}" in shown
+    with pytest.raises(ConfigurationError, match="client_options"):
+        Security("SASL_PLAINTEXT", mechanism="GSSAPI")  # type: ignore[arg-type]

@@ -146,7 +146,7 @@ async def _certain(
             return AuthenticationFailed(
                 server,
                 "it wants a login, and this client has none",
-                'give security=Security("SASL_SSL", mechanism=...)',
+                'give security=Security("SASL_SSL", mechanism=...), or "SASL_PLAINTEXT" where it speaks no TLS',
             )
         turned_away.add(server)
     elif isinstance(failure, kafka.KafkaConnectionError | ConnectionResetError | ssl.SSLError):

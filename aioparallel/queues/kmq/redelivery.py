@@ -88,7 +88,7 @@ class Redeliverer:
 
         Raises ClientError, or TimeoutError, where they cannot be read: then nobody knows of which this is true.
         """
-        sending, found = _Sending(), set[int]()
+        sending, found, away = _Sending(), set[int](), self.dead_lettered
         wanted = set(offsets)
 
         def ended(offset: int) -> None:
@@ -106,6 +106,14 @@ class Redeliverer:
                                     self._producer.send_one(_Copy(self._copy(record), record.offset, sending, ended))
         finally:
             await sending.done.wait()  # the producer gives each up in time
+        if away != self.dead_lettered:
+            logger.warning(
+                "%d records of %s become dead letters: delivered %d times, and nobody has said that they were handled",
+                self.dead_lettered - away,
+                place,
+                self._most + 1,
+                extra={"action": "undelivered", "topic": place.topic, "partition": place.partition},
+            )
         for offset in sorted(wanted - found):
             if is_wanted(offset):
                 self._is_gone(place, offset)
@@ -131,12 +139,6 @@ class Redeliverer:
         origin = Origin(record.topic, record.partition, record.offset, record.timestamp)
         letter = Letter(origin, self._group_id, count + 1, failure, failure, "")
         letter_headers = write_letter(tuple(with_count(record.headers, None)), letter)
-        logger.warning(
-            "%s becomes a dead letter: delivered %d times, and nobody has said that it was handled",
-            record,
-            count + 1,
-            extra={"action": "undelivered", "topic": record.topic, "partition": record.partition},
-        )
         return Outgoing(self._topics.dead_letter, record.raw_value, record.raw_key, letter_headers)
 
     def _is_gone(self, place: TopicPartition, offset: int) -> None:

@@ -428,3 +428,9 @@ async def test_trouble_is_told_in_a_line(served: Service, caplog: pytest.LogCapt
     lines = [one for one in caplog.records if "failed" in one.getMessage()]
     assert lines
     assert not any(one.exc_info for one in lines)
+
+
+def test_a_client_function_takes_the_number_of_connections() -> None:
+    """That is said at once."""
+    with pytest.raises(ConfigurationError, match=r"client.*the number of connections"):
+        http_handler(get, client=lambda: None, idempotency_key=None)  # type: ignore[misc, arg-type]
