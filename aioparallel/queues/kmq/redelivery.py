@@ -88,7 +88,7 @@ class Redeliverer:
 
         Raises ClientError, or TimeoutError, where they cannot be read: then nobody knows of which this is true.
         """
-        sending, found, away = _Sending(), set[int](), self.dead_lettered
+        sending, found, away = _Sending(), set[int](), 0
         wanted = set(offsets)
 
         def ended(offset: int) -> None:
@@ -103,13 +103,15 @@ class Redeliverer:
                             if record.offset in wanted and record.offset not in found:
                                 found.add(record.offset)
                                 if is_wanted(record.offset):
-                                    self._producer.send_one(_Copy(self._copy(record), record.offset, sending, ended))
+                                    copy = self._copy(record)
+                                    away += copy.topic == self._topics.dead_letter
+                                    self._producer.send_one(_Copy(copy, record.offset, sending, ended))
         finally:
             await sending.done.wait()  # the producer gives each up in time
-        if away != self.dead_lettered:
+        if away:
             logger.warning(
                 "%d records of %s become dead letters: delivered %d times, and nobody has said that they were handled",
-                self.dead_lettered - away,
+                away,
                 place,
                 self._most + 1,
                 extra={"action": "undelivered", "topic": place.topic, "partition": place.partition},
