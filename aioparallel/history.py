@@ -10,6 +10,7 @@ from aioparallel.records import Failure, Headers, Origin, Record
 
 if TYPE_CHECKING:
     from aioparallel.deferral import Deferral
+    from aioparallel.engine.gates import Gate
 
 __all__ = ["History", "failure_of", "history_of"]
 
@@ -32,6 +33,7 @@ class History:
         "trying_since",
         "waited",
         "waiting_since",
+        "woken_by",
     )
 
     def __init__(self) -> None:
@@ -46,6 +48,7 @@ class History:
         self.origin: Origin | None = None
         self.is_restored = False  # of a retry topic: what its headers say is in here
         self.deferral: Deferral | None = None
+        self.woken_by: Gate | None = None  # keeps a place for it, until it enters some gate
         self.strayed = False  # its last attempt ended by a cancellation that may not have been its own
 
     def waits(self, delay: float, now: float) -> None:

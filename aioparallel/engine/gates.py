@@ -4,8 +4,8 @@ parked, without an attempt counted, and is woken when there is room.
 A handler enters a gate with :meth:`Gate.enter` and leaves it with :meth:`Gate.leave`. Where there is no room ``enter``
 raises :class:`NoRoom`; the engine parks the record and lets it wait in the gate's line. Who has waited goes first:
 while somebody waits, or was woken and is on the way, newcomers wait behind. What is on its way keeps a place, so a
-woken record finds one; where it does not come, since its partition was taken away say, the place is found again at the
-next look, a second later at most.
+woken record finds one; where it goes to another gate the place is free at once, and where it does not come, since its
+partition was taken away say, it is found again at the next look, a second later at most.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from typing import Any, Final, NamedTuple, Protocol
 
 from aioparallel.errors import RetryLater
+from aioparallel.history import history_of
 from aioparallel.observe.stats import Waiting
 from aioparallel.records import Record
 
@@ -55,6 +56,12 @@ class Waking(Protocol):
         """Whether it was made ready, and the next free worker may start it."""
 
 
+class _Coming(NamedTuple):
+    waking: Waking
+    parks: int
+    """How often it had been parked: once more, and it waits for something else."""
+
+
 class _Waiter(NamedTuple):
     record: AnyRecord
     since: float
@@ -72,7 +79,7 @@ class Gate:
         self._loop = asyncio.get_running_loop()
         self._shut_until = 0.0
         self._line: deque[_Waiter] = deque()
-        self._woken: dict[AnyRecord, Waking] = {}  # on their way, each with a place kept for it
+        self._woken: dict[AnyRecord, _Coming] = {}  # on their way, each with a place kept for it
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._look_comes = False
@@ -81,13 +88,18 @@ class Gate:
 
     def enter(self) -> None:
         """One more is under way. Raises NoRoom."""
-        woken = self._woken
-        if woken and _WOKEN.get() in woken:
-            del woken[_WOKEN.get()]  # type: ignore[arg-type]
-            if self.under_way < self.limit and not self._is_shut:
-                self.under_way += 1
-                return
-        elif not self._line and self.under_way + len(woken) < self.limit and not self._is_shut:
+        record = _WOKEN.get()
+        by = None if record is None else history_of(record).woken_by
+        if record is not None and by is not None:
+            history_of(record).woken_by = None
+            by._woken.pop(record, None)
+            if by is self:
+                if self.under_way < self.limit and not self._is_shut:
+                    self.under_way += 1
+                    return
+                raise NoRoom(self)
+            by._look_soon()  # it goes elsewhere
+        if not self._line and self.under_way + len(self._woken) < self.limit and not self._is_shut:
             self.under_way += 1
             return
         raise NoRoom(self)
@@ -166,7 +178,8 @@ class Gate:
     def _wake(self, waiter: _Waiter, now: float, *, keeps_a_place: bool) -> bool:
         is_woken = waiter.waking.wake(waiter.record, now - waiter.since)
         if is_woken and keeps_a_place:
-            self._woken[waiter.record] = waiter.waking
+            self._woken[waiter.record] = _Coming(waiter.waking, waiter.record._parks)
+            history_of(waiter.record).woken_by = self
         return is_woken
 
     def _set_timer(self) -> None:
@@ -182,7 +195,11 @@ class Gate:
         """For whom nobody wakes it: it opens, who waited is gone, or has waited long enough."""
         self._timer = None
         now = self._loop.time()
-        self._woken = {record: waking for record, waking in self._woken.items() if waking.is_coming(record)}
+        self._woken = {
+            record: coming
+            for record, coming in self._woken.items()
+            if record._parks == coming.parks and coming.waking.is_coming(record)
+        }
         line: deque[_Waiter] = deque()
         for waiter in self._line:
             if waiter.until is not None and now >= waiter.until - _EARLY:

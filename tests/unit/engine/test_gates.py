@@ -249,3 +249,32 @@ async def test_it_opens_on_time_though_a_look_was_to_come_later() -> None:
     began = loop.time()
     await until(lambda: woken)
     assert 0.29 <= woken[0] - began < 0.4
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+async def test_who_is_woken_may_go_elsewhere(limit: int) -> None:
+    """A handler that asks another place at each attempt, one of several mirrors say: the place that was kept for it is
+    free at once. Nothing stands still, and nothing waits for looks."""
+    chance, gates, loop = random.Random(5), list[Gate](), asyncio.get_running_loop()
+
+    async def handle(number: int) -> int:
+        if not gates:
+            gates.extend(Gate(name, limit) for name in "abc")
+        chosen = chance.sample(gates, k=chance.choice([1, 1, 2]))
+        entered: list[Gate] = []
+        try:
+            for gate in chosen:
+                gate.enter()
+                entered.append(gate)
+            await asyncio.sleep(0.001)
+        finally:
+            for gate in entered:
+                gate.leave()
+        return number
+
+    began = loop.time()
+    async with asyncio.timeout(60):
+        found = [o.item async for o in parallel_map(handle, range(300), max_concurrency=20)]
+    assert sorted(found) == list(range(300))
+    assert loop.time() - began < 20
+    assert all(gate.is_idle for gate in gates)
