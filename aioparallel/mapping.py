@@ -159,8 +159,9 @@ class ParallelMap(Generic[T, R]):
         """End it: cancel what runs, close what was opened. Whoever iterates meanwhile comes to the end."""
         stream = self._given()
         if stream is None:
-            return
-        if stream.ag_running:
+            if self._running.flow is not None:  # left early: it is being ended by the event loop
+                await self._running.over.wait()
+        elif stream.ag_running:
             await self._running.end()
         else:
             await stream.aclose()

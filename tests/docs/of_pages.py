@@ -114,7 +114,39 @@ async def handle(record):
     pass
 """
 
+_JOBS = {"jobs": [Outgoing("jobs", b"%d" % n) for n in range(10)], "jobs-markers": [], "jobs__undelivered": []}
+_WORKS = """
+from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker
+
+async def work(record):
+    print("worked", flush=True)
+    if consumer.stats().succeeded == 9:
+        consumer.stop()
+"""
+_ONCE_READY = """
+import asyncio
+
+async def stop_once_ready():
+    while "tracker" not in globals() or not tracker.health().ready:
+        await asyncio.sleep(0.02)
+    tracker.stop()
+
+stopping = asyncio.ensure_future(stop_once_ready())
+"""
+
 GIVEN: Mapping[str, Given] = {
+    "aioparallel.queues.kmq.consumer.KmqConsumer": Given(before=_WORKS, topics=_JOBS, says=r"(worked\n){10}"),
+    "aioparallel.queues.kmq.tracker.RedeliveryTracker": Given(before=_WORKS + _ONCE_READY, topics=_JOBS),
+    "docs/queues.md: Queues: records acknowledged one by one (KMQ)": Given(
+        topics=_JOBS, lines=10, says=r"(working on b'\d' for the 1 time\n){10}"
+    ),
+    "docs/queues.md: Trackers": Given(
+        instead={
+            "tracker.run_sync()": "import signal\nsignal.setitimer(signal.ITIMER_REAL, 1)\n"
+            "signal.signal(signal.SIGALRM, lambda *_: tracker.stop())\ntracker.run_sync()"
+        },
+        topics=_JOBS,
+    ),
     "aioparallel.web.aiohttp": Given(before=_SERVICE_PARTS),
     "aioparallel.web.fastapi": Given(before=_SERVICE_PARTS),
     "aioparallel.web.starlette": Given(before=_SERVICE_PARTS),

@@ -357,3 +357,24 @@ async def test_nothing_of_the_items_is_kept_by_an_error() -> None:
         del raised
     finally:
         gc.enable()
+
+
+async def test_closed_after_a_break_it_is_over() -> None:
+    """The loop has begun to end it then; who closes it waits for that."""
+    ended = 0
+
+    async def handle(number: int) -> int:
+        nonlocal ended
+        try:
+            await asyncio.sleep(0 if number == 0 else 60)
+        finally:
+            await asyncio.sleep(0.01)
+            ended += 1
+        return number
+
+    outcomes = parallel_map(handle, range(10), max_concurrency=10)
+    async for _ in outcomes:
+        break
+    await outcomes.aclose()
+    assert ended == 10
+    await outcomes.aclose()

@@ -51,7 +51,7 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
 
     ::
 
-        async with KmqConsumer("jobs", group_id="workers", lease=30) as consumer:
+        async with KmqConsumer("jobs", bootstrap_servers="localhost:9092", group_id="workers", lease=30) as consumer:
             await consumer.run(work)
 
     ``topic``: the queue, one topic. ``marker_topic``: where start and end of each record are noted, by default its name

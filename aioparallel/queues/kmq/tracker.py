@@ -95,7 +95,7 @@ class RedeliveryTracker:
 
     ::
 
-        async with RedeliveryTracker("jobs", group_id="workers") as tracker:
+        async with RedeliveryTracker("jobs", bootstrap_servers="localhost:9092", group_id="trackers") as tracker:
             await tracker.run()
 
     ``topic``: the queue. ``marker_topic``: where its markers are, by default its name with ``-markers``; it has as many
