@@ -28,6 +28,8 @@ What is called *pure* has plain methods only: no ``await``, no clock, no I/O; ti
     hold_log.py     lines about handlers that hold the loop, and how many of them
     pulse.py        the pulse of a loop, for a thread that waits for what does not come
     loop_watch.py   the thread that looks, and lets the loop turn
+    gates.py        bounds of what is under way at one place, and who waits there
+    other_threads.py  questions from other threads
     waiting.py      waiting that something else cuts short, and waiting that nothing does
     drains.py       who waits until nothing of some sources runs any more
     outlets.py      where records go that leave handlers: implemented by delivery/

@@ -12,6 +12,7 @@
     ends.py             until="end" with a log that has lost its tail
     intake.py           how many records each partition may bring                  pure
     fetcher.py          plan, fetch, admit
+    admission.py        how what was read comes to the engine, and whose business its end is
     stores.py           where positions are read from and written to
     companions.py       what is kept beside them: restored, told of records, saved before they are written
     offset_commits.py   what is to be committed, in which requests                 pure

@@ -6,6 +6,7 @@
 
     service.py    ConsumerService: one consumer, kept running for the length of a block
     services.py   Consumers: several of them
+    lives.py      services that begin and end together
     keeper.py     one life of a service: made, opened, run, closed, made anew
     restarts.py   RestartPolicy
     signals.py    the signals that end a server
