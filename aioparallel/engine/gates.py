@@ -4,8 +4,9 @@ parked, without an attempt counted, and is woken when there is room.
 A handler enters a gate with :meth:`Gate.enter` and leaves it with :meth:`Gate.leave`. Where there is no room ``enter``
 raises :class:`NoRoom`; the engine parks the record and lets it wait in the gate's line. Who has waited goes first:
 while somebody waits, or was woken and is on the way, newcomers wait behind. What is on its way keeps a place, so a
-woken record finds one; where it goes to another gate the place is free at once, and where it does not come, since its
-partition was taken away say, it is found again at the next look, a second later at most.
+woken record finds one, however long it takes; where it goes to another gate, or its attempt says with :func:`give_back`
+that it goes to none, the place is free at once; and where it does not come, since its partition was taken away say, it
+is found again at the next look, a second later at most.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from aioparallel.history import history_of
 from aioparallel.observe.stats import Waiting
 from aioparallel.records import Record
 
-__all__ = ["Gate", "NoRoom", "Waking", "name_woken"]
+__all__ = ["Gate", "NoRoom", "Waking", "give_back", "name_woken"]
 
 AnyRecord = Record[Any, Any]
 
@@ -53,7 +54,7 @@ class Waking(Protocol):
         """Whether it is parked still."""
 
     def is_coming(self, record: AnyRecord) -> bool:
-        """Whether it was made ready, and the next free worker may start it."""
+        """Whether it was made ready and not parked anew: the next free worker may start it, or runs it."""
 
 
 class _Coming(NamedTuple):
@@ -88,17 +89,11 @@ class Gate:
 
     def enter(self) -> None:
         """One more is under way. Raises NoRoom."""
-        record = _WOKEN.get()
-        by = None if record is None else history_of(record).woken_by
-        if record is not None and by is not None:
-            history_of(record).woken_by = None
-            by._woken.pop(record, None)
-            if by is self:
-                if self.under_way < self.limit and not self._is_shut:
-                    self.under_way += 1
-                    return
-                raise NoRoom(self)
-            by._look_soon()  # it goes elsewhere
+        if _WOKEN.get() is not None and _given_back() is self:
+            if self.under_way < self.limit and not self._is_shut:
+                self.under_way += 1
+                return
+            raise NoRoom(self)
         if not self._line and self.under_way + len(self._woken) < self.limit and not self._is_shut:
             self.under_way += 1
             return
@@ -208,6 +203,23 @@ class Gate:
                 line.append(waiter)
         self._line = line
         self._look()
+
+
+def give_back() -> None:
+    """The attempt that runs in this context goes to no gate any more: a place that is kept for it is for who waits."""
+    if _WOKEN.get() is not None:
+        _given_back()
+
+
+def _given_back() -> Gate | None:
+    """The gate that has kept a place for the attempt that runs in this context, until now."""
+    record = _WOKEN.get()
+    if record is None or record._history is None or (by := record._history.woken_by) is None:
+        return None
+    record._history.woken_by = None
+    if by._woken.pop(record, None) is not None and by._line:
+        by._look_soon()
+    return by
 
 
 def name_woken(record: AnyRecord) -> None:

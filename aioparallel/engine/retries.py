@@ -115,7 +115,8 @@ class Retries:
     def is_coming(self, record: AnyRecord) -> bool:
         """See :class:`~aioparallel.engine.gates.Waking`. What its offset map holds back does not come, and keeps no
         place: it may wait for one who waits at the gate."""
-        return self.is_waiting(record) and record.offset <= record._source.map_ceiling
+        source = record._source
+        return record in source.in_flight or (self.is_waiting(record) and record.offset <= source.map_ceiling)
 
     def close(self) -> None:
         """Make nothing ready any more."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
-from aioparallel.engine.gates import Gate, NoRoom
-from aioparallel.errors import BadStatus, InvalidOutput, Reject, RetryLater
+from aioparallel.engine.gates import Gate, NoRoom, give_back
+from aioparallel.errors import BadStatus, InvalidOutput, Reject, RequestTimeout, RetryLater
 from aioparallel.http.clients import opened
 from aioparallel.http.hosts import Hosts
 from aioparallel.http.idempotency import HEADER, key_of
 from aioparallel.http.requests import Request, origin_of, shown
 from aioparallel.http.responses import Response, retry_after
-from aioparallel.http.sharing import Answers, Flights, identity_of
+from aioparallel.http.sharing import Answers, Flight, Flights, identity_of
 from aioparallel.http.statuses import IF_TOLD, table_of
 from aioparallel.placing import Place
 from aioparallel.records import Record
@@ -31,6 +32,7 @@ __all__ = ["Asking"]
 _BUSY, _SPREAD = 1.0, 0.2
 # Seconds of a Retry-After, at least: 0 would be asked again and again.
 _LEAST = 0.1
+_VISIBLE: Final = re.compile(rb"[\x20-\x7e]+")  # what else a producer has written is passed over
 _TRACED: Final = ("traceparent", "tracestate")
 
 
@@ -65,28 +67,31 @@ class Asking:
     # The plain case in one piece: each coroutine in another is paid for at every answer.
     async def handle(self, item: Any) -> Any:
         """Ask about the record, or item, and give what ``on_response`` makes of the answer."""
-        found: Any = self._request(item)
-        if hasattr(found, "__await__"):
-            found = await found
-        answer: Response | list[Response] | None
-        if not isinstance(found, Request):
-            answer = await self._several(item, _checked(found))
-        elif self._shares:
-            answer = await self._shared(item, found, self._url(found))
-        else:
-            url = self._url(found)
-            gate = self._hosts.of_url(url)
-            gate.enter()
-            try:
-                answer = await self._send(found, url, self._headers(item, found, 0), found.timeout or self._timeout)
-                if self._meanings.get(answer.status) != "done":
-                    self._turned_down(answer, url, gate)
-            finally:
-                gate.leave()
-        if self._on_response is None:
-            return answer if self._gives_response else None
-        value = self._on_response(item, answer)
-        return await value if hasattr(value, "__await__") else value
+        try:
+            found: Any = self._request(item)
+            if hasattr(found, "__await__"):
+                found = await found
+            answer: Response | list[Response] | None
+            if not isinstance(found, Request):
+                answer = await self._several(item, _checked(found))
+            elif self._shares:
+                answer = await self._shared(item, found, self._url(found))
+            else:
+                url = self._url(found)
+                gate = self._hosts.of_url(url)
+                gate.enter()
+                try:
+                    answer = await self._send(found, url, self._headers(item, found, 0), found.timeout or self._timeout)
+                    if self._meanings.get(answer.status) != "done":
+                        self._turned_down(answer, url, gate)
+                finally:
+                    gate.leave()
+            if self._on_response is None:
+                return answer if self._gives_response else None
+            value = self._on_response(item, answer)
+            return await value if hasattr(value, "__await__") else value
+        finally:
+            give_back()  # where it was woken, and has not gone
 
     async def _several(self, item: Any, requests: Sequence[Request]) -> list[Response] | None:
         """All or nothing is under way: what has been asked already would be asked again."""
@@ -110,10 +115,12 @@ class Asking:
         if identity is not None and self._answers is not None:
             kept = self._answers.get(identity)
             if kept is not None:
+                give_back()
                 return kept
         flight = None if identity is None or self._flights is None else self._flights.under_way(identity)
         if flight is not None:
-            return await flight.answer()
+            give_back()
+            return await self._in_time(flight, request, url)
         gate = self._hosts.of_url(url)
         gate.enter()
         if identity is not None and self._flights is not None:
@@ -123,6 +130,17 @@ class Asking:
             return await self._kept(identity, item, request, url, gate)
         finally:
             gate.leave()
+
+    async def _in_time(self, flight: Flight, request: Request, url: str) -> Response:
+        """The answer to a request that another has sent, within this one's time."""
+        seconds = request.timeout or self._timeout
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                return await flight.answer()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise RequestTimeout(f"{request.method} {shown(url)}", seconds) from error
 
     async def _kept(self, identity: Hashable | None, item: Any, request: Request, url: str, gate: Gate) -> Response:
         response = await self._judged(item, request, url, 0, gate)
@@ -179,9 +197,9 @@ def _has(headers: Mapping[str, str], name: str) -> bool:
 def _traced(record: Record[Any, Any], headers: Mapping[str, str]) -> Mapping[str, str]:
     given = {name.lower() for name in headers}
     found = {
-        name.lower(): value.decode("latin-1")
+        name.lower(): value.decode()
         for name, value in record.headers
-        if value is not None and name.lower() in _TRACED and name.lower() not in given
+        if value is not None and name.lower() in _TRACED and name.lower() not in given and _VISIBLE.fullmatch(value)
     }
     return {**headers, **found} if found else headers
 

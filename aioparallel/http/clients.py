@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from aioparallel.callables import check_arguments
@@ -104,7 +105,9 @@ def _httpx_client(connections: int) -> httpx.AsyncClient:
     from httpx_aiohttp import AiohttpTransport  # noqa: PLC0415
 
     limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=_KEPT)
-    return httpx.AsyncClient(transport=AiohttpTransport(limits=limits), timeout=None)
+    # What one record's answer sets is nothing for the request of another.
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+    return httpx.AsyncClient(transport=AiohttpTransport(limits=limits), timeout=None, cookies=no_cookies)
 
 
 def _aiohttp_session(connections: int) -> aiohttp.ClientSession:

@@ -61,7 +61,8 @@ class Answers:
 
     def keep(self, identity: Hashable, response: Response) -> None:
         """For later, as far as the answer allows."""
-        seconds = min(self._cache.seconds, _freshness(response.headers.get("Cache-Control", "")))
+        said = [value for name, value in response.headers.items() if name.lower() == "cache-control"]  # perhaps several
+        seconds = min(self._cache.seconds, _freshness(",".join(said)))
         if seconds <= 0:
             return
         self._kept[identity] = self._clock() + seconds, response

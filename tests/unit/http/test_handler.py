@@ -434,3 +434,104 @@ def test_a_client_function_takes_the_number_of_connections() -> None:
     """That is said at once."""
     with pytest.raises(ConfigurationError, match=r"client.*the number of connections"):
         http_handler(get, client=lambda: None, idempotency_key=None)  # type: ignore[misc, arg-type]
+
+
+def same(_: object) -> Request:
+    """Whatever it is asked about."""
+    return Request("GET", "/same")
+
+
+@both
+async def test_a_place_is_kept_for_a_slow_request_function_and_for_no_other(client: Kind, served: Service) -> None:
+    """One host, one request at a time. Who is woken and takes more than a look (a second) to say what it asks finds its
+    place; who finds its answer kept gives its place back."""
+    served.answer = lambda _: 0.02
+
+    async def slow(number: int) -> Request:
+        await asyncio.sleep(1.2)
+        return Request("GET", f"/{number}")
+
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    handler = http_handler(slow, client=client, base_url=served.url, max_per_host=1, idempotency_key=None)
+    assert len([o async for o in parallel_map(handler, range(4), max_concurrency=4)]) == 4
+    assert loop.time() - began < 12
+    began = loop.time()
+
+    def few(number: int) -> Request:
+        return Request("GET", f"/{number % 5}")
+
+    cached = http_handler(
+        few,
+        client=client,
+        base_url=served.url,
+        max_per_host=1,
+        cache=Cache(seconds=60),
+        idempotency_key=None,
+    )
+    assert len([o async for o in parallel_map(cached, range(100), max_concurrency=20)]) == 100
+    assert loop.time() - began < 5
+
+
+@both
+async def test_answers_leave_no_cookies(client: Kind, served: Service) -> None:
+    """What is set for one record is nothing for another."""
+
+    def answer(_: web.BaseRequest) -> Answer:
+        response = web.Response()
+        response.set_cookie("session", "of-anna")
+        return response
+
+    served.answer = answer
+    async with http_handler(get, client=client, base_url=served.url).alone() as handle:
+        for number in range(3):
+            await handle(number)
+    assert not any("Cookie" in request.headers for request in served.asked)
+
+
+async def test_headers_that_are_none_are_not_passed_on(served: Service) -> None:
+    """A trace that no header can hold keeps nobody from asking."""
+    headers = (("traceparent", b"00-x\r\nX: y"), ("tracestate", "ä".encode()))
+    async with http_handler(same, base_url=served.url).alone() as handle:
+        await handle(Record("t", 0, 0, None, None, headers))
+        await handle(Record("t", 0, 1, None, None, (("traceparent", b"00-ab-cd-01"),)))
+    assert [one.headers.get("traceparent") for one in served.asked] == [None, "00-ab-cd-01"]
+
+
+@both
+async def test_all_that_is_said_of_keeping_counts(client: Kind, served: Service) -> None:
+    """In several headers too."""
+
+    def answer(_: web.BaseRequest) -> Answer:
+        response = web.Response()
+        response.headers.add("Cache-Control", "public")
+        response.headers.add("Cache-Control", "no-store")
+        return response
+
+    served.answer = answer
+    handler = http_handler(same, client=client, base_url=served.url, cache=Cache(seconds=60))
+    async with handler.alone() as handle:
+        await handle(1)
+        await handle(2)
+    assert len(served.asked) == 2
+
+
+async def test_who_shares_a_request_has_a_time_of_its_own(served: Service) -> None:
+    """Whoever sent it may have more."""
+    served.answer = lambda _: 5.0
+    times = iter([5.0, 0.1])
+
+    def ask(_: int) -> Request:
+        return Request("GET", "/same", timeout=next(times))
+
+    handler = http_handler(ask, base_url=served.url, single_flight=True)
+    loop = asyncio.get_running_loop()
+    async with handler.alone() as handle:
+        first = asyncio.ensure_future(handle(1))
+        await until(lambda: served.now)
+        began = loop.time()
+        with pytest.raises(RequestTimeout, match=r"no answer within 0\.1 s"):
+            await handle(2)
+        assert loop.time() - began < SLACK
+        first.cancel()
+        await asyncio.wait([first])
