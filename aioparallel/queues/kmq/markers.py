@@ -87,10 +87,11 @@ def read_marker(key: bytes | None, value: bytes | None) -> Marker | None:
 
 
 def redeliveries(record: Record[Any, Any]) -> int:
-    """How often this record was delivered before, as its header says; 0 for a first delivery."""
+    """How often this record was delivered before, as its header says; 0 for a first delivery, and where it says less
+    than that."""
     for name, value in record.headers:
         if name == COUNT_HEADER and value is not None and len(value) in (1, 4):
-            return int.from_bytes(value, "big", signed=True)
+            return max(0, int.from_bytes(value, "big", signed=True))
     return 0
 
 

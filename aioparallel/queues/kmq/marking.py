@@ -141,6 +141,7 @@ class Marking:
                 except Exception as error:
                     error.add_note(f"in the function lease, for {record.place}")
                     self._fatal(error)
+                    self._forget(portion)
                     return
                 value = start_of(int(seconds * 1_000))
             portion.until.append(now + seconds)
@@ -149,33 +150,48 @@ class Marking:
     def acknowledged(self, portion: _Portion) -> None:
         """All start markers of these have been written, or not."""
         session, failure = portion.session, portion.failure
-        if failure is not None and session.current:
-            if not failure.passing:
-                self._fatal(failure)
-            else:
-                logger.warning(
-                    "start markers of %d records of %s could not be written (%s); they are tried again",
-                    len(portion.records),
-                    session.partition,
-                    failure,
-                    extra={"action": "start_markers_retry"},
-                )
-                self._later(portion)
-            return
+        if not session.current:
+            self._forget(portion)  # nothing of this was committed: the partition's next owner reads it
+        elif failure is None:
+            self._admit(portion)
+        elif failure.passing:
+            logger.warning(
+                "start markers of %d records of %s could not be written (%s); they are tried again",
+                len(portion.records),
+                session.partition,
+                failure,
+                extra={"action": "start_markers_retry"},
+            )
+            self._later(portion)
+        else:
+            self._fatal(failure)
+            self._forget(portion)
+
+    def _admit(self, portion: _Portion) -> None:
+        session = portion.session
+        self._leave(portion)
+        offsets = [record.offset for record in portion.records]
+        source = self._sources.get(session.partition)
+        if source is None:
+            source = self._sources[session.partition] = Leased(session.partition, self.ends)
+        source.leases.update(zip(offsets, portion.until, strict=True))
+        session.complete_all(offsets)
+        self._processor.admit(source, portion.records)
+
+    def _forget(self, portion: _Portion) -> None:
+        """None of it runs here. Its room is free, and who looks for the end waits for it no more: no worker tells."""
+        self._leave(portion)
+        signals = self._processor.scheduler.tally.signals
+        signals.taken()
+        signals.idle()
+
+    def _leave(self, portion: _Portion) -> None:
+        session = portion.session
         self._on_way[session] -= 1
         if not self._on_way[session]:
             del self._on_way[session]
         self._records -= len(portion.records)
         self._size -= portion.size
-        # If the session is over, nothing of this was committed: the partition's next owner reads it.
-        if session.current:
-            offsets = [record.offset for record in portion.records]
-            source = self._sources.get(session.partition)
-            if source is None:
-                source = self._sources[session.partition] = Leased(session.partition, self.ends)
-            source.leases.update(zip(offsets, portion.until, strict=True))
-            session.complete_all(offsets)
-            self._processor.admit(source, portion.records)
         for waiter in self._ended:
             if not waiter.done():
                 waiter.set_result(None)
@@ -186,8 +202,7 @@ class Marking:
             if portion.session.current:
                 self._mark(portion)
             else:
-                portion.failure = None
-                self.acknowledged(portion)
+                self._forget(portion)
 
         timer = self._loop.call_later(_PAUSE, again)
         self._retries.add(timer)
@@ -240,10 +255,10 @@ class Marking:
         it would be delivered again only when its lease is over."""
         began, scheduler = self._loop.time(), self._processor.scheduler
         await self.settle(sessions, seconds, cancel_grace)
-        scheduler.resume()
-        self._processor.notify()
         try:
             while scheduler.unfinished and self._loop.time() - began < seconds:
+                scheduler.resume()  # and again: whoever stops once more has paused it
+                self._processor.notify()
                 await asyncio.sleep(_LOOK)
         finally:
             scheduler.pause()

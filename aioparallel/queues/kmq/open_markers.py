@@ -28,8 +28,9 @@ class OpenMarkers:
     def __len__(self) -> int:
         return len(self._open)
 
-    def __contains__(self, offset: int) -> bool:
-        return offset in self._open
+    def marker_of(self, offset: int) -> int | None:
+        """Where the start marker stands that counts for this record; None: it is not open."""
+        return self._open.get(offset)
 
     def started(self, marker: int, offset: int, due: int) -> int | None:
         """The marker at ``marker`` says that somebody has the record at ``offset`` until ``due``. Returns the marker

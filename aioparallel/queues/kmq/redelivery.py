@@ -38,19 +38,21 @@ class _Sending:
 
 
 class _Copy(PendingOutput):
-    __slots__ = ("_ended", "_offset", "_sending")
+    __slots__ = ("_offset", "_placed", "_sending")
 
-    def __init__(self, output: Outgoing, offset: int, sending: _Sending, ended: Callable[[int], None]) -> None:
+    def __init__(
+        self, output: Outgoing, offset: int, sending: _Sending, placed: Callable[[Outgoing, int], None]
+    ) -> None:
         super().__init__(output)
         self._offset = offset
         self._sending = sending
-        self._ended = ended
+        self._placed = placed
         sending.left += 1
         sending.done.clear()
 
     def placed(self, place: Produced) -> None:
         """See :class:`~aioparallel.delivery.producer.PendingOutput`."""
-        self._ended(self._offset)
+        self._placed(self.output, self._offset)
         self._answered()
 
     def failed(self, failure: ProduceFailed) -> None:
@@ -81,17 +83,29 @@ class Redeliverer:
         """Records that their topic does not hold any more."""
 
     async def redeliver(
-        self, partition: int, offsets: Sequence[int], is_wanted: Callable[[int], bool]
+        self,
+        partition: int,
+        offsets: Sequence[int],
+        is_wanted: Callable[[int], bool],
+        settled: Callable[[int], None],
     ) -> Sequence[int]:
         """Send these again, those that are still wanted when they were read, and write their end markers once the
-        brokers have acknowledged the copies. Returns those that are to be tried once more.
+        brokers have acknowledged the copies. Returns those that are to be tried once more. ``settled(offset)`` hears of
+        each that needs nothing but its end marker any more.
 
         Raises ClientError, or TimeoutError, where they cannot be read: then nobody knows of which this is true.
         """
         sending, found, away = _Sending(), set[int](), 0
         wanted = set(offsets)
 
-        def ended(offset: int) -> None:
+        def placed(copy: Outgoing, offset: int) -> None:
+            nonlocal away
+            if copy.topic == self._topics.dead_letter:
+                away += 1
+                self.dead_lettered += 1
+            else:
+                self.redelivered += 1
+            settled(offset)
             self.ends.write(partition, offset)
 
         place = TopicPartition(self._topics.queue, partition)
@@ -103,14 +117,13 @@ class Redeliverer:
                             if record.offset in wanted and record.offset not in found:
                                 found.add(record.offset)
                                 if is_wanted(record.offset):
-                                    copy = self._copy(record)
-                                    away += copy.topic == self._topics.dead_letter
-                                    self._producer.send_one(_Copy(copy, record.offset, sending, ended))
+                                    copy = _Copy(self._copy(record), record.offset, sending, placed)
+                                    self._producer.send_one(copy)
         finally:
             await sending.done.wait()  # the producer gives each up in time
         if away:
             logger.warning(
-                "%d records of %s become dead letters: delivered %d times, and nobody has said that they were handled",
+                "%d records of %s have become dead letters: delivered %d times, and nobody said that they were handled",
                 away,
                 place,
                 self._most + 1,
@@ -118,6 +131,7 @@ class Redeliverer:
             )
         for offset in sorted(wanted - found):
             if is_wanted(offset):
+                settled(offset)
                 self._is_gone(place, offset)
         if sending.failure is not None:
             logger.warning(
@@ -132,10 +146,8 @@ class Redeliverer:
     def _copy(self, record: Record[Any, Any]) -> Outgoing:
         count = redeliveries(record)
         if count < self._most:
-            self.redelivered += 1
             headers = with_count(record.headers, count + 1)
             return Outgoing(record.topic, record.raw_value, record.raw_key, headers, partition=record.partition)
-        self.dead_lettered += 1
         said = f"delivered {count + 1} times, and nobody has said that it was handled"
         failure = Failure(time.time(), "aioparallel.queues.kmq.NotEnded", said)
         origin = Origin(record.topic, record.partition, record.offset, record.timestamp)

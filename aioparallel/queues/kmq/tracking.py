@@ -23,10 +23,12 @@ __all__ = ["Tracked", "Tracking"]
 logger = logging.getLogger(__name__)
 
 # Seconds between looks at what is due; until what could not be delivered again is tried anew; until the end markers of
-# what was are taken for lost.
+# what was are taken for lost, and written once more.
 _LOOK: Final = 0.2
 _AGAIN: Final = 2.0
 _LOST: Final = 60.0
+# Seconds for which nobody has told where a partition of markers ends, after which more may have come unread.
+_UNTOLD: Final = 2.0
 # Seconds for what is under way when nobody looks any more.
 _CLOSING: Final = 2.0
 # Records of one partition that are delivered again at once.
@@ -46,11 +48,13 @@ class Tracked:
         self.read_at = 0.0
         """When that was, on the loop's clock."""
         self.under_way: asyncio.Task[None] | None = None
+        self.settled: dict[int, int] = {}
+        """By offset, the start marker of what needs nothing but its end marker any more, until that is read."""
 
-    def now(self, loop_now: float, wall: float, use_now_after: float) -> int:
-        """The time by which leases end, milliseconds: that of the markers, which may be read late, and once none has
-        come for a while that of the clock."""
-        if loop_now - self.read_at < use_now_after:
+    def now(self, loop_now: float, wall: float, use_now_after: float, has_all: bool) -> int:
+        """The time by which leases end, milliseconds: that of the markers, which may be read late, and once all were
+        read, and none has come for a while, that of the clock."""
+        if loop_now - self.read_at < use_now_after or not has_all:
             return self.latest
         return int(wall * 1_000)
 
@@ -163,21 +167,42 @@ class Tracking:
             tracked.until = self._client.end_offset_seen(session.partition)
         if tracked.until is None or session.ledger.position < tracked.until or tracked.under_way is not None:
             return
-        now = tracked.now(self._loop.time(), time.time(), self._use_now_after)
+        now = tracked.now(self._loop.time(), time.time(), self._use_now_after, self._has_all(session))
         due = tracked.open.due(now, _AT_ONCE)
         if due:
             tracked.under_way = self._loop.create_task(self._redeliver(tracked, due, now), name="aioparallel-redeliver")
             tracked.under_way.add_done_callback(lambda _: setattr(tracked, "under_way", None))
 
-    async def _redeliver(self, tracked: Tracked, offsets: Sequence[int], now: int) -> None:
-        session = tracked.session
+    def _has_all(self, session: Session) -> bool:
+        """Whether all markers were read, as far as anybody knows. Where their leader is silent, or this process stood
+        still, there may be ends that nobody has told of."""
+        end, told = self._client.end_offset_seen(session.partition), self._client.since_end_seen(session.partition)
+        return end is not None and session.ledger.position >= end and told is not None and told < _UNTOLD
+
+    async def _redeliver(self, tracked: Tracked, due: Sequence[int], now: int) -> None:
+        session, partition = tracked.session, tracked.session.partition.partition
+        markers = {offset: tracked.open.marker_of(offset) for offset in due}
+
+        def is_same(offset: int) -> bool:
+            """It has neither ended nor been extended."""
+            return tracked.open.marker_of(offset) == markers[offset]
 
         def is_wanted(offset: int) -> bool:
-            return session.current and offset in tracked.open
+            return session.current and is_same(offset)
 
+        def settled(offset: int) -> None:
+            if (marker := markers[offset]) is not None:
+                tracked.settled[offset] = marker
+
+        offsets = []
+        for offset in due:
+            if tracked.settled.get(offset) == markers[offset]:
+                self._redeliverer.ends.write(partition, offset)
+            else:
+                offsets.append(offset)
         again: Collection[int] = offsets
         try:
-            again = await self._redeliverer.redeliver(session.partition.partition, offsets, is_wanted)
+            again = await self._redeliverer.redeliver(partition, offsets, is_wanted, settled)
         except (ClientError, TimeoutError) as error:
             logger.warning(
                 "%d records of %s that are to be delivered again could not be read (%s); it is tried anew",
@@ -190,6 +215,9 @@ class Tracking:
             self._fatal(error)
             raise
         finally:
-            failed = set(again)
-            tracked.open.again(failed, now + int(_AGAIN * 1_000))
-            tracked.open.again([one for one in offsets if one not in failed], now + int(_LOST * 1_000))
+            failed, left = set(again), [offset for offset in due if is_same(offset)]
+            tracked.open.again([one for one in left if one in failed], now + int(_AGAIN * 1_000))
+            tracked.open.again([one for one in left if one not in failed], now + int(_LOST * 1_000))
+            tracked.settled = {
+                offset: marker for offset, marker in tracked.settled.items() if tracked.open.marker_of(offset) == marker
+            }

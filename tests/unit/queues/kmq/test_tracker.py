@@ -1,0 +1,121 @@
+"""Trackers whose markers, or whose copies, do not get through."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping
+
+import pytest
+
+from aioparallel.group.client import Fetched
+from aioparallel.queues.kmq import RedeliveryTracker, tracking
+from aioparallel.queues.kmq.markers import END, key_of, start_of
+from aioparallel.records import TopicPartition
+from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryClient, InMemoryProducer, Request
+from tests.support.waiting import until
+from tests.unit.queues.kmq.conftest import produce, tracker
+from tests.unit.queues.kmq.test_queue import held, open_markers, running
+
+NOT_WRITTEN = Fault(error=ErrorCode.NOT_ENOUGH_REPLICAS)
+
+
+def mark(broker: InMemoryBroker, offset: int, value: bytes) -> None:
+    """As a consumer does."""
+    broker.append("q-markers", value, key=key_of(0, offset), partition=0, timestamp=int(time.time() * 1_000))
+
+
+class SilentClient(InMemoryClient):
+    """Its fetches get no answer for a while."""
+
+    silent_since: float | None = None
+
+    async def fetch(self, quotas: Mapping[TopicPartition, int], most: int = sys.maxsize) -> list[Fetched]:
+        """Waits for the silence to end."""
+        found = await super().fetch({} if self.silent_since is not None else quotas, most)
+        while self.silent_since is not None:
+            await asyncio.sleep(0.3)
+        return found
+
+    def since_end_seen(self, partition: TopicPartition) -> float | None:
+        """Nothing is told meanwhile."""
+        if self.silent_since is not None:
+            return asyncio.get_running_loop().time() - self.silent_since
+        return super().since_end_seen(partition)
+
+
+async def test_markers_that_are_not_told_of(broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the leader of the markers is silent nobody knows what has ended: the clock does not count."""
+    monkeypatch.setattr(tracking, "_UNTOLD", 0.2)
+    client = SilentClient(broker, "trackers", session_timeout=2, heartbeat_interval=0.02)
+    producer = InMemoryProducer(broker)
+    watching = RedeliveryTracker("q", group_id="trackers", client=client, producer=producer, use_now_after=0.1)
+    produce(broker, [b"ended", b"open"])
+    async with running(watching):
+        for offset in range(2):
+            mark(broker, offset, start_of(600))
+        await until(lambda: watching.stats().open == 2)
+        client.silent_since = asyncio.get_running_loop().time()
+        client.wake()
+        mark(broker, 0, END)
+        await asyncio.sleep(1.2)
+        assert len(held(broker, "q")) == 2
+        client.silent_since = None
+        await until(lambda: not open_markers(broker))
+    assert [one.value for one in held(broker, "q")[2:]] == [b"open"]
+
+
+async def test_what_could_not_be_sent_is_not_counted(broker: InMemoryBroker) -> None:
+    """What was acknowledged is, once."""
+    broker.faults.always(Request.PRODUCE, NOT_WRITTEN)
+    produce(broker, [b"a"])
+    async with running(tracker(broker)) as watching:
+        mark(broker, 0, start_of(100))
+        await asyncio.sleep(2)
+        assert watching.stats().redelivered == 0
+        broker.faults.heal()
+        await until(lambda: not open_markers(broker))
+        assert watching.stats().redelivered == 1
+
+
+async def test_a_lease_that_is_extended_while_it_could_not_be_sent(broker: InMemoryBroker) -> None:
+    """It holds: the record is not delivered again."""
+    broker.faults.always(Request.PRODUCE, NOT_WRITTEN)
+    produce(broker, [b"a"])
+    async with running(tracker(broker)) as watching:
+        mark(broker, 0, start_of(100))
+        await asyncio.sleep(0.6)
+        mark(broker, 0, start_of(60_000))
+        await asyncio.sleep(1)
+        broker.faults.heal()
+        await asyncio.sleep(2.5)
+        assert watching.stats().open == 1
+    assert len(held(broker, "q")) == 1
+
+
+async def test_a_count_that_makes_no_sense(broker: InMemoryBroker) -> None:
+    """Whoever wrote it: it ends no tracker."""
+    broker.append("q", b"a", partition=0, headers=(("kmq-redelivery-count", b"\xff\xff\x00\x00"),))
+    async with running(tracker(broker)):
+        mark(broker, 0, start_of(100))
+        await until(lambda: len(held(broker, "q")) == 2, 10)
+    assert held(broker, "q")[1].headers == (("kmq-redelivery-count", b"\x01"),)
+
+
+async def test_end_markers_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For long: they are written anew, and no second copy is sent."""
+    monkeypatch.setattr(tracking, "_LOST", 0.4)
+    broker = InMemoryBroker(nodes=2)
+    for name, partitions, node in (("q", 1, 1), ("q-markers", 1, 2), ("q__undelivered", 1, 1)):
+        broker.create_topic(name, partitions)
+        broker.move_leader(TopicPartition(name, 0), node)
+    broker.faults.always(Request.PRODUCE, NOT_WRITTEN, node=2)
+    produce(broker, [b"a"])
+    async with running(tracker(broker)) as watching:
+        mark(broker, 0, start_of(100))
+        await until(lambda: watching.stats().lost_ends >= 2)
+        assert watching.stats().redelivered == 1
+        broker.faults.heal()
+        await until(lambda: watching.stats().open == 0)
+    assert len(held(broker, "q")) == 2
