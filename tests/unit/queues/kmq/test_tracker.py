@@ -54,10 +54,12 @@ async def test_markers_that_are_not_told_of(broker: InMemoryBroker, monkeypatch:
     produce(broker, [b"ended", b"open"])
     async with running(watching):
         for offset in range(2):
-            mark(broker, offset, start_of(600))
+            mark(broker, offset, start_of(1_000))
         await until(lambda: watching.stats().open == 2)
+        await asyncio.sleep(0.5)  # it has seen that these are all
         client.silent_since = asyncio.get_running_loop().time()
         client.wake()
+        await asyncio.sleep(0.1)
         mark(broker, 0, END)
         await asyncio.sleep(1.2)
         assert len(held(broker, "q")) == 2
