@@ -4,9 +4,11 @@
 
     app.py      the commands, and how they end
     console.py  around each command: printing, asking, what is missing
+    cluster.py  how a cluster is reached, and security.py where that is a secured one
     broker.py   a broker for people who try things out
     bench/      what the consumer makes of somebody's brokers
     dlq/        dead letters
+    kmq/        queues with redelivery markers
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from aioparallel.engine.processor import Processor
 from aioparallel.group.sessions import Session
 from aioparallel.records import Record
 
-__all__ = ["Admission", "AtOnce", "MakeAdmission"]
+__all__ = ["Admission", "AtOnce", "MakeAdmission", "at_once"]
 
 
 class Admission(Protocol):

@@ -166,9 +166,7 @@ class Keeper(Generic[K_co, V_co]):
         delay = None if stays else self._restarts.delay(error, self._ran())
         if self._begun.is_set() and (stage is not _Stage.RUNNING or not isinstance(error, Exception)):
             self._say(stage.value, error)
-        elif (
-            stage is _Stage.RUNNING
-        ):  # its run has said so itself, and that nobody else has the traceback it cannot know
+        elif stage is _Stage.RUNNING:  # its run has said so itself, and leaves the traceback to who awaits it
             logger.info(
                 "Where the consumer %s has failed",
                 self._name,

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
-import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from aiokafka import AIOKafkaConsumer
-
+from aioparallel.cli.cluster import connecting_options
 from aioparallel.cli.dlq.holding import HEARTBEAT_INTERVAL, REBALANCE_TIMEOUT, SESSION_TIMEOUT, Claim, Hold, one_holder
 from aioparallel.cli.dlq.marks import Marks
 from aioparallel.cli.dlq.options import Access
-from aioparallel.cli.security import Secure
 from aioparallel.clients.aiokafka import AiokafkaClient
 from aioparallel.errors import ConfigurationError, TopicNotFound
 from aioparallel.group.client import Client, Fetched, Span
 from aioparallel.records import TopicPartition
-from aioparallel.security.secret import Hidden
 
 __all__ = [
     "CONNECT_TIMEOUT",
     "REQUEST_TIMEOUT",
     "STOP_TIMEOUT",
     "OpenTopic",
-    "connecting_options",
     "open_topic",
-    "parse_client_options",
 ]
 
 CONNECT_TIMEOUT: Final = 10.0
@@ -115,60 +108,3 @@ async def open_topic(topic: str, partitions: Collection[int], access: Access) ->
     finally:
         await hold.release()
         await client.stop(STOP_TIMEOUT)
-
-
-class Reached(Protocol):
-    """How a cluster is reached, as any command was told."""
-
-    @property
-    def client_options(self) -> tuple[str, ...]:
-        """``name=value`` each."""
-
-    @property
-    def secure(self) -> Secure:
-        """TLS and a login."""
-
-
-def connecting_options(access: Reached) -> dict[str, object]:
-    """``client_options``, with what is said of security. Raises ConfigurationError where both say something of that."""
-    options, security = parse_client_options(access.client_options), access.secure.security()
-    if security is None:
-        return options
-    for name in options:
-        if name.startswith("sasl_") or name in ("security_protocol", "ssl_context"):
-            raise ConfigurationError(
-                f"client_options[{name!r}]", Hidden(options[name]), "cannot stand beside security_protocol"
-            )
-    return {**options, **security.client_options()}
-
-
-def parse_client_options(texts: Sequence[str]) -> dict[str, object]:
-    """``name=value`` each, the value in the type that aiokafka's own default has.
-
-    With ``security_protocol`` SSL or SASL_SSL a default TLS context is added: certificates are verified against the
-    system's authorities, or those that the environment variable SSL_CERT_FILE names. Raises ConfigurationError.
-    """
-    known = inspect.signature(AIOKafkaConsumer.__init__).parameters
-    options: dict[str, object] = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator or not name:
-            raise ConfigurationError("client_options", text, "name=value, as in security_protocol=SASL_SSL")
-        options[name] = _typed(name, value, known[name].default if name in known else None)
-    if str(options.get("security_protocol", "")).endswith("SSL"):
-        options["ssl_context"] = ssl.create_default_context()
-    return options
-
-
-def _typed(name: str, value: str, default: object) -> object:
-    option = f"client_options[{name!r}]"
-    if isinstance(default, bool):
-        if value.lower() not in {"true", "false"}:
-            raise ConfigurationError(option, value, "true or false")
-        return value.lower() == "true"
-    if isinstance(default, int):
-        try:
-            return int(value)
-        except ValueError:
-            raise ConfigurationError(option, value, "a whole number") from None
-    return value

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 from cyclopts import Group, Parameter
 
+from aioparallel.cli.cluster import WHERE, Cluster
 from aioparallel.cli.dlq.selecting import WHICH
-from aioparallel.cli.security import Secure
 
 __all__ = ["Access", "Dropping", "Looking", "Replaying", "Settling", "Showing", "Topic"]
 
 HOW: Final = Group("How", sort_key=2)
-WHERE: Final = Group("Where", sort_key=3)
 
 Topic = Annotated[str, Parameter(help="The topic with the dead letters, such as `orders.dlq`.")]
 
 
 @Parameter(name="*", group=WHERE)
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Access:
+class Access(Cluster):
     """How the cluster is reached, and the group that remembers what is settled."""
 
-    bootstrap_servers: Annotated[str, Parameter(env_var="AIOPARALLEL_BOOTSTRAP_SERVERS")] = "localhost:9092"
-    """The brokers: host:port, several with commas."""
-    client_options: Annotated[
-        tuple[str, ...],
-        Parameter(name="--client-option", metavar="NAME=VALUE", env_var="AIOPARALLEL_CLIENT_OPTIONS"),
-    ] = ()
-    """An option of aiokafka's consumer by its name there, as in `request_timeout_ms=60000`. Repeatable; several in the
-    variable are separated by spaces."""
     group: str = "aioparallel-dlq"
     """The consumer group that remembers which letters are settled."""
-    secure: Secure = field(default_factory=Secure)
 
 
 @Parameter(name="*", group=HOW)

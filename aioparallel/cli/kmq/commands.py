@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 from cyclopts import App, Group, Parameter
 
-from aioparallel.cli.security import Secure
+from aioparallel.cli.cluster import WHERE, Cluster
 
 __all__ = ["QueueAccess", "Reporting", "Trackers", "kmq"]
 
 HOW: Final = Group("How", sort_key=2)
-WHERE: Final = Group("Where", sort_key=3)
 
 Queue = Annotated[str, Parameter(help="The topic of the queue, such as `jobs`.")]
 
 
 @Parameter(name="*", group=WHERE)
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QueueAccess:
+class QueueAccess(Cluster):
     """How the cluster is reached, and where the queue's markers are."""
 
-    bootstrap_servers: Annotated[str, Parameter(env_var="AIOPARALLEL_BOOTSTRAP_SERVERS")] = "localhost:9092"
-    """The brokers: host:port, several with commas."""
-    client_options: Annotated[
-        tuple[str, ...],
-        Parameter(name="--client-option", metavar="NAME=VALUE", env_var="AIOPARALLEL_CLIENT_OPTIONS"),
-    ] = ()
-    """An option of aiokafka's consumer by its name there, as in `request_timeout_ms=60000`. Repeatable; several in the
-    variable are separated by spaces."""
     marker_topic: str | None = None
     """Where the markers are; not given: the name of the queue with `-markers`."""
     group: Annotated[str | None, Parameter(metavar="GROUP")] = None
     """The group of the trackers; not given: the name of the queue with `-trackers`. Those that run inside of
     `KmqConsumer` have its group with `-redelivery`."""
-    secure: Secure = field(default_factory=Secure)
 
 
 @Parameter(name="*", group=HOW)

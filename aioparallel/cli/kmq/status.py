@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 from rich.live import Live
 from rich.table import Table
 
+from aioparallel.cli.cluster import connecting_options
 from aioparallel.cli.console import make_console
-from aioparallel.cli.dlq.opening import CONNECT_TIMEOUT, REQUEST_TIMEOUT, STOP_TIMEOUT, connecting_options
+from aioparallel.cli.dlq.opening import CONNECT_TIMEOUT, REQUEST_TIMEOUT, STOP_TIMEOUT
 from aioparallel.cli.kmq.commands import QueueAccess, Reporting
 from aioparallel.clients.aiokafka import AiokafkaClient
 from aioparallel.group.client import Client, Span

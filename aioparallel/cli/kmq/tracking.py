@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from aioparallel.cli.cluster import connecting_options
 from aioparallel.cli.console import counted, say
-from aioparallel.cli.dlq.opening import connecting_options
 from aioparallel.cli.kmq.commands import QueueAccess, Trackers
 from aioparallel.event_loop import loop_factory, stopping_signals
 from aioparallel.queues.kmq import RedeliveryTracker

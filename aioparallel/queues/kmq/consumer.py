@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
@@ -25,9 +24,6 @@ from aioparallel.records import K_co, Record, V_co
 
 __all__ = ["KmqConsumer"]
 
-logger = logging.getLogger(__name__)
-
-_LONGEST = 1e7
 # What stands for an option here, and why.
 _REFUSED: Mapping[str, str] = {
     "order_by": "has no meaning in a queue: what is delivered again comes behind what was sent after it",
@@ -145,8 +141,8 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
 
     async def _connect(self) -> None:
         await super()._connect()
-        names = [self._queue.queue, self._queue.markers, self._queue.dead_letter]
-        self._queue.check(await self._client.partitions(names, self.options.connect_timeout), self._servers)
+        found = await self._client.partitions(self._queue.names, self.options.connect_timeout)
+        self._queue.check(found, self._servers)
 
     async def _run_group(self, engine: GroupRun) -> None:
         if self._tracker is None:
@@ -196,8 +192,7 @@ def _check_lease_option(lease: Any, retry: Any, handler_timeout: float | None) -
         raise ConfigurationError("retry", retry, "must be a RetryPolicy")
     if callable(lease):
         return
-    if type(lease) not in (int, float) or not 0 < lease < _LONGEST:
-        raise ConfigurationError("lease", lease, "must be seconds, more than 0, or a function of the record")
+    check_time("lease", lease)
     attempts = retry.max_attempts
     if attempts is None:
         if retry.max_elapsed is None or retry.max_elapsed >= lease:

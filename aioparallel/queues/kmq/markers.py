@@ -62,7 +62,7 @@ def output_of(topic: str, partition: int, offset: int, value: bytes) -> Outgoing
     output = _new(Outgoing)
     output.topic = topic
     output.value = value
-    output.key = _KEY.pack(partition, offset)
+    output.key = key_of(partition, offset)
     output.headers = ()
     output.partition = partition
     output.timestamp = None

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from aioparallel.delivery.producer import PendingOutput, Producer
 from aioparallel.engine.processor import Processor
-from aioparallel.errors import ConfigurationError, ConsumerStateError, ProduceFailed
+from aioparallel.errors import ConsumerStateError, ProduceFailed
 from aioparallel.group.sessions import Session
+from aioparallel.handling import check_time
 from aioparallel.queues.kmq.end_markers import EndMarkers
 from aioparallel.queues.kmq.leases import Leased
 from aioparallel.queues.kmq.markers import output_of, start_of
@@ -29,7 +30,6 @@ Lease = float | Callable[[Record[Any, Any]], float]
 _PAUSE: Final = 1.0
 # Seconds between looks at what is left while a run ends.
 _LOOK: Final = 0.02
-_LONGEST: Final = 1e7
 
 
 class _Portion:
@@ -137,7 +137,8 @@ class Marking:
             value, seconds = fixed, lease
             if callable(seconds):
                 try:
-                    seconds = _checked(seconds(record), record)
+                    seconds = seconds(record)
+                    check_time("lease", seconds)
                 except Exception as error:
                     error.add_note(f"in the function lease, for {record.place}")
                     self._fatal(error)
@@ -266,11 +267,3 @@ class Marking:
                 timer.cancel()
         left = max(0.0, seconds - (self._loop.time() - began))
         await self._processor.drain(list(self._sources.values()), left, cancel_grace)
-
-
-def _checked(seconds: object, record: Record[Any, Any]) -> float:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < _LONGEST:
-        raise ConfigurationError(
-            "lease", seconds, f"is what the function said of {record!r}; it must be seconds, more than 0"
-        )
-    return float(seconds)

@@ -19,9 +19,10 @@ class QueueTopics:
         self.queue = checked_text("topic", queue)
         self.markers = f"{queue}-markers" if markers is None else checked_text("marker_topic", markers)
         self.dead_letter = f"{queue}__undelivered" if dead_letter is None else checked_text("dead_letter", dead_letter)
-        names = (self.queue, self.markers, self.dead_letter)
+        self.names = (self.queue, self.markers, self.dead_letter)
+        """All three."""
         for option, name in (("marker_topic", self.markers), ("dead_letter", self.dead_letter)):
-            if names.count(name) > 1:
+            if self.names.count(name) > 1:
                 raise ConfigurationError(option, name, "must be a topic of its own")
 
     def check(self, found: Collection[TopicPartition], servers: str) -> None:

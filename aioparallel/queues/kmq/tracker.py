@@ -75,9 +75,8 @@ class _Markers(ParallelConsumer[bytes, bytes]):
 
     async def _connect(self) -> None:
         await super()._connect()
-        timeout = self.options.connect_timeout
-        names = [self._queue.queue, self._queue.markers, self._queue.dead_letter]
-        self._queue.check(await self._client.partitions(names, timeout), self._servers)
+        found = await self._client.partitions(self._queue.names, self.options.connect_timeout)
+        self._queue.check(found, self._servers)
 
     async def _run_group(self, engine: Any) -> None:
         assert self.tracking is not None

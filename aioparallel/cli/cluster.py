@@ -1,0 +1,84 @@
+"""How the commands reach a cluster: their options, and what these are for aiokafka's clients.
+
+Types are not postponed here: cyclopts would look for their names in the modules of the classes that inherit them.
+"""
+
+import inspect
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+from cyclopts import Group, Parameter
+
+from aioparallel.cli.security import Secure
+from aioparallel.errors import ConfigurationError
+
+__all__ = ["WHERE", "Cluster", "connecting_options", "parse_client_options"]
+
+WHERE: Final = Group("Where", sort_key=3)
+
+
+@Parameter(name="*", group=WHERE)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    """How the cluster is reached."""
+
+    bootstrap_servers: Annotated[str, Parameter(env_var="AIOPARALLEL_BOOTSTRAP_SERVERS")] = "localhost:9092"
+    """The brokers: host:port, several with commas."""
+    client_options: Annotated[
+        tuple[str, ...],
+        Parameter(name="--client-option", metavar="NAME=VALUE", env_var="AIOPARALLEL_CLIENT_OPTIONS"),
+    ] = ()
+    """An option of aiokafka's consumer by its name there, as in `request_timeout_ms=60000`. Repeatable; several in the
+    variable are separated by spaces."""
+    secure: Secure = field(default_factory=Secure)
+
+
+def connecting_options(access: Cluster) -> dict[str, object]:
+    """``client_options``, with what is said of security. Raises ConfigurationError where both say something of that."""
+    from aioparallel.security.secret import Hidden  # noqa: PLC0415 - not for help
+
+    options, security = parse_client_options(access.client_options), access.secure.security()
+    if security is None:
+        return options
+    for name in options:
+        if name.startswith("sasl_") or name in ("security_protocol", "ssl_context"):
+            raise ConfigurationError(
+                f"client_options[{name!r}]", Hidden(options[name]), "cannot stand beside security_protocol"
+            )
+    return {**options, **security.client_options()}
+
+
+def parse_client_options(texts: Sequence[str]) -> dict[str, object]:
+    """``name=value`` each, the value in the type that aiokafka's own default has.
+
+    With ``security_protocol`` SSL or SASL_SSL a default TLS context is added: certificates are verified against the
+    system's authorities, or those that the environment variable SSL_CERT_FILE names. Raises ConfigurationError.
+    """
+    from aiokafka import AIOKafkaConsumer  # noqa: PLC0415 - not for help
+
+    known = inspect.signature(AIOKafkaConsumer.__init__).parameters
+    options: dict[str, object] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise ConfigurationError("client_options", text, "name=value, as in security_protocol=SASL_SSL")
+        options[name] = _typed(name, value, known[name].default if name in known else None)
+    if str(options.get("security_protocol", "")).endswith("SSL"):
+        options["ssl_context"] = ssl.create_default_context()
+    return options
+
+
+def _typed(name: str, value: str, default: object) -> object:
+    option = f"client_options[{name!r}]"
+    if isinstance(default, bool):
+        if value.lower() not in {"true", "false"}:
+            raise ConfigurationError(option, value, "true or false")
+        return value.lower() == "true"
+    if isinstance(default, int):
+        try:
+            return int(value)
+        except ValueError:
+            raise ConfigurationError(option, value, "a whole number") from None
+    return value
