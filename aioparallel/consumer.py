@@ -33,6 +33,7 @@ from aioparallel.errors import (
 from aioparallel.event_loop import loop_factory, quick_collections, stopping_signals
 from aioparallel.group.admission import MakeAdmission, at_once
 from aioparallel.group.client import Client
+from aioparallel.group.ranking import UNRANKED
 from aioparallel.group.run import GroupRun
 from aioparallel.group.run_state import RunState
 from aioparallel.handlers import (
@@ -110,14 +111,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         self._topics = with_retry_topics(checked_topics(topics), self.options.failures.retry_topics)
         self._producer = producer = self._chosen_producer(client, producer)
         self._delivery = Delivery(producer, self.options, self._group_id)
-        self._client: Client = client or AiokafkaClient(
-            self._servers,
-            self._group_id,
-            session_timeout=self.options.session_timeout,
-            heartbeat_interval=self.options.heartbeat_interval,
-            rebalance_timeout=self.options.rebalance_timeout,
-            client_options=self.options.connecting_options,
-        )
+        self._client: Client = client or self._new_client(self._group_id)
         self._seen = self._seen_topic(producer)
         self._resources = Resources(self.options.resources)
         self._of_handlers = Resources({})
@@ -126,9 +120,20 @@ class ParallelConsumer(Generic[K_co, V_co]):
         self._engine: GroupRun | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._admission: MakeAdmission = at_once
+        self._ranking = UNRANKED
         self._before: tuple[Before, ...] = ()
         self._results: ResultStream[Any] | None = None
         self._found: set[TopicPartition] = set()
+
+    def _new_client(self, group_id: str) -> Client:
+        return AiokafkaClient(
+            self._servers,
+            group_id,
+            session_timeout=self.options.session_timeout,
+            heartbeat_interval=self.options.heartbeat_interval,
+            rebalance_timeout=self.options.rebalance_timeout,
+            client_options=self.options.connecting_options,
+        )
 
     def _chosen_producer(self, client: Client | None, producer: Producer | None) -> Producer | None:
         if producer is not None or client is not None:
@@ -306,6 +311,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
             disposal,
             companion,
             self._admission,
+            self._ranking,
         )
 
     async def results(self, handler: Callable[[Record[K_co, V_co]], Awaitable[T]]) -> AsyncGenerator[Result[T], None]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 from aioparallel.batches import Batching, Call
-from aioparallel.engine.fairness import FairRing
+from aioparallel.engine.fairness import Ring
 from aioparallel.engine.sources import Mixed, Source
 from aioparallel.engine.tally import Tally
 from aioparallel.handlers import Batchings
@@ -90,12 +90,13 @@ class Gathering:
 class Line:
     """What is due of one handler. Takes turns as a source does."""
 
-    __slots__ = ("holds", "in_ring", "ready")
+    __slots__ = ("holds", "in_ring", "rank", "ready")
 
     def __init__(self) -> None:
         self.ready: deque[Gathering] = deque()
         self.holds: set[Call] = set()
         self.in_ring = False
+        self.rank = 0
 
 
 class _Kind:
@@ -113,7 +114,7 @@ class Gatherer:
     ``on_linger(gathering)`` hears of one that waits for more, ``on_over(gathering)`` that it does not any more.
     """
 
-    def __init__(self, ring: FairRing, tally: Tally, batchings: Batchings) -> None:
+    def __init__(self, ring: Ring, tally: Tally, batchings: Batchings) -> None:
         self._ring = ring
         self._tally = tally
         self._batchings = batchings
@@ -132,6 +133,7 @@ class Gatherer:
         batching = source.batching = self._batchings.of(first)
         if batching is not None:
             source.holds = set()
+            self._kinds[batching].line.rank = source.rank
             if not source.is_sated:
                 self._kinds[batching].hungry.add(source)
 
@@ -325,7 +327,7 @@ class Gatherer:
             return None
         if gathering.owner is None:
             line = self._kinds[gathering.batching].line
-            if len(self._ring.line) > source.in_ring + line.in_ring:
+            if self._ring.peers(source) > source.in_ring + line.in_ring:
                 self.make_due(gathering)
                 return None
         return self._start(gathering)

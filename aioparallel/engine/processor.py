@@ -16,6 +16,7 @@ from aioparallel.engine.deadlines import Watch
 from aioparallel.engine.drains import Drains
 from aioparallel.engine.endings import Endings
 from aioparallel.engine.failure_log import FailureLog
+from aioparallel.engine.fairness import MakeRing, fair
 from aioparallel.engine.hits import Stuck
 from aioparallel.engine.holds import Worst
 from aioparallel.engine.lingering import Lingering
@@ -44,7 +45,7 @@ class Processor:
     event loop.
 
     ``outlet`` takes what handlers return, ``disposal`` the records whose patience has ended. ``signals`` are given;
-    whoever makes it wires them.
+    whoever makes it wires them. ``ring``: whose turn it is.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Processor:
         outlet: Outlet | None = None,
         disposal: Disposal | None = None,
         log: FailureLog | None = None,
+        ring: MakeRing = fair,
     ) -> None:
         self._drains = Drains()
         # All that is in flight may fail at once and be parked beyond the bound that is looked at before starts.
@@ -69,6 +71,7 @@ class Processor:
             on_drained=self._drains.drained,
             on_full=self._fullness_changed,
             batchings=stack.batchings,
+            ring=ring,
         )
         self._told_full: dict[Hashable, float] = {}
         self._retries = Retries(self.scheduler, self.notify)

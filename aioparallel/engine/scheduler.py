@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 from aioparallel.batches import Call
-from aioparallel.engine.fairness import FairRing
+from aioparallel.engine.fairness import MakeRing, fair
 from aioparallel.engine.gathering import Gatherer, Line
 from aioparallel.engine.isolation import ENDED
 from aioparallel.engine.lanes import Orphans, lane_keys
@@ -48,7 +48,7 @@ class Scheduler:
     ``slots``: handlers that may run at once, for what is fair. ``max_parked``: see
     :class:`~aioparallel.engine.parking.Parking`. ``on_drained(source)`` hears that nothing of a stopped source is in
     flight or producing any more, or that nobody waits for it because it was dropped; ``on_full(source)`` that it became
-    full of parked records, or no more.
+    full of parked records, or no more. ``ring``: whose turn it is.
     """
 
     def __init__(
@@ -62,11 +62,10 @@ class Scheduler:
         on_drained: Callable[[Source], None] = _ignore,
         on_full: Callable[[Source], None] = _ignore,
         batchings: Batchings | None = None,
+        ring: MakeRing = fair,
     ) -> None:
         self._ordering = ordering
         self._order_by = order_by
-        self._ring = FairRing(slots)
-        self._line = self._ring.line
         self._orphans = Orphans()
         self._on_drained = on_drained
         self._on_full = on_full
@@ -74,6 +73,8 @@ class Scheduler:
         self.sources: dict[Source, None] = {}
         self._parking = Parking(max_parked, self.sources, self._fullness_changed)
         self.tally = Tally(self._parking, signals or Signals())
+        self._ring = ring(slots, self.tally)
+        self._line = self._ring.line
         self._turn = Turn(self.tally, self.put_back)
         self.gatherer = None if batchings is None else Gatherer(self._ring, self.tally, batchings)
         """None: all records run by themselves."""

@@ -61,6 +61,7 @@ class Source:
         "name",
         "parked",
         "producing",
+        "rank",
         "ready",
         "release",
         "stopped",
@@ -74,6 +75,7 @@ class Source:
         self.lanes: dict[Hashable, Record] = {}  # by key, the record that came last; see lanes.py
         self.ready: deque[Record] = deque()  # heads of lanes, and records without order
         self.in_ring = False  # among those that take turns; see fairness.py
+        self.rank = 0
         self.buffered = 0
         self.buffered_bytes = 0
         # By source, so that to stop or drop one takes time by what it has, not by what all have.

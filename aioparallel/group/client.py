@@ -44,6 +44,8 @@ class Generation(NamedTuple):
 
     id: int
     member_id: str
+    group: str = ""
+    """Which one, where one client is a member of several."""
 
 
 class Committed(NamedTuple):
@@ -87,7 +89,7 @@ class Span(NamedTuple):
 
 
 class RebalanceListener(Protocol):
-    """What the engine does when the assignment changes. Called on the event loop, never two at a time."""
+    """What the engine does when the assignment changes. Called on the event loop, never two at a time for one group."""
 
     def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
         """These partitions came in addition to those already held. ``generation`` is the member's new one,
@@ -102,7 +104,8 @@ class RebalanceListener(Protocol):
         """
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """These partitions are gone already (session expired, fenced): no commit is possible any more."""
+        """These partitions are gone already (session expired, fenced): no commit is possible any more. None: the member
+        merely waits for an assignment."""
 
 
 class Client(Protocol):

@@ -11,7 +11,8 @@ from aioparallel.errors import OffsetOutOfRange
 from aioparallel.group.admission import Admission
 from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Client, Fetched
-from aioparallel.group.intake import Intake, Plan
+from aioparallel.group.intake import Plan
+from aioparallel.group.ranking import Planner
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.records import Record
 
@@ -29,14 +30,14 @@ class Fetcher:
         assignment: Assignment,
         processor: Processor,
         admission: Admission,
-        intake: Intake,
+        planner: Planner,
         on_fetched: Callable[[], None],
     ) -> None:
         self._client = client
         self._assignment = assignment
         self._processor = processor
         self._admission = admission
-        self._intake = intake
+        self._planner = planner
         self._on_fetched = on_fetched
         self.state = "nothing assigned"
 
@@ -48,7 +49,7 @@ class Fetcher:
         """Fetch for ever; ends by cancellation, or by what the client raises for good."""
         while True:
             sessions = dict(self._assignment.sessions)
-            plan = self._intake.plan(list(sessions.values()))
+            plan = self._planner.plan(list(sessions.values()))
             self.state = plan.state
             self._processor.scheduler.tally.taken_left = plan.starts_until_next
             if self._processor.gathers:
@@ -84,7 +85,7 @@ class Fetcher:
         if next_offset > session.target:
             records, next_offset = _below(records, session.target), session.target
         wanted = session.register(records, next_offset)
-        self._intake.saw(len(wanted), self._admission.admit(session, wanted))
+        self._planner.saw(len(wanted), self._admission.admit(session, wanted))
 
 
 def _below(records: Sequence[Record], target: int) -> Sequence[Record]:

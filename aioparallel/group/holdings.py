@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.group.client import Generation
 from aioparallel.group.companions import Companion
+from aioparallel.group.ranking import RankOf, no_rank
 from aioparallel.group.sessions import Session
 from aioparallel.group.stores import OffsetStore
 from aioparallel.records import TopicPartition
@@ -18,6 +19,7 @@ class Holdings:
     """The sessions of this process, at most one for each partition. Written by the assignment, the opener and resets.
 
     ``companion``: what is kept beside them.
+    ``rank_of``: how urgent a partition is.
     ``targets``: with ``until="end"``, the offset of each partition at which its sessions end; else None.
     """
 
@@ -27,11 +29,13 @@ class Holdings:
         store: OffsetStore,
         targets: Mapping[TopicPartition, int] | None = None,
         companion: Companion | None = None,
+        rank_of: RankOf = no_rank,
     ) -> None:
         self._scheduler = scheduler
         self._store = store
         self._targets = None if targets is None else dict(targets)
         self._companion = companion
+        self._rank_of = rank_of
         self._epochs: dict[TopicPartition, int] = {}
         self.sessions: dict[TopicPartition, Session] = {}
 
@@ -59,10 +63,11 @@ class Holdings:
         return [self.sessions[partition] for partition in partitions if partition in self.sessions]
 
     def move_to(self, generation: Generation) -> None:
-        """What is held belongs to the member's new generation now."""
+        """What is held of its group belongs to the member's new generation now."""
         for session in self.sessions.values():
-            session.generation = generation
-            session.fenced = False
+            if session.generation.group == generation.group:
+                session.generation = generation
+                session.fenced = False
 
     def lower_target(self, session: Session, end: int) -> None:
         """The log ends before its target, and will not hold it again."""
@@ -74,6 +79,7 @@ class Holdings:
         epoch = self._epochs[partition] = self._epochs.get(partition, 0) + 1
         beside = None if self._companion is None else self._companion.beside(partition)
         session = self.sessions[partition] = Session(partition, epoch, generation, beside=beside)
+        session.rank = self._rank_of(partition)
         if self._targets is not None:
             # A partition that came up after the start holds nothing that was to be read.
             session.target = self._targets.get(partition, 0)

@@ -98,12 +98,13 @@ class _Wishes(NamedTuple):
 
 class Intake:
     """Plans fetches for the sessions of one process. ``beside()``: records, and bytes, that take room and are in the
-    buffer of none of them."""
+    buffer of none of them. ``max_buffered``, ``max_buffered_bytes``: as in the options; they may be changed from one
+    plan to the next."""
 
     def __init__(
         self, options: Options, scheduler: Scheduler, beside: Callable[[], tuple[int, int]] = _nothing
     ) -> None:
-        self._options = options
+        self.max_buffered, self.max_buffered_bytes = options.max_buffered, options.max_buffered_bytes
         self._beside = beside
         self._scheduler = scheduler
         self._ready_wanted = max(options.max_concurrency, _READY_AT_LEAST)
@@ -139,18 +140,17 @@ class Intake:
         return self._share_out(takers, room)
 
     def _room(self, sessions: Sequence[Session]) -> _Room:
-        options = self._options
         beside, beside_bytes = self._beside()
         waiting = sum([session.buffered for session in sessions]) + beside
         size = sum([session.buffered_bytes for session in sessions]) + beside_bytes
-        by_count = options.max_buffered - waiting
-        last = max(1, min(options.max_buffered // _LAST_PART, _LAST_AT_MOST))
-        last_bytes = options.max_buffered_bytes // _LAST_PART
-        bytes_left = options.max_buffered_bytes - size
+        by_count = self.max_buffered - waiting
+        last = max(1, min(self.max_buffered // _LAST_PART, _LAST_AT_MOST))
+        last_bytes = self.max_buffered_bytes // _LAST_PART
+        bytes_left = self.max_buffered_bytes - size
         # With nothing buffered one record may always come, however large it is.
         by_bytes = max(1, self._records_in(bytes_left)) if bytes_left > 0 or not size else 0
         common = min(by_count - last, self._records_in(bytes_left - last_bytes))
-        whole = max(1, min(options.max_buffered - last, self._records_in(options.max_buffered_bytes - last_bytes)))
+        whole = max(1, min(self.max_buffered - last, self._records_in(self.max_buffered_bytes - last_bytes)))
         full = f"full: max_buffered{'_bytes' if by_bytes < by_count else ''} reached"
         return _Room(min(by_count, by_bytes), common, whole, waiting, full)
 

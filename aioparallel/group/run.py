@@ -26,7 +26,7 @@ from aioparallel.group.companions import Accompanied, Companion
 from aioparallel.group.ends import Ends
 from aioparallel.group.fetcher import Fetcher
 from aioparallel.group.holdings import Holdings
-from aioparallel.group.intake import Intake
+from aioparallel.group.ranking import UNRANKED, Ranking
 from aioparallel.group.run_state import RunState
 from aioparallel.group.sessions import SessionState
 from aioparallel.group.snapshot import problems_of, stats_of
@@ -51,7 +51,7 @@ class GroupRun:
     ``targets``: with ``until="end"``, the end offset of each partition at the start; else None.
     ``outlet``, ``disposal``: where what handlers return goes, and records whose patience has ended.
     ``companion``: what is kept beside the positions.
-    ``admission``: how what was read comes to the engine.
+    ``admission``: how what was read comes to the engine. ``ranking``: which partitions are more urgent than others.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class GroupRun:
         disposal: Disposal | None = None,
         companion: Companion | None = None,
         admission: MakeAdmission = at_once,
+        ranking: Ranking = UNRANKED,
     ) -> None:
         self._client = client
         self._group_id = group_id
@@ -81,13 +82,14 @@ class GroupRun:
             outlet=outlet,
             disposal=disposal,
             log=FailureLog({"group_id": group_id}),
+            ring=ranking.ring,
         )
         self._admission = admission(self._processor, self._fail)
         store: OffsetStore = BrokerOffsets(client)
         if companion is not None:
             store = Accompanied(store, companion)
         self._companion = companion
-        holdings = Holdings(self._processor.scheduler, store, targets, companion)
+        holdings = Holdings(self._processor.scheduler, store, targets, companion, ranking.rank_of)
         self._committer = Committer(
             store, options, self._processor.scheduler, holdings.sessions.values, self._processor.notify
         )
@@ -104,8 +106,8 @@ class GroupRun:
             on_ended=self._task_ended,
         )
         self._ends = Ends(client, holdings, self._changed)
-        intake = Intake(options, self._processor.scheduler, self._admission.waiting)
-        self._fetcher = Fetcher(client, self._assignment, self._processor, self._admission, intake, self._look_for_end)
+        planner = ranking.planner(options, self._processor.scheduler, self._admission.waiting)
+        self._fetcher = Fetcher(client, self._assignment, self._processor, self._admission, planner, self._look_for_end)
         signals.taken, signals.succeeded = self._fetcher.replan, self._committer.soon
         signals.idle, signals.fatal = self._look_for_end, self._fail
         self._tasks: list[asyncio.Task[None]] = []

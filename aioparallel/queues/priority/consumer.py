@@ -1,0 +1,175 @@
+"""PriorityConsumer: records of several priorities, the more urgent ones first."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Unpack, cast
+
+from aioparallel.batches import BatchHandler
+from aioparallel.consumer import ParallelConsumer
+from aioparallel.delivery.producer import Producer
+from aioparallel.engine.fairness import RankedRing
+from aioparallel.engine.outlets import Outlet
+from aioparallel.engine.tally import Tally
+from aioparallel.errors import ConfigurationError
+from aioparallel.group.client import Client
+from aioparallel.group.ranking import Ranking
+from aioparallel.handlers import Handlers
+from aioparallel.handling import check_count, check_time
+from aioparallel.options import PlainFields, checked_topics
+from aioparallel.queues.priority.budget import PollBudget, exponential
+from aioparallel.queues.priority.client import PriorityClient
+from aioparallel.queues.priority.names import PriorityTopics, check_priorities, priority_group
+from aioparallel.queues.priority.planner import PollPlanner
+from aioparallel.records import K_co, TopicPartition, V_co
+
+__all__ = ["PriorityConsumer"]
+
+
+class PriorityConsumer(ParallelConsumer[K_co, V_co]):
+    """Reads topics of several priorities: of the topic "jobs" with three of them ``jobs-0``, ``jobs-1`` and ``jobs-2``,
+    the most urgent. Each priority has a group of its own, ``g-0`` and so on; all run in one engine.
+
+    ::
+
+        async with PriorityConsumer("jobs", priorities=3, bootstrap_servers="localhost:9092", group_id="g") as one:
+            await one.run(work)
+
+    While several priorities have something to do each has twice the part of the one below it: of the handlers that
+    run, of what is read ahead, and of each poll. What one leaves unused the others take. So a record that is urgent
+    starts at the next free place, however much of the rest was read before it.
+
+    ``topics``: logical names; the topics of all priorities must exist. ``group_id``: the logical group.
+    ``priorities``: how many, 0 to ``priorities - 1``, the highest.
+    ``max_poll_records``: of all priorities together, in one poll; ``max_buffered`` is twice that at least.
+    ``history_window``, ``burst_threshold``: a priority of which so many of the last ``history_window`` polls were full
+    may bring what the others have not used in any of them, too. Of several the highest.
+    ``weights``: parts of each priority, lowest first, in place of 1, 2, 4, ...; any numbers above 0.
+    ``ageing``: seconds. A priority that has something to do and has started nothing for so long has the next turn,
+    whatever its weight. ``math.inf``: never.
+    ``clients``: one for each priority, lowest first, in place of aiokafka's.
+
+    All else is as in :class:`~aioparallel.ParallelConsumer`, with the order of keys within a priority. Handlers by
+    topic go by logical names; batches are of one priority. Refused are patterns of topics, and retry topics, which have
+    no priority. Topics, groups and the sharing out are those of Flipkart's priority-kafka-client 1.0.0. Raises
+    ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        topics: str | Sequence[str],
+        *,
+        priorities: int,
+        bootstrap_servers: str | Sequence[str] = "localhost:9092",
+        group_id: str,
+        max_poll_records: int = 500,
+        history_window: int = 6,
+        burst_threshold: int = 4,
+        weights: Sequence[float] | None = None,
+        ageing: float = 10.0,
+        clients: Sequence[Client] | None = None,
+        producer: Producer | None = None,
+        key_deserializer: Callable[[bytes], K_co] | None = None,
+        value_deserializer: Callable[[bytes], V_co] | None = None,
+        **options: Unpack[PlainFields],
+    ) -> None:
+        check_priorities(priorities)
+        names = checked_topics(topics)
+        if isinstance(names, re.Pattern):
+            raise ConfigurationError("topics", topics, "must be names: those of the priorities are made of them")
+        _check_polls(max_poll_records, history_window, burst_threshold, ageing)
+        self._weights = _checked_weights(weights, priorities)
+        self._ageing = ageing
+        self._priority_topics = PriorityTopics(names, priorities)
+        self._budget = PollBudget(self._weights, max_poll_records, window=history_window, threshold=burst_threshold)
+        if clients is not None and len(clients) != priorities:
+            raise ConfigurationError("clients", clients, f"must be one for each of the {priorities} priorities")
+        super().__init__(
+            self._priority_topics.names,
+            bootstrap_servers=bootstrap_servers,
+            group_id=group_id,
+            client=None if clients is None else self._priority_client(clients),
+            producer=producer,
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+            **options,
+        )
+        if self.options.max_buffered < 2 * max_poll_records:
+            raise ConfigurationError(
+                "max_buffered",
+                self.options.max_buffered,
+                f"must be twice max_poll_records ({max_poll_records}), or more",
+            )
+        if self.options.failures.retry_topics:
+            raise ConfigurationError(
+                "retry_topics", self.options.failures.retry_topics, "have no priority: leave them out here"
+            )
+        client = cast("PriorityClient", self._client)
+        self._ranking = Ranking(
+            ring=self._ring,
+            rank_of=self._rank_of,
+            planner=partial(PollPlanner, client=client, budget=self._budget, weights=self._weights),
+        )
+
+    def _new_client(self, group_id: str) -> Client:
+        new = super()._new_client
+        return self._priority_client(
+            [new(priority_group(group_id, priority)) for priority in range(len(self._weights))]
+        )
+
+    def _priority_client(self, clients: Sequence[Client]) -> PriorityClient:
+        return PriorityClient(clients, self._priority_topics, self._budget)
+
+    def _ring(self, slots: int, tally: Tally) -> RankedRing:
+        return RankedRing(slots, tally, self._weights, self._ageing, asyncio.get_running_loop().time)
+
+    def _rank_of(self, partition: TopicPartition) -> int:
+        return self._priority_topics.priority(partition.topic)
+
+    async def _run(self, handler: Handlers, outlet: Outlet | None) -> None:
+        await super()._run(self._by_priority(handler), outlet)
+
+    def _by_priority(self, handler: Handlers) -> Handlers:
+        """By the topics of the priorities. A batch handler is another one for each, so that its batches are, too."""
+        logical = self._priority_topics.logical
+        if isinstance(handler, Mapping):
+            missing = sorted(set(logical) - set(handler))
+            if missing:
+                raise ConfigurationError("handler", sorted(handler), f"has none for topic {', '.join(missing)}")
+        elif not isinstance(handler, BatchHandler):
+            return handler
+        by_topic: dict[str, Any] = {}
+        for names in self._priority_topics.of:
+            copies: dict[int, Any] = {}
+            for topic, name in zip(logical, names, strict=True):
+                given = handler[topic] if isinstance(handler, Mapping) else handler
+                if id(given) not in copies:
+                    copies[id(given)] = copy.copy(given) if isinstance(given, BatchHandler) else given
+                by_topic[name] = copies[id(given)]
+        return by_topic
+
+
+def _check_polls(max_poll_records: int, history_window: int, burst_threshold: int, ageing: float) -> None:
+    check_count("max_poll_records", max_poll_records)
+    check_count("history_window", history_window)
+    check_count("burst_threshold", burst_threshold)
+    if burst_threshold > history_window:
+        raise ConfigurationError(
+            "burst_threshold", burst_threshold, f"must not be above history_window ({history_window})"
+        )
+    if ageing != math.inf:
+        check_time("ageing", ageing)
+
+
+def _checked_weights(weights: Sequence[float] | None, priorities: int) -> list[float]:
+    if weights is None:
+        return [float(weight) for weight in exponential(priorities)]
+    found = list(weights)
+    if len(found) != priorities or not all(type(one) in (int, float) and 0 < one < math.inf for one in found):
+        raise ConfigurationError("weights", weights, f"must be {priorities} numbers above 0, the lowest first")
+    return found

@@ -1,0 +1,130 @@
+"""PriorityProducer: sends records with a priority."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from aioparallel.clients import AiokafkaProducer
+from aioparallel.delivery.producer import PendingOutput, Producer
+from aioparallel.engine.waiting import to_the_end
+from aioparallel.errors import ConfigurationError, ProduceFailed
+from aioparallel.options import Options, checked_text
+from aioparallel.policies import Producing
+from aioparallel.queues.priority.names import check_priorities, priority_topic
+from aioparallel.records import Outgoing, Produced, TopicPartition
+from aioparallel.security import Security
+
+__all__ = ["PriorityProducer"]
+
+
+class _Sent(PendingOutput):
+    """An output, and who waits for it."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, output: Outgoing) -> None:
+        super().__init__(output)
+        self.place: asyncio.Future[Produced] = asyncio.get_running_loop().create_future()
+
+    def placed(self, place: Produced) -> None:
+        """See :class:`~aioparallel.delivery.producer.PendingOutput`."""
+        if not self.place.done():  # by a cancellation
+            self.place.set_result(place)
+
+    def failed(self, failure: ProduceFailed) -> None:
+        """See :class:`~aioparallel.delivery.producer.PendingOutput`."""
+        if not self.place.done():
+            self.place.set_exception(failure)
+
+
+class PriorityProducer:
+    """Sends records into topics of several priorities, see :class:`PriorityConsumer`.
+
+    ::
+
+        async with PriorityProducer(priorities=3, bootstrap_servers="localhost:9092") as producer:
+            await producer.send("jobs", b"now, please", priority=2)
+
+    ``priorities``: how many there are. ``producing``: how records are produced, see
+    :class:`~aioparallel.Producing`; ``security``, ``client_options``: how the brokers are reached.
+    ``connect_timeout``: seconds. ``producer``: another producing client in place of aiokafka, e.g. an
+    ``InMemoryProducer``.
+
+    Handlers need none: what they return goes to ``Outgoing(priority_topic("jobs", 2), ...)``. Raises
+    ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        *,
+        priorities: int,
+        bootstrap_servers: str = "localhost:9092",
+        producing: Producing | None = None,
+        security: Security | None = None,
+        client_options: Mapping[str, object] | None = None,
+        connect_timeout: float = 30.0,
+        producer: Producer | None = None,
+    ) -> None:
+        check_priorities(priorities)
+        self.priorities = priorities
+        """How many there are."""
+        self._options = options = Options(
+            producing=producing or Producing(),
+            security=security,
+            client_options=client_options or {},
+            connect_timeout=connect_timeout,
+        )
+        self._producer: Producer = producer or AiokafkaProducer(
+            checked_text("bootstrap_servers", bootstrap_servers),
+            delivery_timeout=options.producing.delivery_timeout,
+            consumer_options=options.connecting_options,
+            producer_options=options.producing.client_options,
+        )
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises BrokerUnreachable, AuthenticationFailed, NotAuthorized."""
+        try:
+            await self._producer.start(self._options.connect_timeout)
+        except BaseException:
+            await to_the_end(self._producer.stop(0))
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Wait for what is not acknowledged, for as long as ``delivery_timeout`` says, and disconnect."""
+        await to_the_end(self._producer.stop(self._options.producing.delivery_timeout))
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        priority: int = 0,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Produced:
+        """Send a record to ``topic`` with this priority, 0 is the lowest; the rest is that of
+        :class:`~aioparallel.Outgoing`. Returns where it stands, once the brokers have acknowledged it. Many at once go
+        out in batches: ``asyncio.gather``, a task group.
+
+        Raises ConfigurationError for a priority that there is not, TypeError for what cannot be produced, ProduceFailed
+        where the brokers have not taken it. Cancelled, it may have been sent all the same.
+        """
+        if type(priority) is not int or not 0 <= priority < self.priorities:
+            raise ConfigurationError("priority", priority, f"must be 0 to {self.priorities - 1}, the highest")
+        name = priority_topic(checked_text("topic", topic), priority)
+        sent = _Sent(Outgoing(name, value, key, headers, partition, timestamp))
+        self._producer.send_one(sent)
+        return await sent.place
+
+    async def partitions(self, topic: str) -> set[TopicPartition]:
+        """Those of all priorities of this topic. Raises TimeoutError after ``connect_timeout`` seconds."""
+        names = [priority_topic(topic, priority) for priority in range(self.priorities)]
+        return await self._producer.partitions(names, self._options.connect_timeout)

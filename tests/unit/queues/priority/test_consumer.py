@@ -1,0 +1,302 @@
+"""A consumer of several priorities in memory: groups, order, shares, urgent records, rebalances, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from aioparallel import ConfigurationError, FailurePolicy, Record, Reject, RetryPolicy, TopicNotFound, batches
+from aioparallel.batches import Batch
+from aioparallel.queues.priority import PriorityConsumer, priority_of
+from aioparallel.records import TopicPartition
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, Request
+from tests.support.waiting import until
+from tests.unit.queues.priority.conftest import clients, consumer, produce, running
+
+
+class Handler:
+    """Notes what it is given; ``does`` by record."""
+
+    def __init__(self, does: Callable[[Record], Any] = lambda record: None) -> None:
+        self.does = does
+        self.seen: list[Record] = []
+        self.by_priority: Counter[int] = Counter()
+
+    async def __call__(self, record: Record) -> None:
+        self.seen.append(record)
+        result = self.does(record)
+        if result is not None:
+            await result
+        self.by_priority[priority_of(record)] += 1
+
+
+def committed(broker: InMemoryBroker, priority: int, partition: int = 0) -> int:
+    """What the group of this priority has committed."""
+    place = TopicPartition(f"jobs-{priority}", partition)
+    found = broker.group(f"g-{priority}").offsets.get(place)
+    return 0 if found is None else found.offset
+
+
+async def test_each_priority_has_its_group(broker: InMemoryBroker) -> None:
+    """All records run once, and are committed by the group of their priority."""
+    handler = Handler()
+    for priority in range(3):
+        for partition in range(2):
+            produce(broker, priority, 100, partition=partition)
+    async with running(consumer(broker), handler) as one:
+        await until(lambda: handler.by_priority == {0: 200, 1: 200, 2: 200})
+        await until(lambda: all(committed(broker, p, n) == 100 for p in range(3) for n in range(2)))
+        stats = one.stats()
+        assert stats.succeeded == 600
+        assert {partition.topic for partition in stats.partitions} == {"jobs-0", "jobs-1", "jobs-2"}
+        assert stats.lag == 0
+    assert all(not broker.group(f"g-{priority}").members for priority in range(3))
+
+
+async def test_the_order_of_a_key_holds_within_a_priority(broker: InMemoryBroker) -> None:
+    """One record of a key at a time, ascending."""
+    running_now: set[tuple[str, bytes | None]] = set()
+    last: dict[tuple[str, bytes | None], int] = {}
+
+    async def handle(record: Record) -> None:
+        place = record.topic, record.key
+        assert place not in running_now
+        assert last.get(place, -1) < record.offset
+        running_now.add(place)
+        await asyncio.sleep(0.001 * (record.offset % 3))
+        running_now.discard(place)
+        last[place] = record.offset
+
+    for number in range(200):
+        for priority in range(3):
+            broker.append(f"jobs-{priority}", b"%d" % number, key=b"%d" % (number % 5), partition=0)
+    async with running(consumer(broker, max_concurrency=20), handle) as one:
+        await until(lambda: one.stats().succeeded == 600)
+    assert not one.health().problems
+
+
+@pytest.mark.parametrize("options", [{}, {"max_buffered": 2_000, "max_poll_records": 700}, {"max_poll_records": 7}])
+async def test_shares_are_exponential(broker: InMemoryBroker, options: dict[str, Any]) -> None:
+    """While all have a backlog each has twice the part of the one below it."""
+    handler = Handler(lambda record: asyncio.sleep(0.002))
+    for priority in range(3):
+        for partition in range(2):
+            produce(broker, priority, 10_000, partition=partition)
+    async with running(consumer(broker, max_concurrency=70, **options), handler):
+        await until(lambda: handler.by_priority.total() > 500)
+        handler.by_priority.clear()
+        await until(lambda: handler.by_priority.total() > 7_000)
+        total = handler.by_priority.total()
+        for priority in range(3):
+            assert handler.by_priority[priority] == pytest.approx(total * 2**priority / 7, rel=0.05)
+
+
+async def test_an_urgent_record_goes_before_what_was_read_already(broker: InMemoryBroker) -> None:
+    """It starts at the next place that is free, though the buffer is full of the rest."""
+    ends: asyncio.Queue[None] = asyncio.Queue()
+    handler = Handler(lambda record: ends.get())
+    produce(broker, 0, 20_000)
+    async with running(consumer(broker, max_concurrency=10), handler) as one:
+        await until(lambda: len(handler.seen) == 10 and one.stats().buffered > 400)
+        produce(broker, 2, 1)
+        await until(lambda: any(part.topic == "jobs-2" and part.buffered for part in one.stats().partitions))
+        ends.put_nowait(None)
+        await until(lambda: len(handler.seen) == 11)
+        assert priority_of(handler.seen[-1]) == 2
+        for _ in range(20_001):
+            ends.put_nowait(None)
+
+
+async def test_a_lone_priority_has_all_places(broker: InMemoryBroker) -> None:
+    """The lowest, too: nothing is kept free, and the budget bursts."""
+    gate = asyncio.Event()
+    handler = Handler(lambda record: gate.wait())
+    produce(broker, 0, 5_000)
+    async with running(consumer(broker, max_concurrency=1_500), handler) as one:
+        await until(lambda: len(handler.seen) == 1_500)
+        gate.set()
+        await until(lambda: one.stats().succeeded == 5_000)
+        assert one._budget.burst()[1] > 0 or one.stats().buffered == 0
+
+
+async def test_failures_and_dead_letters_are_as_ever(broker: InMemoryBroker) -> None:
+    """What is rejected is put away, and its offset complete."""
+
+    def reject(record: Record) -> None:
+        if record.offset == 3:
+            raise Reject("no")
+
+    handler = Handler(reject)
+    for priority in range(3):
+        produce(broker, priority, 10)
+    failures = FailurePolicy(dead_letter="dead")
+    async with running(consumer(broker, failures=failures), handler) as one:
+        await until(lambda: one.stats().dead_lettered == 3)
+        await until(lambda: all(committed(broker, priority) == 10 for priority in range(3)))
+    log = broker.log(TopicPartition("dead", 0))
+    assert log is not None
+    assert log.end_offset == 3
+
+
+async def test_handlers_by_logical_topic(broker: InMemoryBroker) -> None:
+    """One that is missing is named before anything is read."""
+    for priority in range(3):
+        broker.create_topic(f"mail-{priority}", 1)
+        produce(broker, priority, 5)
+        produce(broker, priority, 7, topic="mail")
+    jobs, mail = Handler(), Handler()
+    one = consumer(broker, ["jobs", "mail"])
+    async with running(one, {"jobs": jobs, "mail": mail}):
+        await until(lambda: jobs.by_priority == dict.fromkeys(range(3), 5))
+        await until(lambda: mail.by_priority == dict.fromkeys(range(3), 7))
+    async with consumer(broker, ["jobs", "mail"]) as other:
+        with pytest.raises(ConfigurationError, match="has none for topic mail"):
+            await other.run({"jobs": jobs})
+
+
+async def test_a_batch_is_of_one_priority(broker: InMemoryBroker) -> None:
+    """Also where the handler gathers of any partition, and of several topics."""
+    for priority in range(3):
+        broker.create_topic(f"mail-{priority}", 1)
+    sizes: Counter[int] = Counter()
+    mixed = 0
+
+    @batches(size=50, linger=0.02, by="any")
+    async def together(batch: Batch[Record]) -> None:
+        nonlocal mixed
+        (priority,) = {priority_of(record) for record in batch}
+        sizes[priority] += len(batch)
+        mixed += len({record.topic for record in batch}) > 1
+
+    for priority in range(3):
+        produce(broker, priority, 200)
+        produce(broker, priority, 200, topic="mail")
+    async with running(consumer(broker, ["jobs", "mail"]), together) as one:
+        await until(lambda: one.stats().succeeded == 1_200)
+    assert sizes == {0: 400, 1: 400, 2: 400}
+    assert mixed
+
+
+async def test_until_end_reads_all_priorities(broker: InMemoryBroker) -> None:
+    """Also where one has nothing, and the groups tell their assignments one after the other."""
+    handler = Handler()
+    produce(broker, 0, 1_500)
+    produce(broker, 2, 30, partition=1)
+    async with consumer(broker, until="end") as one:
+        await one.run(handler)
+    assert handler.by_priority == {0: 1_500, 2: 30}
+    assert committed(broker, 0) == 1_500
+
+
+async def test_a_rebalance_of_one_group_leaves_the_others_alone(broker: InMemoryBroker) -> None:
+    """A second consumer takes half of each; then one of its groups loses its member. Nothing is lost or reordered."""
+    first, second = Handler(lambda record: asyncio.sleep(0.001)), Handler(lambda record: asyncio.sleep(0.001))
+    for priority in range(3):
+        for partition in range(2):
+            produce(broker, priority, 2_000, partition=partition)
+    async with running(consumer(broker, max_concurrency=20), first) as one:
+        await until(lambda: len(first.seen) > 200)
+        async with running(consumer(broker, max_concurrency=20), second):
+            await until(lambda: len(second.seen) > 200)
+            ours = {part.topic: part.partition for part in one.stats().partitions}
+            assert len(ours) == 3
+            member = next(iter(broker.group("g-1").members))
+            broker.expire_session("g-1", member, asyncio.get_running_loop().time())
+            await until(lambda: len(second.seen) > 1_500)
+        done = {(record.topic, record.partition, record.offset) for record in (*first.seen, *second.seen)}
+        await until(lambda: one.health().ready)
+        await until(
+            lambda: len(done | {(record.topic, record.partition, record.offset) for record in first.seen}) == 12_000,
+        )
+        await until(lambda: all(committed(broker, p, n) == 2_000 for p in range(3) for n in range(2)))
+
+
+async def test_ready_means_that_every_group_has_answered(broker: InMemoryBroker) -> None:
+    """Until the last of them has, and while one of them joins again, the whole is not ready, and has no lag."""
+    held = clients(broker)
+    one = consumer(broker, clients=held)
+    handler = Handler()
+    async with running(one, handler):
+        assert one.health().ready
+        broker.faults.latency(Request.JOIN, 1, 1.5)
+        member = next(iter(broker.group("g-1").members))
+        broker.expire_session("g-1", member, asyncio.get_running_loop().time())
+        await until(lambda: not one.health().ready)
+        assert one.stats().lag is None
+        produce(broker, 0, 10)
+        await until(lambda: handler.by_priority[0] == 10)
+        assert not one.health().ready
+        await until(lambda: one.health().ready)
+        assert one.stats().lag == 0
+
+
+async def test_missing_topics_are_named(broker: InMemoryBroker) -> None:
+    """Those of the priorities."""
+    with pytest.raises(TopicNotFound, match="mail-0"):
+        async with consumer(broker, "mail"):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"priorities": 0}, "priorities"),
+        ({"priorities": 33}, "too many"),
+        ({"topics": re.compile("a")}, "must be names"),
+        ({"max_poll_records": 6}, "7 or more"),
+        ({"max_poll_records": True}, "max_poll_records"),
+        ({"history_window": 3}, "burst_threshold"),
+        ({"burst_threshold": 0}, "burst_threshold"),
+        ({"max_buffered": 999}, "twice max_poll_records"),
+        ({"weights": [1, 2]}, "must be 3 numbers"),
+        ({"weights": [1, 0, 2]}, "must be 3 numbers"),
+        ({"weights": [1, float("nan"), 2]}, "must be 3 numbers"),
+        ({"ageing": 0}, "ageing"),
+        ({"clients": []}, "one for each of the 3"),
+        ({"group_id": ""}, "group_id"),
+        (
+            {"failures": FailurePolicy(retry=RetryPolicy(max_attempts=1), retry_topics={"again": 1.0})},
+            "have no priority",
+        ),
+    ],
+)
+def test_oracle_2_7_wrong_options(broker: InMemoryBroker, options: dict[str, Any], says: str) -> None:
+    """Missing or wrong ones are refused where it is made, before anything is connected."""
+    given: dict[str, Any] = {"topics": "jobs", "priorities": 3, "group_id": "g", **options}
+    with pytest.raises(ConfigurationError, match=says):
+        PriorityConsumer(given.pop("topics"), **given)
+
+
+def test_oracle_2_7_required() -> None:
+    """max.priority and group.id; the records of a poll have Kafka's own default."""
+    with pytest.raises(TypeError, match="priorities"):
+        PriorityConsumer("jobs", group_id="g")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="group_id"):
+        PriorityConsumer("jobs", priorities=3)  # type: ignore[call-arg]
+
+
+async def test_oracle_2_7_subscribe(broker: InMemoryBroker) -> None:
+    """subscribe(["WXY", "XYZ"]): the consumer of priority i gets WXY-i and XYZ-i."""
+    for topic in ("WXY", "XYZ"):
+        for priority in range(3):
+            broker.create_topic(f"{topic}-{priority}", 1)
+    asked: list[tuple[int, list[str]]] = []
+
+    class Client(InMemoryClient):
+        number = 0
+
+        def subscribe(self, topics: Any, listener: Any) -> None:
+            asked.append((self.number, sorted(topics)))
+            super().subscribe(topics, listener)
+
+    held = [Client(broker, f"g-{priority}") for priority in range(3)]
+    for number, client in enumerate(held):
+        client.number = number
+    async with running(consumer(broker, ["WXY", "XYZ"], clients=held), Handler()):
+        pass
+    assert asked == [(number, [f"WXY-{number}", f"XYZ-{number}"]) for number in range(3)]
