@@ -38,6 +38,7 @@ from aioparallel import (
     parallel_map,
 )
 from aioparallel.http import Cache
+from aioparallel.queues.priority import PriorityConsumer, PriorityProducer
 from aioparallel.web import ConsumerService, RestartPolicy
 from docs.log_lines import LEVELS, Line, log_lines
 
@@ -80,6 +81,8 @@ Times are seconds. A wrong option is refused with `ConfigurationError`: its name
         _group(Cache),
         _section("ConsumerService", _arguments(ConsumerService.__init__, ConsumerService)),
         _group(RestartPolicy),
+        _section("PriorityConsumer", _arguments(PriorityConsumer.__init__, PriorityConsumer)),
+        _section("PriorityProducer", _arguments(PriorityProducer.__init__, PriorityProducer)),
     ]
     return "\n".join([intro, *tables])
 
@@ -154,8 +157,12 @@ def _arguments(function: Callable[..., object], described: object) -> Iterator[t
     text = inspect.getdoc(described) or ""
     (declared,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     assert isinstance(declared, ast.FunctionDef)
-    fields = {one.name for one in _fields(Options)} if described is ParallelConsumer else set()  # they have rows
-    known = {name: one for name, one in inspect.signature(function).parameters.items() if name not in fields}
+    known_already: set[str] = set()  # have rows elsewhere
+    if isinstance(described, type) and issubclass(described, ParallelConsumer):
+        known_already = {one.name for one in _fields(Options)}
+        if described is not ParallelConsumer:
+            known_already |= set(inspect.signature(ParallelConsumer.__init__).parameters)
+    known = dict(inspect.signature(function).parameters)
     defaults = dict(zip((one.arg for one in declared.args.kwonlyargs), declared.args.kw_defaults, strict=True))
     for found in re.finditer(r"^((?:``\w+``(?:, )?)+): (.*?)(?=\n``\w+``[:,]|\n\n|\Z)", text, re.M | re.S):
         names = re.findall(r"\w+", found[1])
@@ -166,7 +173,7 @@ def _arguments(function: Callable[..., object], described: object) -> Iterator[t
             _default(names[0], defaults.get(names[0])),
             _markdown(found[2][0].upper() + found[2][1:]),
         )
-    if missing := known.keys() - {"self", "handler", "options"}:
+    if missing := known.keys() - {"self", "handler", "options"} - known_already:
         raise NoSentence(f"{function.__qualname__}: {', '.join(missing)}")
 
 

@@ -123,6 +123,15 @@ async def work(record):
     if consumer.stats().succeeded == 9:
         consumer.stop()
 """
+_MAIL: dict[str, list[Outgoing]] = {f"mail-{priority}": [] for priority in range(3)}
+_PRIORITIES: dict[str, list[Outgoing]] = {"jobs-0": [], "jobs-1": [], "jobs-2": [Outgoing("jobs-2", b"v")]}
+_MAILS = """
+from aioparallel.queues.priority import PriorityConsumer
+
+async def work(record):
+    print("worked", flush=True)
+    one.stop()
+"""
 _ONCE_READY = """
 import asyncio
 
@@ -137,7 +146,7 @@ stopping = asyncio.ensure_future(stop_once_ready())
 GIVEN: Mapping[str, Given] = {
     "aioparallel.queues.kmq.consumer.KmqConsumer": Given(before=_WORKS, topics=_JOBS, says=r"(worked\n){10}"),
     "aioparallel.queues.kmq.tracker.RedeliveryTracker": Given(before=_WORKS + _ONCE_READY, topics=_JOBS),
-    "docs/queues.md: Queues: records acknowledged one by one (KMQ)": Given(
+    "docs/queues.md: Records acknowledged one by one (KMQ)": Given(
         topics=_JOBS, lines=10, says=r"(working on b'\d' for the 1 time\n){10}"
     ),
     "docs/queues.md: Trackers": Given(
@@ -146,6 +155,13 @@ GIVEN: Mapping[str, Given] = {
             "signal.signal(signal.SIGALRM, lambda *_: tracker.stop())\ntracker.run_sync()"
         },
         topics=_JOBS,
+    ),
+    "docs/queues.md: Topics of several priorities": Given(
+        topics=_MAIL, lines=2, says=r"(priority 0 b'newsletter'\n|priority 2 b'reset'\n){2}"
+    ),
+    "aioparallel.queues.priority.consumer.PriorityConsumer": Given(before=_MAILS, topics=_PRIORITIES, says="worked\n"),
+    "aioparallel.queues.priority.producer.PriorityProducer": Given(
+        before="from aioparallel.queues.priority import PriorityProducer\n", topics=_PRIORITIES
     ),
     "aioparallel.web.aiohttp": Given(before=_SERVICE_PARTS),
     "aioparallel.web.fastapi": Given(before=_SERVICE_PARTS),

@@ -137,6 +137,19 @@ async def test_aiohttp_app(tmp_path: Path) -> None:
         assert said.count("ERROR") == said.count("is started again")
 
 
+async def test_priority(tmp_path: Path) -> None:
+    """Resets go out while newsletters wait that were there long before; all are sent; Ctrl-C ends it well."""
+    async with Newcomer("priority/mail", tmp_path) as newcomer:
+        program = newcomer.terminals["mail.py"]
+        lines = [(await program.line(DEADLINE)).split() for _ in range(10 + 20 + 2)]
+        found = defaultdict(list)
+        for name, *_, waited, _unit in lines:
+            found[name].append(float(waited))
+        assert len(found["reset"]) == 10
+        assert max(found["newsletter"]) > 2 * max(found["reset"])
+        await end(program, signal.SIGINT)
+
+
 async def unfit(newcomer: Newcomer, url: str) -> bool:
     """Whether a probe says so."""
     return (await newcomer.get(url)).status_code == 503

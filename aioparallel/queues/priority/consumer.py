@@ -44,7 +44,8 @@ class PriorityConsumer(ParallelConsumer[K_co, V_co]):
     run, of what is read ahead, and of each poll. What one leaves unused the others take. So a record that is urgent
     starts at the next free place, however much of the rest was read before it.
 
-    ``topics``: logical names; the topics of all priorities must exist. ``group_id``: the logical group.
+    ``topics``: logical names; the topics of all priorities must exist.
+    ``group_id``: the logical group.
     ``priorities``: how many, 0 to ``priorities - 1``, the highest.
     ``max_poll_records``: of all priorities together, in one poll; ``max_buffered`` is twice that at least.
     ``history_window``, ``burst_threshold``: a priority of which so many of the last ``history_window`` polls were full

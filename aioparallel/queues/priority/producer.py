@@ -48,10 +48,13 @@ class PriorityProducer:
         async with PriorityProducer(priorities=3, bootstrap_servers="localhost:9092") as producer:
             await producer.send("jobs", b"now, please", priority=2)
 
-    ``priorities``: how many there are. ``producing``: how records are produced, see
-    :class:`~aioparallel.Producing`; ``security``, ``client_options``: how the brokers are reached.
-    ``connect_timeout``: seconds. ``producer``: another producing client in place of aiokafka, e.g. an
-    ``InMemoryProducer``.
+    ``priorities``: how many there are.
+    ``bootstrap_servers``: ``"host:port"``, several separated by commas.
+    ``producing``: how records are produced, see :class:`~aioparallel.Producing`.
+    ``security``: TLS and login, see :class:`~aioparallel.Security`.
+    ``client_options``: passed on to aiokafka.
+    ``connect_timeout``: seconds for connecting.
+    ``producer``: another producing client in place of aiokafka's, e.g. an ``InMemoryProducer``.
 
     Handlers need none: what they return goes to ``Outgoing(priority_topic("jobs", 2), ...)``. Raises
     ConfigurationError.

@@ -223,7 +223,7 @@ async def test_ready_means_that_every_group_has_answered(broker: InMemoryBroker)
     handler = Handler()
     async with running(one, handler):
         assert one.health().ready
-        broker.faults.latency(Request.JOIN, 1, 1.5)
+        broker.faults.latency(Request.JOIN, 0.3, 0.5)
         member = next(iter(broker.group("g-1").members))
         broker.expire_session("g-1", member, asyncio.get_running_loop().time())
         await until(lambda: not one.health().ready)
