@@ -37,7 +37,8 @@ from aioparallel import (
     in_threads,
     parallel_map,
 )
-from aioparallel.http import Cache
+from aioparallel.http import Cache, Request, http_handler
+from aioparallel.http.handler import HttpHandler
 from aioparallel.queues.priority import PriorityConsumer, PriorityProducer
 from aioparallel.web import ConsumerService, RestartPolicy
 from docs.log_lines import LEVELS, Line, log_lines
@@ -78,6 +79,8 @@ Times are seconds. A wrong option is refused with `ConfigurationError`: its name
         _section("ParallelConsumer", consumer),
         *map(_group, groups),
         *(_section(one.__name__, _arguments(one, one)) for one in (parallel_map, batches, in_threads, in_processes)),
+        _section("http_handler", _arguments(HttpHandler, http_handler)),
+        _section("Request", _arguments(Request.__init__, Request)),
         _group(Cache),
         _section("ConsumerService", _arguments(ConsumerService.__init__, ConsumerService)),
         _group(RestartPolicy),
@@ -156,14 +159,13 @@ def _arguments(function: Callable[..., object], described: object) -> Iterator[t
     """Those that the docstring names, as it puts them together: ````name``: meaning`` at the beginning of a line."""
     text = inspect.getdoc(described) or ""
     (declared,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
-    assert isinstance(declared, ast.FunctionDef)
     known_already: set[str] = set()  # have rows elsewhere
     if isinstance(described, type) and issubclass(described, ParallelConsumer):
         known_already = {one.name for one in _fields(Options)}
         if described is not ParallelConsumer:
             known_already |= set(inspect.signature(ParallelConsumer.__init__).parameters)
     known = dict(inspect.signature(function).parameters)
-    defaults = dict(zip((one.arg for one in declared.args.kwonlyargs), declared.args.kw_defaults, strict=True))
+    defaults = _defaults(declared)
     for found in re.finditer(r"^((?:``\w+``(?:, )?)+): (.*?)(?=\n``\w+``[:,]|\n\n|\Z)", text, re.M | re.S):
         names = re.findall(r"\w+", found[1])
         kinds = {_type(str(known.pop(name).annotation)) for name in names}
@@ -175,6 +177,15 @@ def _arguments(function: Callable[..., object], described: object) -> Iterator[t
         )
     if missing := known.keys() - {"self", "handler", "options"} - known_already:
         raise NoSentence(f"{function.__qualname__}: {', '.join(missing)}")
+
+
+def _defaults(declared: ast.stmt) -> dict[str, ast.expr | None]:
+    """Of a function's keywords, or of the fields of a dataclass."""
+    if isinstance(declared, ast.ClassDef):
+        fields = [one for one in declared.body if isinstance(one, ast.AnnAssign)]
+        return {one.target.id: one.value for one in fields if isinstance(one.target, ast.Name)}
+    assert isinstance(declared, ast.FunctionDef)
+    return dict(zip((one.arg for one in declared.args.kwonlyargs), declared.args.kw_defaults, strict=True))
 
 
 # -- what a consumer shows ------------------------------------------------------------------------------

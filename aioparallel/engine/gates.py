@@ -7,13 +7,20 @@ while somebody waits, or was woken and is on the way, newcomers wait behind. Wha
 woken record finds one, however long it takes; where it goes to another gate, or its attempt says with :func:`give_back`
 that it goes to none, the place is free at once; and where it does not come, since its partition was taken away say, it
 is found again at the next look, a second later at most.
+
+A handler that must be in several gates at once enters them with :func:`enter_all`. If each that lacks one gave the
+others back they could go round for ever, and if each kept them they could wait for each other. So one at a time keeps
+its places while it waits for the next one, as the first in that line.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from contextvars import ContextVar
+from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from aioparallel.errors import RetryLater
@@ -21,7 +28,7 @@ from aioparallel.history import history_of
 from aioparallel.observe.stats import Waiting
 from aioparallel.records import Record
 
-__all__ = ["Gate", "NoRoom", "Waking", "give_back", "name_woken"]
+__all__ = ["Gate", "NoRoom", "Waking", "enter_all", "give_back", "name_woken"]
 
 AnyRecord = Record[Any, Any]
 
@@ -60,7 +67,11 @@ class Waking(Protocol):
 class _Coming(NamedTuple):
     waking: Waking
     parks: int
-    """How often it had been parked: once more, and it waits for something else."""
+    """How often it has been parked in the attempt that comes: once more, and it waits for something else."""
+
+    def is_for(self, record: AnyRecord) -> bool:
+        """Whether it comes yet."""
+        return record._parks <= self.parks and self.waking.is_coming(record)
 
 
 class _Waiter(NamedTuple):
@@ -89,7 +100,12 @@ class Gate:
 
     def enter(self) -> None:
         """One more is under way. Raises NoRoom."""
-        if _WOKEN.get() is not None and _given_back() is self:
+        if (record := _WOKEN.get()) is not None:
+            _give_back(record, but=(self,))
+        self._enter(record)
+
+    def _enter(self, record: AnyRecord | None) -> None:
+        if record is not None and self._was_kept_for(record):
             if self.under_way < self.limit and not self._is_shut:
                 self.under_way += 1
                 return
@@ -98,6 +114,14 @@ class Gate:
             self.under_way += 1
             return
         raise NoRoom(self)
+
+    def _was_kept_for(self, record: AnyRecord) -> bool:
+        history = record._history
+        if history is None or self not in history.kept:
+            return False
+        history.kept.discard(self)
+        self._woken.pop(record, None)
+        return True
 
     def leave(self) -> None:
         """One of those under way has ended."""
@@ -109,14 +133,41 @@ class Gate:
         """Nobody enters for so long; where it is shut for longer, it stays so."""
         self._shut_until = max(self._shut_until, self._loop.time() + seconds)
         if self._line:
+            _give_back(self._line[0].record)  # who is the first may keep places elsewhere
             self._set_timer()
+
+    def keep(self, record: AnyRecord, waking: Waking, *, entered: bool) -> None:
+        """The place of this record, for its next attempt: where it is ``entered``, or what is kept for it already."""
+        if entered:
+            self.under_way -= 1
+        if entered or record in self._woken:
+            self._woken[record] = _Coming(waking, record._parks + 1)
+            history_of(record).kept.add(self)
+
+    def keeps(self, record: AnyRecord) -> bool:
+        """Whether there is a place for it, and it comes yet."""
+        coming = self._woken.get(record)
+        return coming is not None and coming.is_for(record)
+
+    def give_back(self, record: AnyRecord, parks: float) -> None:
+        """The place that is kept for it, unless it is for a later attempt than that of so many ``parks``."""
+        coming = self._woken.get(record)
+        if coming is not None and coming.parks > parks:
+            return
+        history_of(record).kept.discard(self)
+        if self._woken.pop(record, None) is not None and self._line:
+            self._look_soon()
 
     # -- for the engine ---------------------------------------------------------------------------------
 
     def wait(self, record: AnyRecord, waking: Waking, longest: float | None) -> None:
         """Let it wait, for ``longest`` seconds at most; None: for as long as it takes."""
         now = self._loop.time()
-        self._line.append(_Waiter(record, now, None if longest is None else now + longest, waking))
+        waiter = _Waiter(record, now, None if longest is None else now + longest, waking)
+        if record._history is not None and record._history.kept:
+            self._line.appendleft(waiter)  # others wait for the places that it keeps
+        else:
+            self._line.append(waiter)
         # It may have become free since the record found no room.
         if self.under_way + len(self._woken) < self.limit and not self._is_shut:
             self._look_soon()
@@ -129,7 +180,8 @@ class Gate:
         if not self._line:
             return None
         now = self._loop.time()
-        return Waiting(self.name, len(self._line), now - self._line[0].since, max(0.0, self.opens_in))
+        since = min(waiter.since for waiter in islice(self._line, 2))  # the first may have come before its turn
+        return Waiting(self.name, len(self._line), now - since, max(0.0, self.opens_in))
 
     @property
     def opens_in(self) -> float:
@@ -174,7 +226,9 @@ class Gate:
         is_woken = waiter.waking.wake(waiter.record, now - waiter.since)
         if is_woken and keeps_a_place:
             self._woken[waiter.record] = _Coming(waiter.waking, waiter.record._parks)
-            history_of(waiter.record).woken_by = self
+            history = history_of(waiter.record)
+            history.kept.add(self)
+            history.woken_by = waiter.waking
         return is_woken
 
     def _set_timer(self) -> None:
@@ -190,11 +244,7 @@ class Gate:
         """For whom nobody wakes it: it opens, who waited is gone, or has waited long enough."""
         self._timer = None
         now = self._loop.time()
-        self._woken = {
-            record: coming
-            for record, coming in self._woken.items()
-            if record._parks == coming.parks and coming.waking.is_coming(record)
-        }
+        self._woken = {record: coming for record, coming in self._woken.items() if coming.is_for(record)}
         line: deque[_Waiter] = deque()
         for waiter in self._line:
             if waiter.until is not None and now >= waiter.until - _EARLY:
@@ -205,21 +255,40 @@ class Gate:
         self._look()
 
 
-def give_back() -> None:
-    """The attempt that runs in this context goes to no gate any more: a place that is kept for it is for who waits."""
-    if _WOKEN.get() is not None:
-        _given_back()
+def enter_all(gates: Sequence[Gate], may_keep: Callable[[AnyRecord], bool]) -> None:
+    """One more is under way at each of these. Raises NoRoom where one of them has none: then nothing is under way.
 
-
-def _given_back() -> Gate | None:
-    """The gate that has kept a place for the attempt that runs in this context, until now."""
+    A woken record that finds no room at another gate keeps its places if it ``may_keep`` them, and that gate is not
+    shut.
+    """
     record = _WOKEN.get()
-    if record is None or record._history is None or (by := record._history.woken_by) is None:
-        return None
-    record._history.woken_by = None
-    if by._woken.pop(record, None) is not None and by._line:
-        by._look_soon()
-    return by
+    if record is not None:
+        _give_back(record, but=gates)
+    for count, gate in enumerate(gates):
+        try:
+            gate._enter(record)
+        except NoRoom:
+            waking = None if record is None or record._history is None else record._history.woken_by
+            if record is not None and waking is not None and gate.opens_in <= 0 and may_keep(record):
+                for index, one in enumerate(gates):
+                    one.keep(record, waking, entered=index < count)
+            else:
+                for one in gates[:count]:
+                    one.leave()
+            raise
+
+
+def give_back() -> None:
+    """The attempt that runs in this context goes to no gate any more: what is kept for it is for who waits."""
+    if (record := _WOKEN.get()) is not None:
+        _give_back(record, parks=record._parks)
+
+
+def _give_back(record: AnyRecord, *, but: Collection[Gate] = (), parks: float = math.inf) -> None:
+    if record._history is not None and record._history.kept:
+        for gate in tuple(record._history.kept):
+            if gate not in but:
+                gate.give_back(record, parks)
 
 
 def name_woken(record: AnyRecord) -> None:

@@ -94,17 +94,20 @@ class Asking:
             give_back()  # where it was woken, and has not gone
 
     async def _several(self, item: Any, requests: Sequence[Request]) -> list[Response] | None:
-        """All or nothing is under way: what has been asked already would be asked again."""
+        """All or nothing is under way, for what has been asked already is asked again with the rest."""
         if not requests:
             return None
         asked = [(request, self._url(request)) for request in requests]
         gates = self._hosts.enter(dict.fromkeys(origin_of(url) for _, url in asked))
         try:
             by_host = {gate.name: gate for gate in gates}
-            return [
-                await self._judged(item, request, url, index, by_host[origin_of(url)])
-                for index, (request, url) in enumerate(asked)
-            ]
+            answers: list[Response] = []
+            for index, (request, url) in enumerate(asked):
+                gate = by_host[origin_of(url)]
+                if gate.opens_in > 0:  # it has asked another record for patience meanwhile
+                    raise NoRoom(gate)
+                answers.append(await self._judged(item, request, url, index, gate))
+            return answers
         finally:
             for gate in gates:
                 gate.leave()

@@ -145,15 +145,16 @@ class _Httpx(_Bounded):
     def __init__(self, client: Any) -> None:
         module: Any = __import__(_packages(client)["AsyncClient"])
         self._url = module.URL
-        super().__init__(client, (module.HTTPError, module.InvalidURL, OSError))
+        super().__init__(client, (module.HTTPError, module.InvalidURL, UnicodeError, OSError))
 
     async def send(self, request: Request, url: str, headers: Mapping[str, str], timeout: float) -> Response:
         """See :class:`Sender`."""
-        if request.params:
-            url = str(self._url(url).copy_merge_params(pairs_of(request.params)))
         deadline = self.deadlines.begin(timeout)
         try:
-            answer = await self._client.request(request.method, url, headers=headers, content=request.content)
+            if request.params:
+                url = str(self._url(url).copy_merge_params(pairs_of(request.params)))
+            given: Any = headers if "".join(headers.values()).isascii() else _as_bytes(headers)
+            answer = await self._client.request(request.method, url, headers=given, content=request.content)
         except BaseException as error:
             failure = self.failed(request, url, error, deadline)
             if failure is error:
@@ -189,6 +190,11 @@ class _Aiohttp(_Bounded):
             self.deadlines.end(deadline)
         deadline.passed_too_late()
         return Response(request, answer.status, answer.headers, content)
+
+
+def _as_bytes(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """As aiohttp sends them."""
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
 def _reason(error: Exception) -> str:

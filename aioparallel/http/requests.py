@@ -18,6 +18,7 @@ Params = Mapping[str, Param | Sequence[Param]] | Sequence[tuple[str, Param]]
 """Of the query, in order; None leaves one out, and a list is several of one name."""
 
 _BREAK: Final = re.compile(r"[\r\n\0]")
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110
 _USUAL: Final = {"http": ":80", "https": ":443"}
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -29,8 +30,8 @@ class Request:
     ``url``: ``"https://host/path"``, or ``"/path"`` where the handler has a ``base_url``.
     ``params``: of the query; are added to those in ``url``.
     ``headers``: of this request.
-    ``json``: anything that ``json.dumps`` takes; it becomes the body. ``content``: the body, as bytes or as text. One
-    of the two at most.
+    ``json``: anything that ``json.dumps`` takes; it becomes the body.
+    ``content``: the body, as bytes or as text; not beside ``json``.
     ``timeout``: seconds for this request, from its begin to the last byte of the answer; None: the handler's.
 
     Raises ConfigurationError for what cannot be one.
@@ -61,6 +62,8 @@ class Request:
         given: object = url
         if not isinstance(given, str) or not given:
             raise ConfigurationError("Request url", given, 'must be a text as "https://host/path"')
+        if not (url.isascii() or _is_text(url)):
+            raise ConfigurationError("Request url", shown(url), "has a lone surrogate, which is no character")
         self.method = method
         self.url = url
         self.params = params
@@ -89,8 +92,18 @@ def _check_headers(headers: Mapping[str, str]) -> None:
     for name, value in given.items():
         if type(name) is not str or type(value) is not str:
             raise ConfigurationError(f"Request headers[{name!r}]", kind_of(value), "must be a text")
-        if _BREAK.search(name) or _BREAK.search(value):
-            raise ConfigurationError(f"Request headers[{name!r}]", "...", "must be one line")
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(f"Request headers[{name!r}]", "...", "is not the name of a header")
+        if _BREAK.search(value) or not _is_text(value):
+            raise ConfigurationError(f"Request headers[{name!r}]", "...", "must be one line of text")
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeError:  # a lone surrogate
+        return False
+    return True
 
 
 def _encoded(value: object) -> bytes:

@@ -216,67 +216,6 @@ async def test_cancelled_requests_leave_the_client_whole(client: Kind, served: S
         assert served.most == 20
 
 
-async def test_several_requests_for_one_record(served: Service) -> None:
-    """One after the other, and their answers in a list; nothing is asked for None, nor for none."""
-    asked: dict[str, list[Request] | None] = {
-        "two": [Request("GET", "/1"), Request("POST", "/2", json={})],
-        "none": [],
-        "None": None,
-    }
-    handler = http_handler(
-        asked.__getitem__,
-        lambda _, answers: answers and [one.status for one in answers],
-        base_url=served.url,
-        idempotency_key=lambda item, index: f"{item}-{index}",
-    )
-    async with handler.alone() as handle:
-        assert [await handle(item) for item in asked] == [[200, 200], None, None]
-    assert [request.path for request in served.asked] == ["/1", "/2"]
-    assert served.asked[1].headers["Idempotency-Key"] == "two-1"
-    assert "Idempotency-Key" not in served.asked[0].headers
-
-
-async def test_equal_requests_are_shared(served: Service) -> None:
-    """One is sent for equal ones under way, and none while its answer is kept; a POST is its own."""
-    served.answer = lambda _: 0.05
-
-    def ask(number: int) -> Request:
-        return Request("GET", f"/{number % 3}") if number < 90 else Request("POST", "/post")
-
-    async def count(**options: Any) -> dict[str, int]:
-        served.asked.clear()
-        handler = http_handler(ask, base_url=served.url, idempotency_key=None, **options)
-        outcomes = [o async for o in parallel_map(handler, [*range(100)], max_concurrency=10)]
-        assert all(o.item >= 90 or o.result().json() == {"path": f"/{o.item % 3}"} for o in outcomes)
-        return dict(served.paths)
-
-    shared = await count(single_flight=True)
-    assert shared["/post"] == 10
-    assert sum(shared.values()) < 70
-    kept = await count(single_flight=True, cache=Cache(seconds=60))
-    assert kept == {"/0": 1, "/1": 1, "/2": 1, "/post": 10}
-    served.answer = lambda _: web.json_response({"path": _.path}, headers={"Cache-Control": "no-store"})
-    assert sum((await count(cache=Cache(seconds=60))).values()) == 100
-
-
-async def test_who_waits_for_a_shared_answer_may_go(served: Service) -> None:
-    """The first is cancelled: the others get their answer; when all are, the request ends, and its place is free."""
-    served.answer = lambda _: 0.2
-    handler = http_handler(get, base_url=served.url, single_flight=True, max_per_host=1)
-    async with handler.alone() as handle:
-        first, second = asyncio.ensure_future(handle(1)), asyncio.ensure_future(handle(1))
-        await until(lambda: served.now)
-        first.cancel()
-        await second
-        assert len(served.asked) == 1
-        third = asyncio.ensure_future(handle(1))
-        await until(lambda: served.now)
-        third.cancel()
-        await asyncio.wait([third])
-        await until(lambda: not served.now)
-        await handle(2)
-
-
 async def test_clients_of_the_users_own(served: Service) -> None:
     """Made for the concurrency, opened, and closed with what runs it; what is none is refused."""
     sizes: list[int] = []
@@ -499,39 +438,22 @@ async def test_headers_that_are_none_are_not_passed_on(served: Service) -> None:
 
 
 @both
-async def test_all_that_is_said_of_keeping_counts(client: Kind, served: Service) -> None:
-    """In several headers too."""
+async def test_texts_of_any_kind(client: Kind, served: Service) -> None:
+    """Other letters in headers are sent as UTF-8; an address that cannot be asked fails as a request, and what is no
+    text at all is refused when it is made."""
+    url = {"ok": f"{served.url}/ok", "host": "http://\u00ad.example/", "long": f"http://{'a' * 70}.example/"}
 
-    def answer(_: web.BaseRequest) -> Answer:
-        response = web.Response()
-        response.headers.add("Cache-Control", "public")
-        response.headers.add("Cache-Control", "no-store")
-        return response
+    def ask(which: str) -> Request:
+        return Request("GET", url[which], headers={"X-Name": "Zoë"})
 
-    served.answer = answer
-    handler = http_handler(same, client=client, base_url=served.url, cache=Cache(seconds=60))
-    async with handler.alone() as handle:
-        await handle(1)
-        await handle(2)
-    assert len(served.asked) == 2
-
-
-async def test_who_shares_a_request_has_a_time_of_its_own(served: Service) -> None:
-    """Whoever sent it may have more."""
-    served.answer = lambda _: 5.0
-    times = iter([5.0, 0.1])
-
-    def ask(_: int) -> Request:
-        return Request("GET", "/same", timeout=next(times))
-
-    handler = http_handler(ask, base_url=served.url, single_flight=True)
-    loop = asyncio.get_running_loop()
-    async with handler.alone() as handle:
-        first = asyncio.ensure_future(handle(1))
-        await until(lambda: served.now)
-        began = loop.time()
-        with pytest.raises(RequestTimeout, match=r"no answer within 0\.1 s"):
-            await handle(2)
-        assert loop.time() - began < SLACK
-        first.cancel()
-        await asyncio.wait([first])
+    async with http_handler(ask, client=client).alone() as handle:
+        await handle("ok")
+        for which in ("host", "long"):
+            with pytest.raises(RequestFailed):
+                await handle(which)
+    assert served.asked[0].headers["X-Name"].encode("utf-8", "surrogateescape").decode() == "Zoë"
+    for wrong in ({"X-Nämë": "v"}, {"a b": "v"}, {"": "v"}, {"a": "\udc80"}):
+        with pytest.raises(ConfigurationError, match="Request headers"):
+            Request("GET", "/", headers=wrong)
+    with pytest.raises(ConfigurationError, match="lone surrogate"):
+        Request("GET", "https://a/\ud800")
