@@ -1,4 +1,4 @@
-"""The two Java programs of ``java/``: built with Maven when their sources have changed, found again otherwise."""
+"""The Java programs of ``java/``: built with Maven when their sources have changed, found again otherwise."""
 
 from __future__ import annotations
 
