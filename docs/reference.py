@@ -39,6 +39,7 @@ from aioparallel import (
 )
 from aioparallel.http import Cache, Request, http_handler
 from aioparallel.http.handler import HttpHandler
+from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker
 from aioparallel.queues.priority import PriorityConsumer, PriorityProducer
 from aioparallel.web import ConsumerService, RestartPolicy
 from docs.log_lines import LEVELS, Line, log_lines
@@ -84,6 +85,8 @@ Times are seconds. A wrong option is refused with `ConfigurationError`: its name
         _group(Cache),
         _section("ConsumerService", _arguments(ConsumerService.__init__, ConsumerService)),
         _group(RestartPolicy),
+        _section("KmqConsumer", _arguments(KmqConsumer.__init__, KmqConsumer)),
+        _section("RedeliveryTracker", _arguments(RedeliveryTracker.__init__, RedeliveryTracker)),
         _section("PriorityConsumer", _arguments(PriorityConsumer.__init__, PriorityConsumer)),
         _section("PriorityProducer", _arguments(PriorityProducer.__init__, PriorityProducer)),
     ]

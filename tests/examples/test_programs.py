@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -135,6 +135,20 @@ async def test_aiohttp_app(tmp_path: Path) -> None:
         said = program.log.read_text()
         assert said.count("ERROR aioparallel.consumer: The run of group balances-refunds has ended") >= 1
         assert said.count("ERROR") == said.count("is started again")
+
+
+async def test_kmq(tmp_path: Path) -> None:
+    """What hangs is done by the next delivery, what fails is put away after four, all else is done once; Ctrl-C ends it
+    though a job hangs."""
+    async with Newcomer("kmq/work", tmp_path) as newcomer:
+        program = newcomer.terminals["work.py"]
+        lines = Counter([(await program.line(DEADLINE)).strip() for _ in range(98 + 2 + 4)])
+        assert lines["b'hangs' hangs, the 1. time"] == lines["b'hangs' is done, the 2. time"] == 1
+        assert [lines[f"b'fails' fails, the {time}. time"] for time in range(1, 5)] == [1] * 4
+        assert all(lines[f"b'job {number}' is done, the 1. time"] == 1 for number in range(98))
+        (letter,) = await newcomer.read("jobs__undelivered", 1)
+        assert letter.value == b"fails"
+        await end(program, signal.SIGINT)
 
 
 async def test_priority(tmp_path: Path) -> None:

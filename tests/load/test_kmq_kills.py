@@ -133,9 +133,10 @@ async def test_kills_lose_nothing(  # noqa: C901
         f"{sum(began.values()) - 4 * len(letters) - good:,} runs more than one each, {ended.total() - good:,} of them "
         f"ended; {copies:,} copies sent, {letters.total():,} letters of {len(letters):,} records"
     )
-    # Not all of them were begun four times: some waited for their handler when their member was killed.
+    # Not all of them were begun four times: some waited for their handler when their member was killed. And of what was
+    # marked, and not committed yet, the next member begins the same delivery once more.
     assert {dict(one.headers)["aioparallel.attempts"] for one in undelivered} == {b"4"}
-    assert all(began[n] <= 4 * letters[n] for n in letters)
+    assert all(began[n] <= 4 * letters[n] + workers.kills for n in letters)
 
 
 async def open_markers(servers: str, queue: str) -> set[tuple[int, int]]:

@@ -24,7 +24,12 @@ __all__ = ["ROOT", "Newcomer"]
 ROOT: Final = Path(__file__).parents[2]
 PORTS: Final = ("8000", "8080", "8081")
 """In the comments; somebody else on this machine may have them, so others are typed."""
-FILLING: Final = ("examples/orders.py", "examples.fill_flights", "examples/priority/order_mail.py")
+FILLING: Final = (
+    "examples/orders.py",
+    "examples.fill_flights",
+    "examples/priority/order_mail.py",
+    "examples/kmq/order_jobs.py",
+)
 """Programs whose end is waited for before the next command is typed."""
 
 

@@ -50,10 +50,11 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
         async with KmqConsumer("jobs", bootstrap_servers="localhost:9092", group_id="workers", lease=30) as consumer:
             await consumer.run(work)
 
-    ``topic``: the queue, one topic. ``marker_topic``: where start and end of each record are noted, by default its name
-    with ``-markers``; as many partitions, ``message.timestamp.type=LogAppendTime`` is advised. ``dead_letter``: for
-    records that were delivered too often, and for what a handler rejects; by default its name with ``__undelivered``.
-    None of them is created.
+    ``topic``: the queue, one topic. Neither it nor the two beside it are created.
+    ``marker_topic``: where start and end of each record are noted, by default its name with ``-markers``; as many
+    partitions, ``message.timestamp.type=LogAppendTime`` is advised.
+    ``dead_letter``: a topic for records that were delivered too often, and for what a handler rejects; by default its
+    name with ``__undelivered``.
     ``lease``: seconds, or a function of the record that gives them. It begins when the record was read: also what waits
     for its handler uses it up (``max_buffered``, by default twice ``max_concurrency``).
     ``retry``: tries of this consumer within the lease; by default one. Then, and where the lease would end before the

@@ -97,12 +97,18 @@ class RedeliveryTracker:
         async with RedeliveryTracker("jobs", bootstrap_servers="localhost:9092", group_id="trackers") as tracker:
             await tracker.run()
 
-    ``topic``: the queue. ``marker_topic``: where its markers are, by default its name with ``-markers``; it has as many
-    partitions. ``dead_letter``: by default its name with ``__undelivered``.
+    ``topic``: the queue.
     ``group_id``: of the trackers: a group of their own.
+    ``bootstrap_servers``: ``"host:port"``, several separated by commas.
+    ``marker_topic``: where its markers are, by default its name with ``-markers``; it has as many partitions.
+    ``dead_letter``: by default its name with ``__undelivered``.
     ``max_redeliveries``: of one record; 0: none.
     ``use_now_after``: seconds without any marker in a partition after which its time is that of the clock; before, it
     is that of the markers, so that a tracker that is behind redelivers nothing whose end it has not read.
+    ``security``: TLS and login, see :class:`~aioparallel.Security`.
+    ``client_options``: passed on to aiokafka.
+    ``session_timeout``, ``heartbeat_interval``: seconds, of its membership in its group.
+    ``client``, ``producer``: other Kafka clients in place of aiokafka, e.g. the in-memory ones.
 
     Topics and format are those of softwaremill's KMQ 0.3.2, and a tracker of either serves consumers of both. Beyond
     that one: it keeps headers; it begins at the first marker that is still open, where it stopped; of several start

@@ -1,0 +1,187 @@
+"""A queue with redelivery markers beside process-and-produce: ``python -m benchmarks.kmq``.
+
+By turns, each in a process of its own, on the same topic of records: a consumer whose handler returns an output, and
+one of a queue, which writes a start and an end marker for each record; its tracker is a process, too. Then how soon a
+record comes again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any, Final
+
+import uvloop
+
+from aioparallel import Outgoing, ParallelConsumer, Record
+from aioparallel.event_loop import quick_collections
+from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker, redeliveries
+from aioparallel.testing import LocalKafka
+from aioparallel.testing.filling import Message, fill
+
+__all__ = ["main"]
+
+PARTITIONS: Final = 8
+LEASE: Final = 2.0
+
+
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+# -- processes ----------------------------------------------------------------------------------------
+
+
+async def _consume(servers: str, queue: str, group: str, count: int, at_once: int, *, marks: bool) -> dict[str, float]:
+    options: dict[str, Any] = {"bootstrap_servers": servers, "group_id": group, "max_concurrency": at_once}
+    consumer: ParallelConsumer[Any, Any]
+    if marks:
+        consumer = KmqConsumer(queue, lease=60, tracker=False, max_buffered=20 * at_once, **options)
+    else:
+        consumer = ParallelConsumer(queue, **options)
+
+    async def nothing(record: Record) -> None:
+        pass
+
+    async def produce(record: Record) -> Outgoing:
+        return Outgoing(f"{queue}-out", record.value, record.key)
+
+    began, used = 0.0, 0.0
+    async with consumer:
+        run = asyncio.create_task(consumer.run(nothing if marks else produce))
+        while not consumer.health().ready:
+            await asyncio.sleep(0.01)
+        began, used = time.perf_counter(), _cpu()
+        while consumer.stats().succeeded < count:
+            await asyncio.sleep(0.02)
+        took, used = time.perf_counter() - began, _cpu() - used
+        consumer.stop()
+        await run
+    assert consumer.stats().succeeded == count, consumer.stats()
+    return {"rate": count / took, "cpu": used / count * 1e6}
+
+
+async def _track(servers: str, queue: str, group: str) -> dict[str, float]:
+    """Until the end of the input."""
+    async with RedeliveryTracker(queue, group_id=group, bootstrap_servers=servers) as tracker:
+        run = asyncio.create_task(tracker.run())
+        while not tracker.health().ready:
+            await asyncio.sleep(0.01)
+        used = _cpu()
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+        while tracker.stats().open:
+            await asyncio.sleep(0.02)
+        used = _cpu() - used
+        tracker.stop()
+        await run
+    assert tracker.stats().redelivered == 0
+    return {"cpu": used}
+
+
+def _child(*given: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks.kmq", "--child", *map(str, given)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _told(child: subprocess.Popen[str]) -> dict[str, float]:
+    said, _ = child.communicate()
+    assert child.returncode == 0, said
+    found: dict[str, float] = json.loads(said.splitlines()[-1])
+    return found
+
+
+# -- the measurements ---------------------------------------------------------------------------------
+
+
+async def throughput(kafka: LocalKafka, count: int, at_once: int, rounds: int) -> None:
+    """Rates and CPU, by turns."""
+    servers = kafka.bootstrap_servers
+    for topic, partitions in (("q", PARTITIONS), ("q-markers", PARTITIONS), ("q__undelivered", 1), ("q-out", 8)):
+        await kafka.create_topic(topic, partitions)
+    messages = ((n % PARTITIONS, Message(key=b"k%d" % (n % 10_000), value=b"x" * 100)) for n in range(count))
+    await asyncio.to_thread(fill, servers, "q", messages)
+    ratios: list[float] = []
+    for number in range(rounds):
+        producing = await asyncio.to_thread(_told, _child("consume", servers, "q", f"p{number}", count, at_once, 0))
+        tracker = _child("track", servers, "q", "t")
+        assert tracker.stdout is not None
+        await asyncio.to_thread(tracker.stdout.readline)
+        marking = await asyncio.to_thread(_told, _child("consume", servers, "q", f"m{number}", count, at_once, 1))
+        tracking = await asyncio.to_thread(_told, tracker)
+        ratios.append(marking["rate"] / producing["rate"])
+        print(
+            f"  process-and-produce {producing['rate']:9,.0f}/s {producing['cpu']:5.1f} µs a record; "
+            f"queue {marking['rate']:9,.0f}/s {marking['cpu']:5.1f} µs, its tracker "
+            f"{tracking['cpu'] / count * 1e6:4.1f} µs; {ratios[-1]:.2f}",
+            flush=True,
+        )
+    print(f"  median of the ratios {statistics.median(ratios):.2f}")
+
+
+async def redelivery(kafka: LocalKafka, times: int) -> None:
+    """Seconds from the end of the lease of a record that hangs to its next delivery."""
+    servers = kafka.bootstrap_servers
+    for topic, partitions in (("r", 1), ("r-markers", 1), ("r__undelivered", 1)):
+        await kafka.create_topic(topic, partitions)
+    began: dict[tuple[bytes, int], float] = {}
+
+    async def hang(record: Record[bytes | None, bytes]) -> None:
+        began[record.value, redeliveries(record)] = time.perf_counter()
+        if not redeliveries(record):
+            await asyncio.sleep(2 * LEASE)
+
+    async with KmqConsumer[bytes, bytes]("r", bootstrap_servers=servers, group_id="r", lease=LEASE) as consumer:
+        run = asyncio.create_task(consumer.run(hang))
+        for number in range(times):
+            await asyncio.to_thread(fill, servers, "r", [(0, Message(key=None, value=b"%d" % number))])
+            await asyncio.sleep(0.3)
+        while len(began) < 2 * times:
+            await asyncio.sleep(0.01)
+        consumer.stop(drain=False)
+        await run
+    late = [began[b"%d" % n, 1] - began[b"%d" % n, 0] - LEASE for n in range(times)]
+    print(f"  after the end of a lease of {LEASE:g} s: {statistics.median(late):.2f} s (median of {times}), "
+          f"{max(late):.2f} s at most")  # fmt: skip
+
+
+async def _run(given: argparse.Namespace) -> None:
+    async with LocalKafka() as kafka:
+        print(f"{given.count:,} records, no-op handlers, {given.concurrency:,} at once:")
+        await throughput(kafka, given.count, given.concurrency, given.rounds)
+        print("delivered again:")
+        await redelivery(kafka, 10)
+
+
+def _as_child(what: str, servers: str, queue: str, group: str, *rest: str) -> None:
+    if what == "track":
+        print(json.dumps(uvloop.run(_track(servers, queue, group))))
+        return
+    count, at_once, marks = map(int, rest)
+    quick_collections(at_once)
+    print(json.dumps(uvloop.run(_consume(servers, queue, group, count, at_once, marks=bool(marks)))))
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=300_000, help="records (300,000)")
+    parser.add_argument("--concurrency", type=int, default=1_000, help="handlers at once (1,000)")
+    parser.add_argument("--rounds", type=int, default=5, help="of both, by turns (5)")
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        _as_child(*given.child)
+    else:
+        uvloop.run(_run(given))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Puts a hundred jobs on the queue, for ``work.py``.
+
+    python examples/kmq/order_jobs.py
+
+The broker is the one of the variable AIOPARALLEL_BOOTSTRAP_SERVERS, else localhost:9092.
+"""
+
+import asyncio
+import os
+
+from aiokafka import AIOKafkaProducer
+
+SERVERS = os.environ.get("AIOPARALLEL_BOOTSTRAP_SERVERS", "localhost:9092")
+
+
+async def main() -> None:
+    """A queue is an ordinary topic: any producer will do."""
+    async with AIOKafkaProducer(bootstrap_servers=SERVERS) as producer:
+        for value in (b"hangs", b"fails", *(b"job %d" % number for number in range(98))):
+            await producer.send("jobs", value)
+    print("100 jobs are on the queue")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
