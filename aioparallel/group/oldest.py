@@ -4,14 +4,15 @@ partition waits for."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.scheduler import AnyRecord
 from aioparallel.engine.sources import Source
 from aioparallel.observe.stats import InFlight, Retrying
 
-__all__ = ["first_incompletes", "longest_retrying", "oldest_in_flight"]
+__all__ = ["first_incompletes", "longest_retrying", "oldest_in_flight", "sources_by_name"]
 
 
 def oldest_in_flight(processor: Processor) -> InFlight | None:
@@ -43,11 +44,20 @@ def longest_retrying(sources: Iterable[Source]) -> Retrying | None:
     )
 
 
-def first_incompletes(heads: Iterable[AnyRecord]) -> Mapping[Source, AnyRecord]:
-    """Of each source, among the heads of its lanes: nothing before it is incomplete."""
-    first: dict[Source, AnyRecord] = {}
+def sources_by_name(sources: Iterable[Source]) -> Mapping[Hashable, Sequence[Source]]:
+    """Those that hold records of one partition."""
+    found: defaultdict[Hashable, list[Source]] = defaultdict(list)
+    for source in sources:
+        found[source.name].append(source)
+    return found
+
+
+def first_incompletes(heads: Iterable[AnyRecord]) -> Mapping[Hashable, AnyRecord]:
+    """Of the sources of one name, among the heads of their lanes: nothing before it is incomplete."""
+    first: dict[Hashable, AnyRecord] = {}
     for record in heads:
-        found = first.get(record._source)
-        if found is None or record.offset < found.offset:
-            first[record._source] = record
+        source = record._source
+        found = first.get(source.name)
+        if not source.dropped and (found is None or record.offset < found.offset):
+            first[source.name] = record
     return first

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from aioparallel.engine.holds import Hold
 from aioparallel.engine.lanes import length_from
 from aioparallel.engine.processor import Processor
+from aioparallel.engine.sources import Source
 from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Client, CommitFault
 from aioparallel.group.committer import Committer
-from aioparallel.group.oldest import first_incompletes, longest_retrying, oldest_in_flight
+from aioparallel.group.oldest import first_incompletes, longest_retrying, oldest_in_flight, sources_by_name
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import BrokerOutputs, Contact, LongestLane, PartitionStats, Stats
@@ -41,8 +42,10 @@ def stats_of(
     scheduler, tally = processor.scheduler, processor.scheduler.tally
     heads = scheduler.heads()
     first, now = first_incompletes(heads), time.time()
+    held = sources_by_name(scheduler.sources)
     partitions = tuple(
-        _partition_stats(client, session, first.get(session), now) for _, session in sorted(assignment.sessions.items())
+        _partition_stats(client, session, held.get(name, ()), first.get(name), now)
+        for name, session in sorted(assignment.sessions.items())
     )
     lags = [partition.lag for partition in partitions]
     ages = [partition.lag_age for partition in partitions if partition.lag_age is not None]
@@ -82,7 +85,10 @@ def stats_of(
     )
 
 
-def _partition_stats(client: Client, session: Session, first: Record[Any, Any] | None, now: float) -> PartitionStats:
+def _partition_stats(
+    client: Client, session: Session, held: Sequence[Source], first: Record[Any, Any] | None, now: float
+) -> PartitionStats:
+    """``held``: the sources of this partition: the session, or others that its records went to."""
     ledger = session.ledger
     end = client.end_offset_seen(session.partition)
     if session.state is SessionState.OPENING:
@@ -97,9 +103,9 @@ def _partition_stats(client: Client, session: Session, first: Record[Any, Any] |
         position=ledger.position,
         highest_completed=ledger.highest_completed,
         incompletes=incompletes,
-        buffered=session.buffered,
-        parked=len(session.parked),
-        retries_only=session.full,
+        buffered=sum([source.buffered for source in held]),
+        parked=sum([len(source.parked) for source in held]),
+        retries_only=any(source.full for source in held),
         lag=max(0, end - ledger.position) + incompletes if end is not None else None,
         map_cut_at=session.cut,
         oldest=None if first is None else max(0.0, now - first.timestamp / 1000),
@@ -193,12 +199,13 @@ def problems_of(
             ProblemKind.DEAD_LETTER_FAILED, f"and {len(undelivered) - _AT_MOST} more records that cannot be put away"
         )
     at_gates = "".join(f"; {one.records:,} of all wait for {one.place}" for one in processor.waiting[:2])
-    for session in sessions:
-        if session.full:
+    for source in processor.scheduler.sources:
+        if source.full:
             yield Problem(
                 ProblemKind.MAX_PARKED,
-                f"{session.partition}: starts retries only, {len(session.parked)} records wait for theirs{at_gates}",
+                f"{source.name}: starts retries only, {len(source.parked)} records wait for theirs{at_gates}",
             )
+    for session in sessions:
         if session.cut is not None:
             yield Problem(
                 ProblemKind.MAP_CUT,

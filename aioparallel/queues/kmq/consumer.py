@@ -55,13 +55,15 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
     partitions, ``message.timestamp.type=LogAppendTime`` is advised.
     ``dead_letter``: a topic for records that were delivered too often, and for what a handler rejects; by default its
     name with ``__undelivered``.
-    ``lease``: seconds, or a function of the record that gives them. It begins when the record was read: also what waits
-    for its handler uses it up (``max_buffered``, by default twice ``max_concurrency``).
+    ``lease``: seconds, or a function of the record, with key and value as bytes, that gives them; that must be quick
+    and must not raise. It begins when the record was read: also what waits for its handler uses it up
+    (``max_buffered``, by default twice ``max_concurrency``).
     ``retry``: tries of this consumer within the lease; by default one. Then, and where the lease would end before the
     next try, the record is left alone, and is delivered again when its lease is over.
     ``max_redeliveries``: of one record, by the tracker.
-    ``tracker``: run a :class:`RedeliveryTracker` here too, in group ``"<group_id>-redelivery"``. Without any, nothing
-    is ever delivered again.
+    ``tracker``: whether a :class:`RedeliveryTracker` runs here too, in group ``"<group_id>-redelivery"``; None: yes,
+    unless there is a ``client`` of your own, which is a member of one group only. Without any tracker nothing is ever
+    delivered again.
 
     All else as in :class:`~aioparallel.ParallelConsumer`, which has no order here: ``ordering`` other than UNORDERED is
     refused. A rebalance ends no handler. Markers are those of softwaremill's KMQ 0.3.2: consumers and trackers of both
@@ -79,7 +81,7 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
         lease: Lease = 30.0,
         retry: RetryPolicy | None = None,
         max_redeliveries: int = 3,
-        tracker: bool = True,
+        tracker: bool | None = None,
         client: Client | None = None,
         producer: Producer | None = None,
         key_deserializer: Callable[[bytes], K_co] | None = None,
@@ -121,7 +123,14 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
         self._admission = self._mark
         self._marking: Marking | None = None
         self._tracker = None
-        if tracker and client is None:
+        if tracker and client is not None:
+            raise ConfigurationError(
+                "tracker",
+                tracker,
+                "cannot run beside a client of your own, which is a member of one group: run a RedeliveryTracker with "
+                "another one",
+            )
+        if tracker is not False and client is None:
             self._tracker = RedeliveryTracker(
                 topic,
                 group_id=f"{group_id}-redelivery",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -24,47 +24,48 @@ logger = logging.getLogger(__name__)
 
 # Records that are read for nothing between two that are wanted, rather than to read anew.
 _GAP: Final = 500
+# Dead letters on their way, at most.
+_LETTERS: Final = 10_000
 
 
 class _Sending:
-    """Copies on their way. ``done`` is set when none is."""
+    """Copies of one look on their way. ``done`` is set when none is."""
 
     def __init__(self) -> None:
         self.left = 0
-        self.failed: list[int] = []
-        self.failure: ProduceFailed | None = None
+        self.failed: dict[int, ProduceFailed] = {}  # by offset
         self.done = asyncio.Event()
         self.done.set()
 
+    def begin(self) -> None:
+        """One more."""
+        self.left += 1
+        self.done.clear()
+
+    def ended(self, offset: int, failure: ProduceFailed | None) -> None:
+        """One less."""
+        if failure is not None:
+            self.failed[offset] = failure
+        self.left -= 1
+        if not self.left:
+            self.done.set()
+
 
 class _Copy(PendingOutput):
-    __slots__ = ("_offset", "_placed", "_sending")
+    __slots__ = ("_ended", "_offset")
 
-    def __init__(
-        self, output: Outgoing, offset: int, sending: _Sending, placed: Callable[[Outgoing, int], None]
-    ) -> None:
+    def __init__(self, output: Outgoing, offset: int, ended: Callable[[int, ProduceFailed | None], None]) -> None:
         super().__init__(output)
         self._offset = offset
-        self._sending = sending
-        self._placed = placed
-        sending.left += 1
-        sending.done.clear()
+        self._ended = ended
 
     def placed(self, place: Produced) -> None:
         """See :class:`~aioparallel.delivery.producer.PendingOutput`."""
-        self._placed(self.output, self._offset)
-        self._answered()
+        self._ended(self._offset, None)
 
     def failed(self, failure: ProduceFailed) -> None:
         """See :class:`~aioparallel.delivery.producer.PendingOutput`."""
-        self._sending.failed.append(self._offset)
-        self._sending.failure = failure
-        self._answered()
-
-    def _answered(self) -> None:
-        self._sending.left -= 1
-        if not self._sending.left:
-            self._sending.done.set()
+        self._ended(self._offset, failure)
 
 
 class Redeliverer:
@@ -81,6 +82,9 @@ class Redeliverer:
         self.dead_lettered = 0
         self.gone = 0
         """Records that their topic does not hold any more."""
+        self._away: set[tuple[int, int]] = set()  # partition and offset, on their way to the dead letters
+        self.none_away = asyncio.Event()
+        self.none_away.set()
 
     async def redeliver(
         self,
@@ -90,64 +94,117 @@ class Redeliverer:
         settled: Callable[[int], None],
     ) -> Sequence[int]:
         """Send these again, those that are still wanted when they were read, and write their end markers once the
-        brokers have acknowledged the copies. Returns those that are to be tried once more. ``settled(offset)`` hears of
-        each that needs nothing but its end marker any more.
+        brokers have acknowledged the copies. Returns those that are to be tried once more soon. ``settled(offset)``
+        hears of each that needs nothing but its end marker any more.
 
+        Copies to the queue are waited for, dead letters are not: one of their partitions may have no leader.
         Raises ClientError, or TimeoutError, where they cannot be read: then nobody knows of which this is true.
         """
-        sending, found, away = _Sending(), set[int](), 0
-        wanted = set(offsets)
-
-        def placed(copy: Outgoing, offset: int) -> None:
-            nonlocal away
-            if copy.topic == self._topics.dead_letter:
-                away += 1
-                self.dead_lettered += 1
-            else:
-                self.redelivered += 1
-            settled(offset)
-            self.ends.write(partition, offset)
-
+        sending, found = _Sending(), set[int]()
         place = TopicPartition(self._topics.queue, partition)
+        full = len(self._away) >= _LETTERS
+        wanted = {offset for offset in offsets if (partition, offset) not in self._away}
+
+        def copied(offset: int, failure: ProduceFailed | None) -> None:
+            if failure is None:
+                self.redelivered += 1
+                settled(offset)
+                self.ends.write(partition, offset)
+            sending.ended(offset, failure)
+
+        later: list[int] = []
         try:
-            for span in spans_of(sorted(offsets)):
+            for span in spans_of(sorted(wanted)):
                 async with aclosing(self._client.read({place: span})) as reading:
                     async for fetched in reading:
                         for record in fetched.records:
-                            if record.offset in wanted and record.offset not in found:
-                                found.add(record.offset)
-                                if is_wanted(record.offset):
-                                    copy = _Copy(self._copy(record), record.offset, sending, placed)
-                                    self._producer.send_one(copy)
+                            if record.offset not in wanted or record.offset in found:
+                                continue
+                            found.add(record.offset)
+                            if not is_wanted(record.offset):
+                                continue
+                            if redeliveries(record) < self._most:
+                                sending.begin()
+                                self._producer.send_one(_Copy(self._copy(record), record.offset, copied))
+                            elif full:
+                                later.append(record.offset)
+                            else:
+                                self._put_away(record, settled)
         finally:
             await sending.done.wait()  # the producer gives each up in time
-        if away:
-            logger.warning(
-                "%d records of %s have become dead letters: delivered %d times, and nobody said that they were handled",
-                away,
-                place,
-                self._most + 1,
-                extra={"action": "undelivered", "topic": place.topic, "partition": place.partition},
-            )
         for offset in sorted(wanted - found):
             if is_wanted(offset):
                 settled(offset)
                 self._is_gone(place, offset)
-        if sending.failure is not None:
+        return [*later, *self._not_sent(place, sending.failed)]
+
+    def _not_sent(self, place: TopicPartition, failed: Mapping[int, ProduceFailed]) -> list[int]:
+        """Those that are tried again soon: what the brokers refuse they would refuse again."""
+        passing = [offset for offset, failure in failed.items() if failure.passing]
+        if passing:
             logger.warning(
                 "%d records of %s could not be delivered again (%s); it is tried anew",
-                len(sending.failed),
+                len(passing),
                 place,
-                sending.failure,
+                failed[passing[0]],
                 extra={"action": "redelivery_failed"},
             )
-        return sending.failed
+        for offset, failure in failed.items():
+            if not failure.passing:
+                self._refused(place, offset, failure)
+        return passing
+
+    def _refused(self, place: TopicPartition, offset: int, failure: ProduceFailed) -> None:
+        logger.error(
+            "%s offset %d cannot be delivered again: %s; its marker stays open, and it is tried once a minute",
+            place,
+            offset,
+            failure,
+            extra={
+                "action": "redelivery_refused",
+                "topic": place.topic,
+                "partition": place.partition,
+                "offset": offset,
+            },
+        )
+
+    def _put_away(self, record: Record[Any, Any], settled: Callable[[int], None]) -> None:
+        """Into the dead letters. Where that fails its marker stays open, and it is due again."""
+        place, offset = record.topic_partition, record.offset
+        self._away.add((place.partition, offset))
+        self.none_away.clear()
+
+        def ended(offset: int, failure: ProduceFailed | None) -> None:
+            self._away.discard((place.partition, offset))
+            if not self._away:
+                self.none_away.set()
+            if failure is not None:
+                self._refused(place, offset, failure)
+                return
+            self.dead_lettered += 1
+            settled(offset)
+            self.ends.write(place.partition, offset)
+            self._log_put_away(place)
+
+        self._producer.send_one(_Copy(self._letter(record), offset, ended))
+
+    def _log_put_away(self, place: TopicPartition) -> None:
+        if self.dead_lettered in (1, 10) or self.dead_lettered % 100 == 0:
+            logger.warning(
+                "%d records have become dead letters, the last one of %s: delivered %d times, and nobody said that "
+                "they were handled",
+                self.dead_lettered,
+                place,
+                self._most + 1,
+                extra={"action": "undelivered", "topic": place.topic, "partition": place.partition},
+            )
 
     def _copy(self, record: Record[Any, Any]) -> Outgoing:
+        headers = with_count(record.headers, redeliveries(record) + 1)
+        return Outgoing(record.topic, record.raw_value, record.raw_key, headers, partition=record.partition)
+
+    def _letter(self, record: Record[Any, Any]) -> Outgoing:
         count = redeliveries(record)
-        if count < self._most:
-            headers = with_count(record.headers, count + 1)
-            return Outgoing(record.topic, record.raw_value, record.raw_key, headers, partition=record.partition)
         said = f"delivered {count + 1} times, and nobody has said that it was handled"
         failure = Failure(time.time(), "aioparallel.queues.kmq.NotEnded", said)
         origin = Origin(record.topic, record.partition, record.offset, record.timestamp)

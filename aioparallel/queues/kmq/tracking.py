@@ -4,6 +4,7 @@ the first open marker, and a restart reads no more than it must."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -23,7 +24,8 @@ __all__ = ["Tracked", "Tracking"]
 logger = logging.getLogger(__name__)
 
 # Seconds between looks at what is due; until what could not be delivered again is tried anew; until the end markers of
-# what was are taken for lost, and written once more.
+# what was are taken for lost, and written once more, and until what the brokers refuse, or was on its way to the dead
+# letters, is looked at again.
 _LOOK: Final = 0.2
 _AGAIN: Final = 2.0
 _LOST: Final = 60.0
@@ -135,10 +137,13 @@ class Tracking:
     async def settle(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
         """See :class:`~aioparallel.group.admission.Admission`. What is being delivered again goes on for so long: its
         end markers come after it, and who has the partition next would do it once more."""
-        tasks = [t.under_way for s in sessions if (t := self.tracked.get(s)) is not None and t.under_way is not None]
         await self._processor.drain(list(sessions), 0, 0)  # nothing runs
-        if tasks:
-            await asyncio.wait(tasks, timeout=seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                tasks = [t.under_way for s in sessions if (t := self.tracked.get(s)) is not None and t.under_way]
+                if tasks:
+                    await asyncio.wait(tasks)
+                await self._redeliverer.none_away.wait()
 
     drain = settle
 

@@ -265,3 +265,28 @@ async def test_options_are_checked(broker: InMemoryBroker) -> None:
             pass
     assert isinstance(consumer(broker), KmqConsumer)
     assert isinstance(tracker(broker), RedeliveryTracker)
+
+
+async def test_its_partitions_tell_what_they_hold(broker: InMemoryBroker) -> None:
+    """Though its records are not the session's: what is buffered and parked, and how old the first is."""
+    gate = asyncio.Event()
+    handler = Handler(lambda record: gate.wait())
+    one = consumer(broker, lease=30, max_concurrency=2, max_buffered=10)
+    async with running(one, handler):
+        produce(broker, [b"%d" % n for n in range(8)])
+        await until(lambda: len(handler.seen) == 2 and one.stats().buffered == 6)
+        found = one.stats().partitions[0]
+        assert (found.buffered, found.parked) == (6, 0)
+        assert found.oldest is not None
+        gate.set()
+        await until(lambda: one.stats().succeeded == 8)
+        assert one.stats().partitions[0].oldest is None
+
+
+def test_a_client_of_the_users_own_runs_no_tracker(broker: InMemoryBroker) -> None:
+    """Asked for, it is refused; not asked for, there is none."""
+    with pytest.raises(ConfigurationError, match="tracker=True: cannot run beside a client"):
+        consumer(broker, tracker=True)
+    assert consumer(broker).tracker is None
+    assert KmqConsumer("q", group_id="g").tracker is not None
+    assert KmqConsumer("q", group_id="g", tracker=False).tracker is None

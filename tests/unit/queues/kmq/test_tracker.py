@@ -121,3 +121,47 @@ async def test_end_markers_that_cannot_be_written(monkeypatch: pytest.MonkeyPatc
         broker.faults.heal()
         await until(lambda: watching.stats().open == 0)
     assert len(held(broker, "q")) == 2
+
+
+async def test_a_copy_that_is_refused_stays_open(broker: InMemoryBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """Told once a minute, not each time that somebody looks; the others are delivered again; and nothing of it is
+    lost."""
+    broker.faults.always(Request.PRODUCE, Fault(error=ErrorCode.MESSAGE_TOO_LARGE))
+    produce(broker, [b"a"])
+    async with running(tracker(broker)) as watching:
+        mark(broker, 0, start_of(100))
+        await until(lambda: "cannot be delivered again" in caplog.text)
+        await asyncio.sleep(2.6)
+        assert caplog.text.count("cannot be delivered again") == 1
+        broker.faults.heal()
+        produce(broker, [b"b"])
+        mark(broker, 1, start_of(100))
+        await until(lambda: watching.stats().redelivered == 1)
+        assert watching.stats().open == 1
+    assert open_markers(broker) == {(0, 0)}
+    assert broker.group("trackers").offsets[TopicPartition("q-markers", 0)].offset == 0
+
+
+async def test_dead_letters_hold_up_no_redeliveries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their topic has no leader: copies go on, each letter is sent once when it has one."""
+    monkeypatch.setattr(tracking, "_LOST", 0.3)
+    broker = InMemoryBroker(nodes=2)
+    for name, node in (("q", 1), ("q-markers", 1), ("q__undelivered", 2)):
+        broker.create_topic(name, 1)
+        broker.move_leader(TopicPartition(name, 0), node)
+    broker.faults.always(Request.PRODUCE, NOT_WRITTEN, node=2)
+    for value, count in ((b"often", b"\x03"), (b"once", b"\x00")):
+        broker.append("q", value, partition=0, headers=(("kmq-redelivery-count", count),))
+    async with running(tracker(broker)) as watching:
+        for offset in range(2):
+            mark(broker, offset, start_of(100))
+        await until(lambda: watching.stats().redelivered == 1)
+        produce(broker, [b"later"])
+        mark(broker, 3, start_of(100))
+        await until(lambda: watching.stats().redelivered == 2)
+        await asyncio.sleep(0.5)
+        broker.faults.heal()
+        await until(lambda: watching.stats().dead_lettered == 1)
+        await until(lambda: not watching.stats().open)
+    assert [one.value for one in held(broker, "q__undelivered")] == [b"often"]
+    assert [one.value for one in held(broker, "q")[2:]] == [b"once", b"later", b"later"]
