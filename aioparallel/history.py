@@ -10,7 +10,7 @@ from aioparallel.records import Failure, Headers, Origin, Record
 
 if TYPE_CHECKING:
     from aioparallel.deferral import Deferral
-    from aioparallel.engine.gates import Gate, Waking
+    from aioparallel.engine.gates import Gate
 
 __all__ = ["History", "failure_of", "history_of"]
 
@@ -27,14 +27,13 @@ class History:
         "first_failure",
         "idle_parks",
         "is_restored",
-        "kept",
+        "kept_at",
         "last_failure",
         "origin",
         "strayed",
         "trying_since",
         "waited",
         "waiting_since",
-        "woken_by",
     )
 
     def __init__(self) -> None:
@@ -49,8 +48,7 @@ class History:
         self.origin: Origin | None = None
         self.is_restored = False  # of a retry topic: what its headers say is in here
         self.deferral: Deferral | None = None
-        self.kept: set[Gate] = set()  # where a place may be kept for it
-        self.woken_by: Waking | None = None  # at one of them
+        self.kept_at: tuple[Gate, ...] = ()  # where a place is kept for it, until it enters some gate
         self.strayed = False  # its last attempt ended by a cancellation that may not have been its own
 
     def waits(self, delay: float, now: float) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from aioparallel.engine.gates import Gate, enter_all
-from aioparallel.history import history_of
 from aioparallel.http.requests import origin_of
-from aioparallel.records import Record
 
 __all__ = ["Hosts"]
 
@@ -24,7 +21,7 @@ class Hosts:
         self._limit = limit
         self._gates: dict[str, Gate] = {}
         self._most = _IDLE
-        self._first: Record[Any, Any] | None = None  # keeps its places at some while it waits at one, or did
+        self._turn = Gate("several hosts at once", 1)
 
     def of_url(self, url: str) -> Gate:
         """Of the host that this address names."""
@@ -45,20 +42,11 @@ class Hosts:
     def enter(self, origins: Collection[str]) -> list[Gate]:
         """One request goes to each of these. Raises NoRoom where one of them has no room; then nothing is under way."""
         gates = [self.gate(origin) for origin in origins]
-        self._gates.update({gate.name: gate for gate in gates})  # one made for the next may have pushed one out
-        enter_all(gates, self._may_keep)
+        self._gates.update({gate.name: gate for gate in gates})  # one may have been forgotten for the next
+        enter_all(gates, self._turn)
         return gates
-
-    def _may_keep(self, record: Record[Any, Any]) -> bool:
-        """One at a time: several could wait for each other."""
-        first = self._first
-        if first is not None and first is not record and any(gate.keeps(first) for gate in history_of(first).kept):
-            return False
-        self._first = record
-        return True
 
     def close(self) -> None:
         """Wake nobody any more."""
-        self._first = None
-        for gate in self._gates.values():
+        for gate in (self._turn, *self._gates.values()):
             gate.close()

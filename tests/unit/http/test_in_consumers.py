@@ -68,7 +68,7 @@ async def test_the_key_stays_through_retry_topics(broker: InMemoryBroker, served
     served.answer = answer
     async with asyncio.timeout(60), consumer_of(broker, failures=failures) as consumer:
         running = asyncio.create_task(consumer.run(http_handler(post, base_url=served.url)))
-        await until(lambda: consumer._engine and served.paths["/b"] == 4 and len(broker.records("t.dlq")) == 1)
+        await until(lambda: served.paths["/a"] == served.paths["/b"] == 4 and len(broker.records("t.dlq")) == 1)
         await until(lambda: not consumer.stats().in_flight)
         consumer.stop()
         await running
