@@ -52,7 +52,7 @@ class PriorityConsumer(ParallelConsumer[K_co, V_co]):
     may bring what the others have not used in any of them, too. Of several the highest.
     ``weights``: parts of each priority, lowest first, in place of 1, 2, 4, ...; any numbers above 0.
     ``ageing``: seconds. A priority that has something to do and has started nothing for so long has the next turn,
-    whatever its weight. ``math.inf``: never.
+    whatever its weight; of eight turns one at most goes by that. ``math.inf``: never.
     ``clients``: one for each priority, lowest first, in place of aiokafka's.
 
     All else is as in :class:`~aioparallel.ParallelConsumer`, with the order of keys within a priority. Handlers by
