@@ -224,7 +224,7 @@ def test_a_call_of_several_partitions_takes_one_slot() -> None:
             session.rank = rank
             session.ledger.register(range(10), 10)
             scheduler.admit(session, [Record(f"t{rank}", partition, n, None, b"v") for n in range(10)])
-    calls = []
+    calls: list[object] = []
     while len(calls) < 18:
         taken = scheduler.run_ready(lambda record: None, lambda record, ended: False, [None])
         if taken is not None:
@@ -232,10 +232,10 @@ def test_a_call_of_several_partitions_takes_one_slot() -> None:
     ranked = scheduler._ring
     assert isinstance(ranked, RankedRing)
     ranked._line_up([])
-    for rank in ranked._ranks:
-        rank.may_hold = 0
+    for one in ranked._ranks:
+        one.may_hold = 0
     ranked._count()
-    assert sum(rank.held for rank in ranked._ranks) == 18
+    assert sum(one.held for one in ranked._ranks) == 18
 
 
 def test_ranks_come_and_go() -> None:
