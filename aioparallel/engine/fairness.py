@@ -24,7 +24,7 @@ class InTurn(Protocol):
         """What may start."""
 
     @property
-    def holds(self) -> Sized:
+    def holds(self) -> Collection[Any]:
         """What it has of the slots: records in flight, or calls of several."""
 
 
@@ -111,23 +111,26 @@ def fair(slots: int, tally: Tally) -> Ring:
 
 
 # Parts of the slots. So many may start before those that each rank holds are counted anew: to count them each time
-# would take time by the number of partitions.
+# would take time by their number.
 _COUNT_PART = 32
 # So many a rank may hold beyond its part: how many each holds goes up and down by chance, and without the slack the
 # light ones would get what the heavy ones are refused.
 _SLACK_PART = 16
+# Of so many turns one at most goes by age: where handlers are so long that all wait for longer, it would be each.
+_AGED_PART = 8
 
 
 class _Rank:
     """The sources of one urgency."""
 
-    __slots__ = ("held", "ring", "since", "sources", "spent", "weight")
+    __slots__ = ("held", "may_hold", "ring", "since", "sources", "spent", "weight")
 
     def __init__(self, weight: float, slots: int) -> None:
         self.weight = weight
         self.ring = FairRing(slots)
-        self.sources: dict[Any, None] = {}  # that were ready once, and may hold slots
+        self.sources: dict[Any, None] = {}  # that have started something, and may hold slots
         self.held = 0  # slots, as they were counted last, and what has started since
+        self.may_hold = 0.0  # so many while those are in the line that are there now
         self.spent = 0.0  # starts by weight: the rank that has spent least is the next
         self.since = 0.0  # when it had its last turn, or had something ready again
 
@@ -137,11 +140,11 @@ class RankedRing:
     ``weights``, and what one does not use the others do. Within a rank they take turns as in a :class:`FairRing`.
 
     A rank that holds more than its part of the ``slots`` lets the others go first, so slow handlers of one do not take
-    away all that the more urgent ones free. One with something ready that has had no turn for ``ageing`` seconds of
-    ``clock`` has the next one, whatever it weighs.
+    away all that the more urgent ones free. Where one with something ready has had no turn for ``ageing`` seconds of
+    ``clock`` it has the next one, whatever it weighs; but of eight turns one at most.
 
     It is a weighted fair queue with virtual time: each start of a rank costs 1/weight; one that was not ready for a
-    while has saved nothing up.
+    while has saved nothing up, and one that was held back by its part no more than the slots that there are.
     """
 
     def __init__(
@@ -158,6 +161,7 @@ class RankedRing:
         self._spent = 0.0  # by the rank that had the last turn, before it
         self._before = 0  # the tally's countdown of starts when the turn began
         self._count_in = 0  # starts until slots are counted anew
+        self._age_in = _AGED_PART  # turns until one may go by age
 
     def begin(self) -> Any:
         """See :class:`Ring`."""
@@ -170,14 +174,16 @@ class RankedRing:
         """See :class:`Ring`."""
         rank = self._ranks[source.rank]
         rank.ring.end(source)
-        started = max(0, self._before - self._tally.taken_left)
+        started = self._before - self._tally.taken_left
         self._spent = rank.spent
-        rank.spent += started / rank.weight
-        rank.held += started
+        if started > 0:
+            rank.sources[source] = None
+            rank.spent += started / rank.weight
+            rank.held += started
+            self._count_in -= started
         rank.since = self._clock()
-        self._count_in -= started
-        if not rank.ring.line and rank in self.line:
-            self.line.remove(rank)
+        if not rank.ring.line:
+            self._leave_line(rank)
 
     def join(self, source: InTurn) -> None:
         """See :class:`Ring`."""
@@ -185,47 +191,70 @@ class RankedRing:
             return
         rank = self._ranks[source.rank]
         rank.ring.join(source)
-        rank.sources[source] = None
         if rank not in self.line:
             rank.spent = max(rank.spent, min([one.spent for one in self.line], default=self._spent))
             rank.since = self._clock()
             # The heaviest first: of those that have spent as much it has the next turn.
-            self.line[:] = [one for one in self._by_weight if one is rank or one in self.line]
+            self._line_up([one for one in self._by_weight if one is rank or one in self.line])
 
     def leave(self, source: InTurn) -> None:
         """See :class:`Ring`."""
         rank = self._ranks[source.rank]
         rank.ring.leave(source)
-        if not rank.ring.line and rank in self.line:
-            self.line.remove(rank)
+        if not rank.ring.line:
+            self._leave_line(rank)
 
     def peers(self, source: InTurn) -> int:
         """See :class:`Ring`."""
         return self._ranks[source.rank].ring.peers(source)
 
+    def _leave_line(self, rank: _Rank) -> None:
+        if rank in self.line:
+            self._line_up([one for one in self.line if one is not rank])
+
+    def _line_up(self, ranks: Sequence[_Rank]) -> None:
+        self.line[:] = ranks
+        slots = self._slots / sum([rank.weight for rank in ranks]) if ranks else 0.0
+        for rank in ranks:
+            rank.may_hold = slots * rank.weight + self._slack
+
+    # The hot path in one piece: it is paid for each record that suspends.
     def _chosen(self) -> _Rank:
         """The one that has waited for too long; else, of those within their part of the slots, the one that has spent
         least."""
         line = self.line
-        oldest = min(line, key=_since)
-        if self._clock() - oldest.since >= self._ageing:
-            return oldest
+        self._age_in -= 1
+        if self._age_in <= 0:
+            oldest = min(line, key=_since)
+            if self._clock() - oldest.since >= self._ageing:
+                self._age_in = _AGED_PART
+                return oldest
         if self._count_in <= 0:
             self._count()
-        slots, slack = self._slots / sum([rank.weight for rank in line]), self._slack
-        within = [rank for rank in line if rank.held <= slots * rank.weight + slack]
-        return min(within or line, key=_spent)
+        chosen: _Rank | None = None
+        held_back = False
+        for rank in line:
+            if rank.held > rank.may_hold:
+                held_back = True
+            elif chosen is None or rank.spent < chosen.spent:
+                chosen = rank
+        if chosen is None:
+            return min(line, key=_spent)
+        if held_back:
+            for rank in line:
+                if rank.held > rank.may_hold:
+                    rank.spent = max(rank.spent, chosen.spent - self._slots / rank.weight)
+        return chosen
 
     def _count(self) -> None:
         self._count_in = max(1, self._slots // _COUNT_PART)
         for rank in self._ranks:
-            held = 0
-            for source in list(rank.sources):
-                holds = len(source.holds)
-                held += holds
-                if not holds and not source.in_ring:
-                    del rank.sources[source]
-            rank.held = held
+            for source in [one for one in rank.sources if not one.holds]:
+                del rank.sources[source]
+            rank.held = sum([len(source.holds) for source in rank.sources])
+            if rank.held > rank.may_hold:
+                # A call of several sources is held by each of them, and takes one slot.
+                rank.held = len(set().union(*[source.holds for source in rank.sources]))
 
 
 def _weight(rank: _Rank) -> float:

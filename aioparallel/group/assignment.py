@@ -20,6 +20,7 @@ from aioparallel.group.client import Client, CommitFault, Generation
 from aioparallel.group.committer import Committer
 from aioparallel.group.holdings import Holdings
 from aioparallel.group.opening import Opener
+from aioparallel.group.ranking import is_one
 from aioparallel.group.resets import Resets
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
@@ -39,7 +40,7 @@ class Assignment:
     """What comes and goes. Implements the client's ``RebalanceListener``; its sessions are in ``holdings``.
 
     ``on_change()`` hears that fetching should be planned anew; ``on_ended(task)`` of each opener or reset
-    that has ended, however.
+    that has ended, however. ``is_whole()``: see :class:`~aioparallel.group.ranking.Ranking`.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Assignment:
         *,
         on_change: Callable[[], None],
         on_ended: Callable[[asyncio.Task[None]], None],
+        is_whole: Callable[[], bool] = is_one,
     ) -> None:
         self._options = options
         self._processor = processor
@@ -68,7 +70,8 @@ class Assignment:
         self._resets = Resets(client, starts, holdings, processor, self._opener, on_change)
         self._tasks: set[asyncio.Task[None]] = set()
         self.sessions: Mapping[TopicPartition, Session] = holdings.sessions
-        self.has_assignment = False  # between a join and the next revoked or lost
+        self._has_assignment = False  # between a join and the next revoked or lost
+        self._is_whole = is_whole
 
     # -- the listener -----------------------------------------------------------------------------------
 
@@ -76,14 +79,14 @@ class Assignment:
         """New sessions, closed until the opener is through; kept ones move to the new generation."""
         self._holdings.move_to(generation)
         new = [self._holdings.begin(partition, generation) for partition in sorted(partitions)]
-        self.has_assignment = True
+        self._has_assignment = True
         if new:
             self._spawn(self._opener.open(new), "opener")
         self._on_change()
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Settle: drain, commit, drop. Bounded by drain_timeout and commit_timeout."""
-        self.has_assignment = False
+        self._has_assignment = False
         sessions = self._holdings.of(partitions)
         try:
             await self.settle(sessions, self._options.drain_timeout)
@@ -96,7 +99,7 @@ class Assignment:
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         """Gone already: cancel what runs, drop without a commit."""
-        self.has_assignment = False
+        self._has_assignment = False
         sessions = self._holdings.of(partitions)
         if sessions:
             logger.warning(
@@ -157,6 +160,11 @@ class Assignment:
         self._spawn(self._resets.reset(session), "reset")
 
     # -- looking ----------------------------------------------------------------------------------------
+
+    @property
+    def has_assignment(self) -> bool:
+        """Whether the group, or each of several, has told what is assigned, and has taken nothing back since."""
+        return self._has_assignment and self._is_whole()
 
     def settled_down(self) -> bool:
         """Whether there is an assignment, and no session of it is on its way in or out."""

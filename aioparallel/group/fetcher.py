@@ -72,7 +72,7 @@ class Fetcher:
         for session in sessions:
             at_end = session.opened and session.ledger.position >= session.target
             # Where there is no room, others may still bring a record each, for which nobody waits.
-            waits = plan.is_full or (session.partition not in plan.quotas and not session.ready)
+            waits = plan.is_full(session.rank) or (session.partition not in plan.quotas and not session.ready)
             self._processor.set_sated(session, at_end or (waits and session.opened))
 
     def _admit(self, fetched: Fetched, stamped: Session | None) -> None:
@@ -85,7 +85,7 @@ class Fetcher:
         if next_offset > session.target:
             records, next_offset = _below(records, session.target), session.target
         wanted = session.register(records, next_offset)
-        self._planner.saw(len(wanted), self._admission.admit(session, wanted))
+        self._planner.saw(len(wanted), self._admission.admit(session, wanted), session.rank)
 
 
 def _below(records: Sequence[Record], target: int) -> Sequence[Record]:

@@ -21,7 +21,7 @@ not. Mostly the last of the room takes them up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from aioparallel.engine.scheduler import Scheduler
@@ -63,10 +63,12 @@ class Plan(NamedTuple):
     state: str
     """Why intake is as it is, in words for people: see :attr:`Stats.intake`."""
 
-    @property
-    def is_full(self) -> bool:
-        """Whether there is no room, or too little for some."""
-        return self.state.startswith("full")
+    full_ranks: Collection[int] | None = None
+    """Where each rank has room of its own, those of which :meth:`is_full` says so; None: all have the same."""
+
+    def is_full(self, rank: int) -> bool:
+        """Whether there is no room for the sessions of this rank, or too little for some."""
+        return self.state.startswith("full") if self.full_ranks is None else rank in self.full_ranks
 
 
 class _Room(NamedTuple):
@@ -115,7 +117,7 @@ class Intake:
         # Starts after which a fetch brings enough to be worth its while.
         self._step = max(1, min(options.max_buffered, self._ready_wanted) // 8)
 
-    def saw(self, records: int, size: int) -> None:
+    def saw(self, records: int, size: int, rank: int = 0) -> None:
         """Learn the mean size of records from what was admitted of a fetch (``size`` in bytes)."""
         if records:
             weight = min(1.0, records / _MEMORY) if self._seen else 1.0

@@ -24,12 +24,17 @@ class Planner(Protocol):
     def plan(self, sessions: Sequence[Session]) -> Plan:
         """What to fetch now; a fetch follows at once."""
 
-    def saw(self, records: int, size: int) -> None:
-        """So many records, of so many bytes, were admitted of it."""
+    def saw(self, records: int, size: int, rank: int) -> None:
+        """So many records, of so many bytes, were admitted of it; they have this rank."""
 
 
 MakePlanner = Callable[[Options, Scheduler, Callable[[], tuple[int, int]]], Planner]
 """As :class:`~aioparallel.group.intake.Intake` is made."""
+
+
+def is_one() -> bool:
+    """One group has told its assignment when it has told it."""
+    return True
 
 
 def no_rank(partition: TopicPartition) -> int:
@@ -43,6 +48,8 @@ class Ranking(NamedTuple):
     ring: MakeRing = fair
     rank_of: RankOf = no_rank
     planner: MakePlanner = Intake
+    is_whole: Callable[[], bool] = is_one
+    """Whether all groups that the client is a member of have told what is assigned."""
 
 
 UNRANKED = Ranking()

@@ -104,6 +104,7 @@ class GroupRun:
             self._committer,
             on_change=self._changed,
             on_ended=self._task_ended,
+            is_whole=ranking.is_whole,
         )
         self._ends = Ends(client, holdings, self._changed)
         planner = ranking.planner(options, self._processor.scheduler, self._admission.waiting)

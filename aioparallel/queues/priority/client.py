@@ -34,6 +34,7 @@ class PriorityClient:
         # What a fetch has taken and not given, for it was cancelled; and what went wrong beside what it has given.
         self._brought: list[Fetched] = []
         self._failures: list[BaseException] = []
+        self._waiting = set(range(len(self._clients)))  # priorities whose group has told no assignment
 
     # -- life -------------------------------------------------------------------------------------------
 
@@ -47,9 +48,12 @@ class PriorityClient:
 
     def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
         """See :class:`~aioparallel.group.client.Client`. ``topics``: those of the priorities, whatever is said here."""
-        waiting = set(range(len(self._clients)))
         for priority, client in enumerate(self._clients):
-            client.subscribe(self._topics.of[priority], _Listener(priority, listener, waiting))
+            client.subscribe(self._topics.of[priority], _Listener(priority, listener, self._waiting))
+
+    def is_whole(self) -> bool:
+        """Whether every group has told what is assigned, and joins not again."""
+        return not self._waiting
 
     # -- polls ------------------------------------------------------------------------------------------
 
@@ -194,19 +198,17 @@ class PriorityClient:
 
 
 class _Listener:
-    """Hears of one group, and tells the run. That has its assignment when every group has one."""
+    """Hears of one group, and tells the run."""
 
     def __init__(self, priority: int, listener: RebalanceListener, waiting: set[int]) -> None:
         self._priority = priority
         self._listener = listener
-        self._waiting = waiting  # priorities whose group has told no assignment; one set for all
+        self._waiting = waiting  # one set for all
 
     def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
         """See :class:`~aioparallel.group.client.RebalanceListener`."""
         self._waiting.discard(self._priority)
         self._listener.assigned(partitions, generation._replace(group=str(self._priority)))
-        if self._waiting:
-            self._listener.lost(())
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """See :class:`~aioparallel.group.client.RebalanceListener`."""
@@ -236,5 +238,6 @@ async def _together(works: Collection[Coroutine[Any, Any, T]]) -> list[T]:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work) for work in works]
     except BaseExceptionGroup as failed:
-        raise failed.exceptions[0] from None
+        first = failed.exceptions[0]
+        raise first from first.__cause__  # it goes on as if it had been the only one
     return [task.result() for task in tasks]

@@ -30,6 +30,9 @@ from aioparallel.records import K_co, TopicPartition, V_co
 
 __all__ = ["PriorityConsumer"]
 
+# What is reckoned with weights, up to the records that have started divided by them, stays far within a float.
+_HEAVIEST = 1e100
+
 
 class PriorityConsumer(ParallelConsumer[K_co, V_co]):
     """Reads topics of several priorities: of the topic "jobs" with three of them ``jobs-0``, ``jobs-1`` and ``jobs-2``,
@@ -52,7 +55,7 @@ class PriorityConsumer(ParallelConsumer[K_co, V_co]):
     may bring what the others have not used in any of them, too. Of several the highest.
     ``weights``: parts of each priority, lowest first, in place of 1, 2, 4, ...; any numbers above 0.
     ``ageing``: seconds. A priority that has something to do and has started nothing for so long has the next turn,
-    whatever its weight. ``math.inf``: never.
+    whatever its weight; of eight turns one at most goes by that. ``math.inf``: never.
     ``clients``: one for each priority, lowest first, in place of aiokafka's.
 
     All else is as in :class:`~aioparallel.ParallelConsumer`, with the order of keys within a priority. Handlers by
@@ -115,6 +118,7 @@ class PriorityConsumer(ParallelConsumer[K_co, V_co]):
             ring=self._ring,
             rank_of=self._rank_of,
             planner=partial(PollPlanner, client=client, budget=self._budget, weights=self._weights),
+            is_whole=client.is_whole,
         )
 
     def _new_client(self, group_id: str) -> Client:
@@ -127,7 +131,9 @@ class PriorityConsumer(ParallelConsumer[K_co, V_co]):
         return PriorityClient(clients, self._priority_topics, self._budget)
 
     def _ring(self, slots: int, tally: Tally) -> RankedRing:
-        return RankedRing(slots, tally, self._weights, self._ageing, asyncio.get_running_loop().time)
+        heaviest = max(self._weights)  # which is 1 then: by tiny ones starts could not be divided
+        weights = [weight / heaviest for weight in self._weights]
+        return RankedRing(slots, tally, weights, self._ageing, asyncio.get_running_loop().time)
 
     def _rank_of(self, partition: TopicPartition) -> int:
         return self._priority_topics.priority(partition.topic)
@@ -171,6 +177,8 @@ def _checked_weights(weights: Sequence[float] | None, priorities: int) -> list[f
     if weights is None:
         return [float(weight) for weight in exponential(priorities)]
     found = list(weights)
-    if len(found) != priorities or not all(type(one) in (int, float) and 0 < one < math.inf for one in found):
-        raise ConfigurationError("weights", weights, f"must be {priorities} numbers above 0, the lowest first")
+    if len(found) != priorities or not all(type(one) in (int, float) and 0 < one <= _HEAVIEST for one in found):
+        raise ConfigurationError(
+            "weights", weights, f"must be {priorities} numbers above 0, {_HEAVIEST:g} at most, the lowest first"
+        )
     return found

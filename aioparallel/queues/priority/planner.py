@@ -16,7 +16,8 @@ __all__ = ["PollPlanner"]
 
 class PollPlanner:
     """Plans for each priority as for a consumer of its own, with a part of the buffer that no other takes: so what is
-    urgent finds room whatever has been read of the rest. A burst takes room beside the parts.
+    urgent finds room whatever has been read of the rest. A burst takes room beside the parts, as far as there is some:
+    what an earlier one has brought of another may be there still.
     """
 
     def __init__(
@@ -32,42 +33,51 @@ class PollPlanner:
         self._client = client
         self._budget = budget
         # A burst is never more than the budget, so the buffer holds all parts and a burst.
-        self._rooms = shares(weights, options.max_buffered - sum(budget.parts))
+        self._beside_rooms = sum(budget.parts)
+        self._rooms = shares(weights, options.max_buffered - self._beside_rooms)
         sizes = [int(options.max_buffered_bytes * weight / sum(weights)) for weight in weights]
         self._intakes = [Intake(options, scheduler, beside) for _ in weights]
         for intake, room, size in zip(self._intakes, self._rooms, sizes, strict=True):
             intake.max_buffered, intake.max_buffered_bytes = room, max(1, size)
 
-    def saw(self, records: int, size: int) -> None:
+    def saw(self, records: int, size: int, rank: int) -> None:
         """See :class:`~aioparallel.group.ranking.Planner`."""
-        for intake in self._intakes:
-            intake.saw(records, size)
+        self._intakes[rank].saw(records, size)
 
     def plan(self, sessions: Sequence[Session]) -> Plan:
         """See :class:`~aioparallel.group.ranking.Planner`."""
+        of: list[list[Session]] = [[] for _ in self._intakes]
+        for session in sessions:
+            of[session.rank].append(session)
         bursting, burst = self._budget.burst()
+        burst = min(burst, self._left_for(bursting, of))
         plans: list[Plan] = []
         limits: list[int | None] = []
         for priority, intake in enumerate(self._intakes):
             more = burst if priority == bursting else 0
             intake.max_buffered = self._rooms[priority] + more
-            plan = intake.plan([session for session in sessions if session.rank == priority])
+            plan = intake.plan(of[priority])
             plans.append(plan)
-            limits.append(
-                None if _has_enough(plan) else min(plan.most, self._budget.parts[priority] + more) if plan.quotas else 0
-            )
+            limits.append(None if _has_enough(plan) else min(plan.most, self._budget.parts[priority] + more))
         self._client.next_poll(limits)
         return Plan(
             {partition: quota for plan in plans for partition, quota in plan.quotas.items()},
             sum(limit or 0 for limit in limits),
             min([plan.starts_until_next for plan in plans if plan.starts_until_next], default=0),
             _state_of(plans),
+            [priority for priority, plan in enumerate(plans) if plan.state.startswith("full")],
         )
+
+    def _left_for(self, bursting: int, of: Sequence[Sequence[Session]]) -> int:
+        """Room beside the parts, less what others hold of it."""
+        beyond = [sum([one.buffered for one in held]) - room for held, room in zip(of, self._rooms, strict=True)]
+        beyond[bursting] = 0
+        return max(0, self._beside_rooms - sum([one for one in beyond if one > 0]))
 
 
 def _has_enough(plan: Plan) -> bool:
     """Whether there is more of it than has room: its part of the budget is used, though it brings nothing now."""
-    return not plan.quotas and (plan.is_full or plan.state == "enough ready")
+    return not plan.quotas and (plan.state.startswith("full") or plan.state == "enough ready")
 
 
 def _state_of(plans: Sequence[Plan]) -> str:

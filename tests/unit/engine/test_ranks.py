@@ -8,8 +8,10 @@ from functools import partial
 
 import pytest
 
+from aioparallel.batches import Batch, Batching, Call, batches
 from aioparallel.engine.fairness import RankedRing
 from aioparallel.engine.scheduler import Scheduler
+from aioparallel.handlers import Batchings
 from aioparallel.handling import Ordering
 from aioparallel.records import Record, TopicPartition
 from tests.unit.engine.test_scheduler import feed, make_session
@@ -137,6 +139,103 @@ def test_ageing_gives_a_turn_to_who_has_waited_too_long() -> None:
             course.clock.now += 0.1
             course.end_one()
         assert course.started[0] in expected
+
+
+def test_long_handlers_keep_their_shares() -> None:
+    """Where places become free so rarely that all wait for longer than ``ageing``, shares are by weight all the same;
+    and what is urgent has one of the next two places."""
+    course = Course([1.0, 2.0, 4.0], 10, ageing=10.0)
+    for rank in range(3):
+        course.feed(rank, 1_000)
+    course.fill()
+    course.started.clear()
+    for _ in range(700):
+        course.clock.now += 30.0
+        course.end_one()
+    for rank, expected in enumerate((100, 200, 400)):
+        assert course.started[rank] == pytest.approx(expected, rel=0.05)
+    lone = Course([1.0, 2.0, 4.0], 10, ageing=10.0)
+    lone.feed(0, 1_000)
+    lone.fill()
+    for _ in range(50):
+        lone.feed(2, 1)
+        lone.started.clear()
+        for _ in range(2):
+            lone.clock.now += 30.0
+            lone.end_one()
+        assert lone.started[2] == 1
+
+
+def test_a_rank_that_was_held_back_has_saved_nothing_up() -> None:
+    """Its handlers hang for long, and what they hold is its part of the slots; when they go on, the others start as
+    before."""
+    course = Course([1.0, 2.0, 4.0], 70)
+    course.feed(0, 40_000)
+    course.feed(2, 40_000)
+    hanging: list[Record] = []
+    quick: deque[Record] = deque()
+    for _ in range(20_000):
+        while course.scheduler.tally.in_flight < 70:
+            record = course.scheduler.take()
+            assert record is not None
+            (hanging if course.rank_of(record) == 2 else quick).append(record)
+        course.scheduler.succeed(quick.popleft())
+    for record in (*hanging, *quick):
+        course.scheduler.succeed(record)
+    started: Counter[int] = Counter()
+    for _ in range(1_000):
+        record = course.scheduler.take()
+        assert record is not None
+        started[course.rank_of(record)] += 1
+        course.scheduler.succeed(record)
+    assert started[0] == pytest.approx(1_000 / 5, abs=70 / 4 + 5)
+
+
+def test_what_ranks_hold_is_counted_in_time_by_slots() -> None:
+    """Not by partitions: those that hold nothing are not looked at."""
+    course = Course([1.0, 2.0], 10, partitions=90)
+    for rank in range(2):
+        for partition in range(90):
+            course.feed(rank, 4, partition)
+    course.fill()
+    ring = course.scheduler._ring
+    assert isinstance(ring, RankedRing)
+    for _ in range(300):
+        course.end_one()
+        assert sum(len(rank.sources) for rank in ring._ranks) <= 2 * 10 + 1
+
+
+def test_a_call_of_several_partitions_takes_one_slot() -> None:
+    """Though each of them, and what gathers them, holds it."""
+
+    async def save(batch: Batch[Record]) -> None:
+        pass
+
+    async def run(call: Call) -> None:
+        pass
+
+    ring = partial(RankedRing, weights=[1.0, 2.0], ageing=math.inf, clock=Clock())
+    terms = [batches(save, size=20, linger=0) for _ in range(2)]
+    by_topic = {f"t{rank}": Batching(one, run) for rank, one in enumerate(terms)}
+    scheduler = Scheduler(slots=30, ring=ring, batchings=Batchings(by_topic, None))
+    for rank in range(2):
+        for partition in range(20):
+            session = make_session(100 * rank + partition)
+            session.rank = rank
+            session.ledger.register(range(10), 10)
+            scheduler.admit(session, [Record(f"t{rank}", partition, n, None, b"v") for n in range(10)])
+    calls: list[object] = []
+    while len(calls) < 18:
+        taken = scheduler.run_ready(lambda record: None, lambda record, ended: False, [None])
+        if taken is not None:
+            calls.append(taken[0])
+    ranked = scheduler._ring
+    assert isinstance(ranked, RankedRing)
+    ranked._line_up([])
+    for one in ranked._ranks:
+        one.may_hold = 0
+    ranked._count()
+    assert sum(one.held for one in ranked._ranks) == 18
 
 
 def test_ranks_come_and_go() -> None:

@@ -5,13 +5,24 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
-from aioparallel import ConfigurationError, FailurePolicy, Record, Reject, RetryPolicy, TopicNotFound, batches
+from aioparallel import (
+    BrokerUnreachable,
+    ConfigurationError,
+    FailurePolicy,
+    Record,
+    Reject,
+    RetryPolicy,
+    TopicNotFound,
+    batches,
+)
 from aioparallel.batches import Batch
+from aioparallel.group.client import Generation
 from aioparallel.queues.priority import PriorityConsumer, priority_of
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, Request
@@ -193,6 +204,103 @@ async def test_until_end_reads_all_priorities(broker: InMemoryBroker) -> None:
     assert committed(broker, 0) == 1_500
 
 
+class Silent:
+    """A listener that takes what it is given."""
+
+    def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
+        pass
+
+    async def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        pass
+
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        pass
+
+
+async def test_until_end_waits_for_every_group(broker: InMemoryBroker) -> None:
+    """Also where the first to answer has no partition for this member: another one reads them."""
+    for priority in range(2):
+        produce(broker, priority, 100)
+    broker.create_topic("few-0", 1)
+    broker.create_topic("few-1", 1)
+    broker.create_topic("few-2", 1)
+    for priority in range(2):
+        produce(broker, priority, 100, topic="few")
+    other = InMemoryClient(broker, "g-2", heartbeat_interval=0.02)
+    await other.start(1)
+    other.subscribe(["few-2"], Silent())
+    await until(lambda: len(broker.group("g-2").members) == 1)
+    held = clients(broker)
+    loop = asyncio.get_running_loop()
+
+    def late(subscribe: Callable[..., None], *given: Any) -> None:
+        loop.call_later(3.0, partial(subscribe, *given))
+
+    for client in held[:2]:
+        client.subscribe = partial(late, client.subscribe)  # type: ignore[method-assign]
+    handler = Handler()
+    async with consumer(broker, "few", until="end", clients=held) as one:
+        await one.run(handler)
+    assert handler.by_priority == {0: 100, 1: 100}
+    await other.stop(1)
+
+
+async def test_a_full_priority_does_not_linger(broker: InMemoryBroker) -> None:
+    """Where its part of the buffer has no room, its batches do not wait for more, though others may bring records."""
+
+    async def save(batch: Batch[Record]) -> None:
+        await asyncio.sleep(0.001)
+
+    produce(broker, 0, 1, partition=1)
+    produce(broker, 0, 5_000)
+    loop = asyncio.get_running_loop()
+    one = consumer(broker, max_buffered=1_400, max_poll_records=350)
+    async with running(one, batches(save, size=500, linger=10)):
+        began = loop.time()
+        await until(lambda: one.stats().succeeded >= 4_000)
+        assert loop.time() - began < 5
+
+
+async def test_a_burst_begins_within_a_window(broker: InMemoryBroker) -> None:
+    """Six polls after the highest priority has run dry the lowest takes all that it has left unused."""
+    for priority in (0, 2):
+        for partition in range(2):
+            produce(broker, priority, 6_000, partition=partition)
+    one = consumer(broker, max_concurrency=300, max_buffered=1_400)
+    budget, polls = one._budget, list[tuple[list[int], tuple[int, int]]]()
+    polled = budget.polled
+
+    def note(counts: Sequence[int]) -> None:
+        polls.append((list(counts), budget.burst()))
+        polled(counts)
+
+    budget.polled = note  # type: ignore[method-assign]
+    handler = Handler(lambda record: asyncio.sleep(0.01))
+    async with running(one, handler):
+        await until(lambda: handler.by_priority.total() == 24_000)
+    dry = max(number for number, (counts, _) in enumerate(polls) if counts[2])
+    assert all(burst == (2, 142) for counts, burst in polls[10:dry] if counts[2] >= 287)
+    after = [burst for _, burst in polls[dry + 1 :]]
+    assert (0, 429) in after[:10]
+    assert max(counts[0] for counts, _ in polls[dry:]) > 3 * budget.parts[0]
+
+
+async def test_one_group_that_cannot_be_joined_says_why(broker: InMemoryBroker) -> None:
+    """What the client of one priority raises is raised as it is, with its cause; all clients are closed."""
+    held = clients(broker)
+    cause = OSError("no route")
+
+    async def start(timeout: float) -> None:
+        raise BrokerUnreachable("there", timeout, "no answer") from cause
+
+    held[1].start = start  # type: ignore[method-assign]
+    with pytest.raises(BrokerUnreachable) as raised:
+        async with consumer(broker, clients=held):
+            pass
+    assert raised.value.__cause__ is cause
+    assert all(client._is_closed for client in held)
+
+
 async def test_a_rebalance_of_one_group_leaves_the_others_alone(broker: InMemoryBroker) -> None:
     """A second consumer takes half of each; then one of its groups loses its member. Nothing is lost or reordered."""
     first, second = Handler(lambda record: asyncio.sleep(0.001)), Handler(lambda record: asyncio.sleep(0.001))
@@ -256,6 +364,7 @@ async def test_missing_topics_are_named(broker: InMemoryBroker) -> None:
         ({"weights": [1, 2]}, "must be 3 numbers"),
         ({"weights": [1, 0, 2]}, "must be 3 numbers"),
         ({"weights": [1, float("nan"), 2]}, "must be 3 numbers"),
+        ({"weights": [1e308, 1e308, 1e308]}, "1e\\+100 at most"),
         ({"ageing": 0}, "ageing"),
         ({"clients": []}, "one for each of the 3"),
         ({"group_id": ""}, "group_id"),
