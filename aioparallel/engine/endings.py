@@ -18,6 +18,7 @@ from aioparallel.batches import Call
 from aioparallel.engine.deadlines import Watch
 from aioparallel.engine.failure_log import FailureLog
 from aioparallel.engine.failures import Decision, Failures, NotDue
+from aioparallel.engine.gates import give_back_of
 from aioparallel.engine.hits import Hit, Worker
 from aioparallel.engine.isolation import Ended, drive, resume
 from aioparallel.engine.outlets import Abandoned, Disposal, Outlet
@@ -197,6 +198,7 @@ class Endings:
 
         ``beside``: so many others have failed with it, of one error. ``quiet``: a line about one of them is enough.
         """
+        give_back_of(record)
         try:
             decision = self._failures.decide(record, error, time.time(), beside=beside)
         except (Exception, asyncio.CancelledError) as error_in_it:

@@ -26,7 +26,7 @@ from aioparallel.history import history_of
 from aioparallel.observe.stats import Waiting
 from aioparallel.records import Record
 
-__all__ = ["Gate", "NoRoom", "Waking", "enter_all", "give_back", "name_woken"]
+__all__ = ["Gate", "NoRoom", "Waking", "enter_all", "give_back", "give_back_of", "name_woken"]
 
 AnyRecord = Record[Any, Any]
 
@@ -255,6 +255,12 @@ def give_back() -> None:
     """The attempt that runs in this context goes to no gate any more: places that are kept for it are for who waits."""
     record = _WOKEN.get()
     if record is not None:
+        _given_back(record)
+
+
+def give_back_of(record: AnyRecord) -> None:
+    """Its attempt has ended, perhaps before it got to a gate: places that were kept for that are for who waits."""
+    if record._history is not None:
         _given_back(record)
 
 

@@ -11,6 +11,7 @@
     starts.py           where a partition starts that has no commit
     ends.py             until="end" with a log that has lost its tail
     intake.py           how many records each partition may bring                  pure
+    ranking.py          which partitions are more urgent than others
     fetcher.py          plan, fetch, admit
     admission.py        how what was read comes to the engine, and whose business its end is
     stores.py           where positions are read from and written to

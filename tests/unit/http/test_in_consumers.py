@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from aiohttp import web
 
 from aioparallel import ConfigurationError, FailurePolicy, Outgoing, Record, RetryPolicy
 from aioparallel.group import snapshot
+from aioparallel.handling import CallNext
 from aioparallel.http import Request, Response, http_handler
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.http.service import Answer, Service
@@ -131,3 +132,25 @@ async def test_what_cannot_be_opened_ends_the_run(broker: InMemoryBroker) -> Non
     async with asyncio.timeout(60), consumer_of(broker) as other:
         with pytest.raises(ConfigurationError, match="which cannot be opened"):
             await other.run(http_handler(post, client=lambda _: object()))  # type: ignore[arg-type, return-value]
+
+
+async def test_who_fails_before_it_is_asked_keeps_no_place(broker: InMemoryBroker, served: Service) -> None:
+    """Woken at a host, and then something before the handler fails it: the next one has its place at once."""
+    served.answer = lambda _: 0.01
+    produce(broker, [b"%d" % number for number in range(60)], 0)
+    seen: Counter[object] = Counter()
+
+    async def fails(record: Record, call_next: CallNext) -> object:
+        seen[record.offset] += 1
+        if seen[record.offset] == 2 and record.offset % 2:
+            raise ValueError("the second time")
+        return await call_next(record)
+
+    failures = FailurePolicy(retry=RetryPolicy(max_attempts=1), give_up="skip")
+    options: dict[str, Any] = {"middleware": [fails], "failures": failures, "max_concurrency": 10, "until": "end"}
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(60), consumer_of(broker, **options) as consumer:
+        began = loop.time()
+        await consumer.run(http_handler(post, base_url=served.url, max_per_host=1))
+        assert loop.time() - began < 10  # a second for each of them otherwise
+        assert consumer.stats().skipped >= 20
