@@ -1,7 +1,8 @@
 """The committer: one coroutine that writes what ledgers say, and the one place that commits.
 
-One commit is in flight at any time, under ``_lock``; a settle waits its turn there. A session is clean only
-when the broker has acknowledged exactly what was sampled, under the session's own generation (I7).
+Of each group one commit is in flight at any time, under its lock; a settle waits its turn there. Groups have
+coordinators of their own, so none waits for the one that does not answer. A session is clean only when the broker has
+acknowledged exactly what was sampled, under the session's own generation (I7).
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ class Committer:
         self._scheduler = scheduler
         self._sessions = sessions
         self._on_unblocked = on_unblocked
-        self._lock = asyncio.Lock()
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by group
         self._early = asyncio.Event()
-        self._cost = 0  # of the last round, in incompletes
+        self._cost = 0  # since the last round began, in incompletes
         self.limit = MetadataLimit()
         self.commits = 0
         self.failed_commits = 0
@@ -71,15 +72,40 @@ class Committer:
 
     async def run(self) -> None:
         """Commit for ever; ends by cancellation."""
-        while True:
-            rest = self._cost * _REST
-            await asyncio.sleep(rest)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, self._options.commit_interval - rest)):
-                    await self._early.wait()
-            self._early.clear()
-            self._scheduler.tally.succeeded_left = self._options.commit_after
+        waiting: set[asyncio.Task[object]] = set()
+        try:
+            while True:
+                rest = self._cost * _REST
+                await asyncio.sleep(rest)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(0.0, self._options.commit_interval - rest)):
+                        await self._early.wait()
+                self._early.clear()
+                self._scheduler.tally.succeeded_left = self._options.commit_after
+                self._cost = 0
+                await self._round(waiting)
+        finally:
+            for task in waiting:
+                task.cancel()
+            if waiting:
+                await asyncio.wait(waiting)
+
+    async def _round(self, waiting: set[asyncio.Task[object]]) -> None:
+        """Commit all. ``waiting``: commits of single groups that have waited for an answer since before, and do when
+        this returns."""
+        groups = _by_group(self._sessions())
+        if len(groups) <= 1 and not waiting:
             await self.commit(self._sessions())
+            return
+        for group, sessions in groups.items():
+            if not self._locks[group].locked():
+                waiting.add(asyncio.create_task(self._commit(group, sessions), name=f"aioparallel-commit-{group}"))
+        if not waiting:
+            return  # each is given away now
+        done, _ = await asyncio.wait(waiting, timeout=self._options.commit_interval)
+        waiting -= done
+        for task in done:
+            task.result()
 
     def soon(self) -> None:
         """Commit now rather than at the end of the interval."""
@@ -90,8 +116,16 @@ class Committer:
 
         A session that is gone has nothing to say any more: whoever owns its partition does.
         """
-        wanted = list(sessions)
-        async with self._lock:
+        groups = _by_group(sessions)
+        if len(groups) <= 1:
+            for group, wanted in groups.items():
+                return await self._commit(group, wanted)
+            return {}
+        found = await asyncio.gather(*[self._commit(group, wanted) for group, wanted in groups.items()])
+        return {partition: fault for faults in found for partition, fault in faults.items()}
+
+    async def _commit(self, group: str, wanted: Sequence[Session]) -> Mapping[TopicPartition, CommitFault]:
+        async with self._locks[group]:
             for _ in range(MetadataLimit.DEFAULT.bit_length() + 1):  # each refusal at least halves the limit
                 faults: dict[TopicPartition, CommitFault] = {}
                 for generation, part in requests(await self._samples(wanted)):
@@ -134,7 +168,6 @@ class Committer:
 
     async def _samples(self, sessions: Iterable[Session]) -> list[Sample]:
         samples, turn = [], 0
-        self._cost = 0
         for session in sessions:
             if not (session.dirty and _may_commit(session)):
                 continue
@@ -251,6 +284,13 @@ class Committer:
                 f" (and {len(group) - 1} more partitions)" if len(group) > 1 else "",
                 extra={"action": "commit_failed", "fault": fault.value, "partitions": len(group)},
             )
+
+
+def _by_group(sessions: Iterable[Session]) -> dict[str, list[Session]]:
+    groups: defaultdict[str, list[Session]] = defaultdict(list)
+    for session in sessions:
+        groups[session.generation.group].append(session)
+    return groups
 
 
 def _may_commit(session: Session) -> bool:

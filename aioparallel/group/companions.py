@@ -52,7 +52,8 @@ class Companion(Protocol):
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, CommitFault]:
         """Save all that is known of these now; those that were not saved within ``timeout`` seconds, and why. Never two
-        at a time. What was not acknowledged may have been written: to write it again, or to find it, changes nothing.
+        at a time for one group. What was not acknowledged may have been written: to write it again, or to find it,
+        changes nothing.
         """
 
     def release(self, partition: TopicPartition) -> None:

@@ -41,8 +41,8 @@ class OffsetStore(Protocol):
         means that it will be found by the next ``take_over``, whoever asks. What belongs to a position (outputs, marks)
         is written and acknowledged before it, or with it.
 
-        Never two at a time. Without an answer it is RETRIABLE for each: it may have been written. A caller who is
-        cancelled meanwhile knows nothing.
+        Never two at a time for one group. Without an answer it is RETRIABLE for each: it may have been written. A
+        caller who is cancelled meanwhile knows nothing.
         """
 
     def release(self, partition: TopicPartition) -> None:

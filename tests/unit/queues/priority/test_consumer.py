@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from aioparallel import (
     batches,
 )
 from aioparallel.batches import Batch
-from aioparallel.group.client import Generation
+from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.queues.priority import PriorityConsumer, priority_of
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, Request
@@ -283,6 +283,42 @@ async def test_a_burst_begins_within_a_window(broker: InMemoryBroker) -> None:
     after = [burst for _, burst in polls[dry + 1 :]]
     assert (0, 429) in after[:10]
     assert max(counts[0] for counts, _ in polls[dry:]) > 3 * budget.parts[0]
+
+
+async def test_groups_commit_beside_one_that_does_not_answer(broker: InMemoryBroker) -> None:
+    """A coordinator that is silent, or fences, keeps those of the others from nothing; nor does it when they go."""
+    held = clients(broker)
+    silent = held[1].commit
+    asked = 0
+
+    async def commit(
+        offsets: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
+    ) -> Mapping[TopicPartition, CommitFault | None]:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(timeout)
+        return dict.fromkeys(offsets, CommitFault.RETRIABLE)
+
+    held[1].commit = commit  # type: ignore[method-assign]
+    handler = Handler(lambda record: asyncio.sleep(0.01))
+    loop = asyncio.get_running_loop()
+    one = consumer(broker, clients=held, max_concurrency=10, commit_interval=0.1, commit_timeout=5.0)
+    async with running(one, handler):
+        for priority in range(3):
+            produce(broker, priority, 4_000)
+        await until(lambda: asked)
+        for _ in range(20):
+            before = committed(broker, 0), committed(broker, 2)
+            began = loop.time()
+            await until(lambda: committed(broker, 0) > before[0] and committed(broker, 2) > before[1])  # noqa: B023
+            assert loop.time() - began < 1.0
+        assert committed(broker, 1) == 0
+        member = next(iter(broker.group("g-2").members))
+        broker.expire_session("g-2", member, loop.time())
+        await until(lambda: {part.epoch for part in one.stats().partitions if part.topic == "jobs-2"} == {2})
+        await until(lambda: one.health().ready)
+        held[1].commit = silent  # type: ignore[method-assign]
+        await until(lambda: all(committed(broker, priority) == 4_000 for priority in range(3)))
 
 
 async def test_one_group_that_cannot_be_joined_says_why(broker: InMemoryBroker) -> None:
