@@ -27,13 +27,13 @@ class History:
         "first_failure",
         "idle_parks",
         "is_restored",
+        "kept_at",
         "last_failure",
         "origin",
         "strayed",
         "trying_since",
         "waited",
         "waiting_since",
-        "woken_by",
     )
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class History:
         self.origin: Origin | None = None
         self.is_restored = False  # of a retry topic: what its headers say is in here
         self.deferral: Deferral | None = None
-        self.woken_by: Gate | None = None  # keeps a place for it, until it enters some gate
+        self.kept_at: tuple[Gate, ...] = ()  # where a place is kept for it, until it enters some gate
         self.strayed = False  # its last attempt ended by a cancellation that may not have been its own
 
     def waits(self, delay: float, now: float) -> None:

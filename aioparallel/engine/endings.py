@@ -207,14 +207,14 @@ class Endings:
             return None
         if not decision.waits:
             self._scheduler.tally.failed_attempts += 1
-        if not isinstance(error, NotDue) and decision.gate is None and not quiet:
+        if not isinstance(error, NotDue) and decision.no_room is None and not quiet:
             self._log.decided(record, error, decision, time.monotonic(), beside)
         return decision
 
     def follow(self, record: AnyRecord, error: Exception, decision: Decision | None, now: float | None = None) -> None:
         """Do it. The record is in flight, or producing if it is to be put away. ``now``: from when a delay counts."""
-        if decision is not None and decision.gate is not None:
-            self._retries.wait_at(decision.gate, record, decision.delay)
+        if decision is not None and decision.no_room is not None:
+            self._retries.wait_at(decision.no_room, record, decision.delay)
         elif decision is None or decision.delay is not None:
             self._retries.park(record, None if decision is None else decision.delay, now)
         elif decision.end == "skip":

@@ -6,7 +6,7 @@ import itertools
 import math
 from typing import Any, NamedTuple
 
-from aioparallel.engine.gates import Gate, NoRoom
+from aioparallel.engine.gates import NoRoom
 from aioparallel.errors import ConfigurationError, Reject, RetryLater
 from aioparallel.history import failure_of, history_of
 from aioparallel.policies import EndOfPatience, Patience, RetryPolicy, Verdict
@@ -34,7 +34,7 @@ class Decision(NamedTuple):
     """What becomes of it for good."""
     waits: bool = False
     """It was no attempt: the record is not due yet, or its handler asks for patience."""
-    gate: Gate | None = None
+    no_room: NoRoom | None = None
     """Where it waits to be woken; ``delay`` then: the seconds after which it is tried all the same; perhaps infinite.
     """
 
@@ -102,7 +102,7 @@ class Failures:
     def _waiting(self, record: Record[Any, Any], error: RetryLater, delay: float, now: float) -> Decision:
         if isinstance(error, NoRoom):
             history_of(record).turned_away(now)
-            return Decision(delay=self._patience_left(record, now), waits=True, gate=error.gate)
+            return Decision(delay=self._patience_left(record, now), waits=True, no_room=error)
         history_of(record).waits(delay, now)
         return Decision(delay=float(delay), waits=True)
 

@@ -7,13 +7,18 @@ while somebody waits, or was woken and is on the way, newcomers wait behind. Wha
 woken record finds one, however long it takes; where it goes to another gate, or its attempt says with :func:`give_back`
 that it goes to none, the place is free at once; and where it does not come, since its partition was taken away say, it
 is found again at the next look, a second later at most.
+
+A handler that needs several at once enters them with :func:`enter_all`. Who waits for one and keeps a place at another
+may wait for somebody who waits for that, so one record at a time does: the one whose turn it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from contextvars import ContextVar
+from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from aioparallel.errors import RetryLater
@@ -21,7 +26,7 @@ from aioparallel.history import history_of
 from aioparallel.observe.stats import Waiting
 from aioparallel.records import Record
 
-__all__ = ["Gate", "NoRoom", "Waking", "give_back", "name_woken"]
+__all__ = ["Gate", "NoRoom", "Waking", "enter_all", "give_back", "name_woken"]
 
 AnyRecord = Record[Any, Any]
 
@@ -34,11 +39,16 @@ _WOKEN: Final[ContextVar[AnyRecord | None]] = ContextVar("aioparallel_woken", de
 
 
 class NoRoom(RetryLater):
-    """There is no room at ``gate``: to be tried again when there is."""
+    """There is no room at ``gate``: to be tried again when there is.
 
-    def __init__(self, gate: Gate) -> None:
+    ``keeping``: while it waits it keeps places at these, if nobody takes them before it does; the first is its turn,
+    and without that it keeps none. Who keeps any waits before all others: they wait for its places.
+    """
+
+    def __init__(self, gate: Gate, keeping: Sequence[Gate] = ()) -> None:
         super().__init__(max(0.0, gate.opens_in), f"no room at {gate.name}")
         self.gate = gate
+        self.keeping = keeping
 
     def __reduce__(self) -> tuple[object, ...]:
         return RetryLater, (self.delay, str(self))  # of no use where the gate is not
@@ -89,12 +99,12 @@ class Gate:
 
     def enter(self) -> None:
         """One more is under way. Raises NoRoom."""
-        if _WOKEN.get() is not None and _given_back() is self:
-            if self.under_way < self.limit and not self._is_shut:
-                self.under_way += 1
-                return
-            raise NoRoom(self)
-        if not self._line and self.under_way + len(self._woken) < self.limit and not self._is_shut:
+        record = _WOKEN.get()
+        if (
+            ((record is not None and self in _given_back(record)) or not self._line)
+            and self.under_way + len(self._woken) < self.limit
+            and not (self._shut_until and self._is_shut)
+        ):
             self.under_way += 1
             return
         raise NoRoom(self)
@@ -109,16 +119,21 @@ class Gate:
         """Nobody enters for so long; where it is shut for longer, it stays so."""
         self._shut_until = max(self._shut_until, self._loop.time() + seconds)
         if self._line:
+            _given_back(self._line[0].record)  # the first may keep places elsewhere, and that would be for long
             self._set_timer()
 
     # -- for the engine ---------------------------------------------------------------------------------
 
-    def wait(self, record: AnyRecord, waking: Waking, longest: float | None) -> None:
-        """Let it wait, for ``longest`` seconds at most; None: for as long as it takes."""
+    def wait(self, record: AnyRecord, waking: Waking, longest: float | None, keeping: Sequence[Gate] = ()) -> None:
+        """Let it wait, for ``longest`` seconds at most; None: for as long as it takes. ``keeping``: see NoRoom."""
         now = self._loop.time()
-        self._line.append(_Waiter(record, now, None if longest is None else now + longest, waking))
+        waiter = _Waiter(record, now, None if longest is None else now + longest, waking)
+        if keeping and _kept(waiter, keeping):
+            self._line.appendleft(waiter)
+        else:
+            self._line.append(waiter)
         # It may have become free since the record found no room.
-        if self.under_way + len(self._woken) < self.limit and not self._is_shut:
+        if self._has_room:
             self._look_soon()
         else:
             self._set_timer()
@@ -128,8 +143,8 @@ class Gate:
         """None where nobody does."""
         if not self._line:
             return None
-        now = self._loop.time()
-        return Waiting(self.name, len(self._line), now - self._line[0].since, max(0.0, self.opens_in))
+        since = min(waiter.since for waiter in islice(self._line, 2))  # the first may have come from elsewhere
+        return Waiting(self.name, len(self._line), self._loop.time() - since, max(0.0, self.opens_in))
 
     @property
     def opens_in(self) -> float:
@@ -155,6 +170,10 @@ class Gate:
     def _is_shut(self) -> bool:
         return self._shut_until > 0 and self.opens_in > _EARLY
 
+    @property
+    def _has_room(self) -> bool:
+        return self.under_way + len(self._woken) < self.limit and not (self._shut_until and self._is_shut)
+
     def _look_soon(self) -> None:
         """Not at once: this may be in the middle of a handler's step."""
         if not self._look_comes:
@@ -173,9 +192,14 @@ class Gate:
     def _wake(self, waiter: _Waiter, now: float, *, keeps_a_place: bool) -> bool:
         is_woken = waiter.waking.wake(waiter.record, now - waiter.since)
         if is_woken and keeps_a_place:
-            self._woken[waiter.record] = _Coming(waiter.waking, waiter.record._parks)
-            history_of(waiter.record).woken_by = self
+            self._keep(waiter)
         return is_woken
+
+    def _keep(self, waiter: _Waiter) -> None:
+        """A place, for its next attempt."""
+        self._woken[waiter.record] = _Coming(waiter.waking, waiter.record._parks)
+        history = history_of(waiter.record)
+        history.kept_at = (*history.kept_at, self)
 
     def _set_timer(self) -> None:
         wait = min(self.opens_in, _LOOK) if self._is_shut else _LOOK
@@ -205,21 +229,57 @@ class Gate:
         self._look()
 
 
-def give_back() -> None:
-    """The attempt that runs in this context goes to no gate any more: a place that is kept for it is for who waits."""
-    if _WOKEN.get() is not None:
-        _given_back()
+def enter_all(gates: Sequence[Gate], turn: Gate) -> None:
+    """One more is under way at each of these. Raises NoRoom where one of them has no room; then nothing is under way.
 
-
-def _given_back() -> Gate | None:
-    """The gate that has kept a place for the attempt that runs in this context, until now."""
+    ``turn``: a gate of one place, the same for all that enter several of the same gates. A newcomer waits in line where
+    most do, as all others. Who was woken, and finds no room at another, waits for its turn; then it keeps its places,
+    and is first in line for those that it has not. Where one is shut nobody keeps places elsewhere.
+    """
     record = _WOKEN.get()
-    if record is None or record._history is None or (by := record._history.woken_by) is None:
-        return None
-    record._history.woken_by = None
-    if by._woken.pop(record, None) is not None and by._line:
-        by._look_soon()
-    return by
+    kept = () if record is None else _given_back(record)
+    full = [gate for gate in gates if not gate._has_room or (gate._line and gate not in kept)]
+    if not full:
+        for gate in gates:
+            gate.under_way += 1
+        return
+    slowest = max(full, key=lambda gate: (gate.opens_in if gate._is_shut else 0.0, len(gate._line)))
+    if slowest._is_shut or not kept:
+        raise NoRoom(slowest)
+    if not turn._has_room or (turn._line and turn not in kept):
+        raise NoRoom(turn)
+    raise NoRoom(slowest, [turn, *(gate for gate in gates if gate not in full)])
+
+
+def give_back() -> None:
+    """The attempt that runs in this context goes to no gate any more: places that are kept for it are for who waits."""
+    record = _WOKEN.get()
+    if record is not None:
+        _given_back(record)
+
+
+def _given_back(record: AnyRecord) -> Sequence[Gate]:
+    """The gates that have kept a place for it until now."""
+    history = record._history
+    if history is None or not history.kept_at:
+        return ()
+    gates, history.kept_at = history.kept_at, ()
+    kept: list[Gate] = []
+    for gate in gates:
+        if gate._woken.pop(record, None) is not None:
+            kept.append(gate)
+            if gate._line:
+                gate._look_soon()
+    return kept
+
+
+def _kept(waiter: _Waiter, gates: Sequence[Gate]) -> bool:
+    """Whether it has its turn, still: the first of these. Then it keeps a place at all that have one."""
+    for gate in gates:
+        if not gate._has_room:
+            return gate is not gates[0]
+        gate._keep(waiter)
+    return True
 
 
 def name_woken(record: AnyRecord) -> None:

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from aioparallel.engine.gates import Gate
+from aioparallel.engine.gates import Gate, NoRoom
 from aioparallel.engine.hits import EARLY
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.history import history_of
@@ -87,11 +87,11 @@ class Retries:
             self._queue.keep(lambda one: one._source.current)
         self._set_timer()
 
-    def wait_at(self, gate: Gate, record: AnyRecord, longest: float | None) -> None:
-        """Let it wait until the gate wakes it, or ``longest`` seconds have passed; None, or infinite: whenever."""
+    def wait_at(self, no_room: NoRoom, record: AnyRecord, longest: float | None) -> None:
+        """Let it wait until that gate wakes it, or ``longest`` seconds have passed; None, or infinite: whenever."""
         if self._scheduler.park(record) and not self._closed:
-            self._gates.add(gate)
-            gate.wait(record, self, None if longest == math.inf else longest)
+            self._gates.add(no_room.gate)
+            no_room.gate.wait(record, self, None if longest == math.inf else longest, no_room.keeping)
 
     @property
     def at_gates(self) -> list[Waiting]:

@@ -101,10 +101,13 @@ class Asking:
         gates = self._hosts.enter(dict.fromkeys(origin_of(url) for _, url in asked))
         try:
             by_host = {gate.name: gate for gate in gates}
-            return [
-                await self._judged(item, request, url, index, by_host[origin_of(url)])
-                for index, (request, url) in enumerate(asked)
-            ]
+            answers: list[Response] = []
+            for index, (request, url) in enumerate(asked):
+                gate = by_host[origin_of(url)]
+                if gate.opens_in > 0:  # since it was entered it has told another to wait
+                    raise NoRoom(gate)
+                answers.append(await self._judged(item, request, url, index, gate))
+            return answers
         finally:
             for gate in gates:
                 gate.leave()

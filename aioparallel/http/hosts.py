@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from aioparallel.engine.gates import Gate
+from aioparallel.engine.gates import Gate, enter_all
 from aioparallel.http.requests import origin_of
 
 __all__ = ["Hosts"]
@@ -21,6 +21,7 @@ class Hosts:
         self._limit = limit
         self._gates: dict[str, Gate] = {}
         self._most = _IDLE
+        self._turn = Gate("several hosts at once", 1)
 
     def of_url(self, url: str) -> Gate:
         """Of the host that this address names."""
@@ -40,19 +41,12 @@ class Hosts:
 
     def enter(self, origins: Collection[str]) -> list[Gate]:
         """One request goes to each of these. Raises NoRoom where one of them has no room; then nothing is under way."""
-        entered: list[Gate] = []
-        try:
-            for origin in origins:
-                gate = self.gate(origin)
-                gate.enter()
-                entered.append(gate)
-        except BaseException:
-            for gate in entered:
-                gate.leave()
-            raise
-        return entered
+        gates = [self.gate(origin) for origin in origins]
+        self._gates.update({gate.name: gate for gate in gates})  # one may have been forgotten for the next
+        enter_all(gates, self._turn)
+        return gates
 
     def close(self) -> None:
         """Wake nobody any more."""
-        for gate in self._gates.values():
+        for gate in (self._turn, *self._gates.values()):
             gate.close()

@@ -119,7 +119,8 @@ def test_it_counts_no_attempt_and_no_time_of_failures() -> None:
         record._parks += 1
         gate = Gate("here", 1)
         decision = failures.decide(record, NoRoom(gate), 101.0)
-        assert (decision.gate, decision.waits, decision.end) == (gate, True, None)
+        assert decision.no_room is not None
+        assert (decision.no_room.gate, decision.waits, decision.end) == (gate, True, None)
         record._parks += 1
         history_of(record).waited_at_gate(50.0)
         assert record.attempt == 2
