@@ -15,7 +15,7 @@ from aioparallel.errors import BadStatus, InvalidOutput, Reject, RequestTimeout,
 from aioparallel.http.clients import opened
 from aioparallel.http.hosts import Hosts
 from aioparallel.http.idempotency import HEADER, key_of
-from aioparallel.http.requests import Request, origin_of, shown
+from aioparallel.http.requests import Request, check_headers, origin_of, shown
 from aioparallel.http.responses import Response, retry_after
 from aioparallel.http.sharing import Answers, Flight, Flights, identity_of
 from aioparallel.http.statuses import IF_TOLD, table_of
@@ -188,7 +188,9 @@ class Asking:
     def _key(self, item: Any, index: int) -> str:
         key = self._of.idempotency_key
         if callable(key):
-            return key(item, index)
+            found = key(item, index)
+            check_headers("idempotency_key", {HEADER: found})
+            return found
         assert self._place.group_id is not None
         return key_of(item, self._place.group_id, index)
 

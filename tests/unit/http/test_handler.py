@@ -4,11 +4,12 @@ clients."""
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any
 
 import aiohttp
 import httpx
@@ -19,28 +20,15 @@ from aioparallel import ConfigurationError, ConsumerStateError, Record, Reject, 
 from aioparallel.errors import InvalidOutput
 from aioparallel.http import (
     BadStatus,
-    Cache,
     Request,
     RequestFailed,
     RequestTimeout,
     Response,
     http_handler,
 )
+from tests.support.http.asking import Kind, both, get, same, status_of
 from tests.support.http.service import Answer, Service
 from tests.support.waiting import SLACK, until
-
-Kind = Literal["httpx", "aiohttp"]
-both = pytest.mark.parametrize("client", ["httpx", "aiohttp"])
-
-
-def get(number: int) -> Request:
-    """Of an item."""
-    return Request("GET", f"/items/{number}")
-
-
-def status_of(_item: object, response: Response) -> int:
-    """Of its answer."""
-    return response.status
 
 
 @both
@@ -152,42 +140,6 @@ async def test_attempts_by_the_failure_policy(client: Kind, served: Service) -> 
 
 
 @both
-async def test_a_host_that_asks_for_patience_gets_it(client: Kind, served: Service) -> None:
-    """Retry-After: nobody asks that host before its time, no attempt is counted, another host is asked all the time."""
-    loop = asyncio.get_running_loop()
-    times: dict[str, list[float]] = {"127.0.0.1": [], "localhost": []}
-
-    def answer(request: web.BaseRequest) -> Answer:
-        host = request.host.partition(":")[0]
-        times[host].append(loop.time())
-        if host == "127.0.0.1" and len(times[host]) == 1:
-            return web.Response(status=429, headers={"Retry-After": "1"})
-        return 0.05
-
-    served.answer = answer
-    other = served.url.replace("127.0.0.1", "localhost")
-
-    def ask(number: int) -> Request:
-        return Request("GET", f"{served.url if number % 2 else other}/{number}")
-
-    handler = http_handler(ask, client=client, idempotency_key=None, max_per_host=1)
-    outcomes = [o async for o in parallel_map(handler, range(20), max_concurrency=2)]
-    assert {(o.attempts, o.result().status) for o in outcomes} == {(1, 200)}
-    throttled, free = times["127.0.0.1"], times["localhost"]
-    assert throttled[1] - throttled[0] >= 0.99
-    assert len([one for one in free if one < throttled[1]]) > 5
-
-
-@both
-async def test_so_many_at_each_host(client: Kind, served: Service) -> None:
-    """``max_per_host``."""
-    served.answer = lambda _: 0.005
-    handler = http_handler(get, client=client, base_url=served.url, idempotency_key=None, max_per_host=3)
-    assert len([o async for o in parallel_map(handler, range(60), max_concurrency=20)]) == 60
-    assert served.most == 3
-
-
-@both
 async def test_as_many_connections_as_handlers(client: Kind, served: Service) -> None:
     """All handlers that may run at once are under way at once, each with a connection that is kept."""
     served.answer = lambda _: 0.3
@@ -214,67 +166,6 @@ async def test_cancelled_requests_leave_the_client_whole(client: Kind, served: S
         served.most = 0
         await asyncio.gather(*(handle(number) for number in range(20)))
         assert served.most == 20
-
-
-async def test_several_requests_for_one_record(served: Service) -> None:
-    """One after the other, and their answers in a list; nothing is asked for None, nor for none."""
-    asked: dict[str, list[Request] | None] = {
-        "two": [Request("GET", "/1"), Request("POST", "/2", json={})],
-        "none": [],
-        "None": None,
-    }
-    handler = http_handler(
-        asked.__getitem__,
-        lambda _, answers: answers and [one.status for one in answers],
-        base_url=served.url,
-        idempotency_key=lambda item, index: f"{item}-{index}",
-    )
-    async with handler.alone() as handle:
-        assert [await handle(item) for item in asked] == [[200, 200], None, None]
-    assert [request.path for request in served.asked] == ["/1", "/2"]
-    assert served.asked[1].headers["Idempotency-Key"] == "two-1"
-    assert "Idempotency-Key" not in served.asked[0].headers
-
-
-async def test_equal_requests_are_shared(served: Service) -> None:
-    """One is sent for equal ones under way, and none while its answer is kept; a POST is its own."""
-    served.answer = lambda _: 0.05
-
-    def ask(number: int) -> Request:
-        return Request("GET", f"/{number % 3}") if number < 90 else Request("POST", "/post")
-
-    async def count(**options: Any) -> dict[str, int]:
-        served.asked.clear()
-        handler = http_handler(ask, base_url=served.url, idempotency_key=None, **options)
-        outcomes = [o async for o in parallel_map(handler, [*range(100)], max_concurrency=10)]
-        assert all(o.item >= 90 or o.result().json() == {"path": f"/{o.item % 3}"} for o in outcomes)
-        return dict(served.paths)
-
-    shared = await count(single_flight=True)
-    assert shared["/post"] == 10
-    assert sum(shared.values()) < 70
-    kept = await count(single_flight=True, cache=Cache(seconds=60))
-    assert kept == {"/0": 1, "/1": 1, "/2": 1, "/post": 10}
-    served.answer = lambda _: web.json_response({"path": _.path}, headers={"Cache-Control": "no-store"})
-    assert sum((await count(cache=Cache(seconds=60))).values()) == 100
-
-
-async def test_who_waits_for_a_shared_answer_may_go(served: Service) -> None:
-    """The first is cancelled: the others get their answer; when all are, the request ends, and its place is free."""
-    served.answer = lambda _: 0.2
-    handler = http_handler(get, base_url=served.url, single_flight=True, max_per_host=1)
-    async with handler.alone() as handle:
-        first, second = asyncio.ensure_future(handle(1)), asyncio.ensure_future(handle(1))
-        await until(lambda: served.now)
-        first.cancel()
-        await second
-        assert len(served.asked) == 1
-        third = asyncio.ensure_future(handle(1))
-        await until(lambda: served.now)
-        third.cancel()
-        await asyncio.wait([third])
-        await until(lambda: not served.now)
-        await handle(2)
 
 
 async def test_clients_of_the_users_own(served: Service) -> None:
@@ -326,21 +217,6 @@ def test_what_is_refused_at_once(options: dict[str, Any], says: str) -> None:
     """By name, before anything is asked."""
     with pytest.raises(ConfigurationError, match=re.escape(says)):
         http_handler(get, **options)
-
-
-@pytest.mark.parametrize(
-    ("request_of", "says"),
-    [
-        (lambda: Request("FETCH", "http://x"), "must be one of"),
-        (lambda: Request("GET", ""), "must be a text"),
-        (lambda: Request("POST", "http://x", json=object()), "cannot be written as JSON"),
-        (lambda: Request("POST", "http://x", json=1, content=b"1"), "cannot stand beside json"),
-    ],
-)
-def test_requests_that_are_none(request_of: Any, says: str) -> None:
-    """What is wrong with it is said where it is made."""
-    with pytest.raises(ConfigurationError, match=says):
-        request_of()
 
 
 async def test_what_a_request_function_must_give(served: Service) -> None:
@@ -436,43 +312,6 @@ def test_a_client_function_takes_the_number_of_connections() -> None:
         http_handler(get, client=lambda: None, idempotency_key=None)  # type: ignore[misc, arg-type]
 
 
-def same(_: object) -> Request:
-    """Whatever it is asked about."""
-    return Request("GET", "/same")
-
-
-@both
-async def test_a_place_is_kept_for_a_slow_request_function_and_for_no_other(client: Kind, served: Service) -> None:
-    """One host, one request at a time. Who is woken and takes more than a look (a second) to say what it asks finds its
-    place; who finds its answer kept gives its place back."""
-    served.answer = lambda _: 0.02
-
-    async def slow(number: int) -> Request:
-        await asyncio.sleep(1.2)
-        return Request("GET", f"/{number}")
-
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    handler = http_handler(slow, client=client, base_url=served.url, max_per_host=1, idempotency_key=None)
-    assert len([o async for o in parallel_map(handler, range(4), max_concurrency=4)]) == 4
-    assert loop.time() - began < 12
-    began = loop.time()
-
-    def few(number: int) -> Request:
-        return Request("GET", f"/{number % 5}")
-
-    cached = http_handler(
-        few,
-        client=client,
-        base_url=served.url,
-        max_per_host=1,
-        cache=Cache(seconds=60),
-        idempotency_key=None,
-    )
-    assert len([o async for o in parallel_map(cached, range(100), max_concurrency=20)]) == 100
-    assert loop.time() - began < 5
-
-
 @both
 async def test_answers_leave_no_cookies(client: Kind, served: Service) -> None:
     """What is set for one record is nothing for another."""
@@ -499,39 +338,45 @@ async def test_headers_that_are_none_are_not_passed_on(served: Service) -> None:
 
 
 @both
-async def test_all_that_is_said_of_keeping_counts(client: Kind, served: Service) -> None:
-    """In several headers too."""
+@pytest.mark.parametrize(
+    "host", ["a..example", "." * 3, "a" * 70 + ".example", "ü" * 70 + ".example", "xn--ü", "xn--zzzzzz99999.example"]
+)
+async def test_a_host_of_which_no_name_can_be_made(client: Kind, host: str) -> None:
+    """A failure as any other of a connection, with parameters too."""
 
-    def answer(_: web.BaseRequest) -> Answer:
-        response = web.Response()
-        response.headers.add("Cache-Control", "public")
-        response.headers.add("Cache-Control", "no-store")
-        return response
+    def ask(params: dict[str, int] | None) -> Request:
+        return Request("GET", f"http://{host}/", params=params)
 
-    served.answer = answer
-    handler = http_handler(same, client=client, base_url=served.url, cache=Cache(seconds=60))
-    async with handler.alone() as handle:
+    async with http_handler(ask, client=client).alone() as handle:
+        for params in (None, {"a": 1}):
+            with pytest.raises(RequestFailed, match="GET http://"):
+                await handle(params)
+
+
+@both
+async def test_an_address_with_a_user(client: Kind, served: Service) -> None:
+    """He goes into a header; more is in no message."""
+    url = served.url.replace("://", "://me:p%40ss@")
+    async with http_handler(get, client=client, base_url=url).alone() as handle:
         await handle(1)
-        await handle(2)
-    assert len(served.asked) == 2
+    assert served.asked[0].headers["Authorization"] == "Basic " + base64.b64encode(b"me:p@ss").decode()
 
 
-async def test_who_shares_a_request_has_a_time_of_its_own(served: Service) -> None:
-    """Whoever sent it may have more."""
-    served.answer = lambda _: 5.0
-    times = iter([5.0, 0.1])
+@both
+async def test_a_key_that_is_no_header(client: Kind, served: Service) -> None:
+    """Said of the function that has made it, and nothing is sent."""
 
-    def ask(_: int) -> Request:
-        return Request("GET", "/same", timeout=next(times))
+    def post(_item: object) -> Request:
+        return Request("POST", "/")
 
-    handler = http_handler(ask, base_url=served.url, single_flight=True)
-    loop = asyncio.get_running_loop()
+    handler = http_handler(post, client=client, base_url=served.url, idempotency_key=key_of)
     async with handler.alone() as handle:
-        first = asyncio.ensure_future(handle(1))
-        await until(lambda: served.now)
-        began = loop.time()
-        with pytest.raises(RequestTimeout, match=r"no answer within 0\.1 s"):
-            await handle(2)
-        assert loop.time() - began < SLACK
-        first.cancel()
-        await asyncio.wait([first])
+        for item in ("ü", 7):
+            with pytest.raises(ConfigurationError, match="idempotency_key"):
+                await handle(item)
+    assert not served.asked
+
+
+def key_of(item: Any, _index: int) -> Any:
+    """Whatever it is."""
+    return item
