@@ -14,7 +14,7 @@ import re
 import textwrap
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +37,7 @@ from aioparallel import (
     in_threads,
     parallel_map,
 )
-from aioparallel.http import Cache
+from aioparallel.http import Cache, HttpHandler, Request, http_handler
 from aioparallel.web import ConsumerService, RestartPolicy
 from docs.log_lines import LEVELS, Line, log_lines
 
@@ -77,6 +77,8 @@ Times are seconds. A wrong option is refused with `ConfigurationError`: its name
         _section("ParallelConsumer", consumer),
         *map(_group, groups),
         *(_section(one.__name__, _arguments(one, one)) for one in (parallel_map, batches, in_threads, in_processes)),
+        _section("http_handler", _declared_arguments(HttpHandler, http_handler)),
+        _section("Request", _arguments(Request.__init__, Request)),
         _group(Cache),
         _section("ConsumerService", _arguments(ConsumerService.__init__, ConsumerService)),
         _group(RestartPolicy),
@@ -151,23 +153,40 @@ def _default(name: str, written: ast.expr | None) -> str:
 
 def _arguments(function: Callable[..., object], described: object) -> Iterator[tuple[str, ...]]:
     """Those that the docstring names, as it puts them together: ````name``: meaning`` at the beginning of a line."""
-    text = inspect.getdoc(described) or ""
     (declared,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     assert isinstance(declared, ast.FunctionDef)
     fields = {one.name for one in _fields(Options)} if described is ParallelConsumer else set()  # they have rows
-    known = {name: one for name, one in inspect.signature(function).parameters.items() if name not in fields}
+    parameters = inspect.signature(function).parameters
+    kinds = {name: str(one.annotation) for name, one in parameters.items() if name not in fields}
     defaults = dict(zip((one.arg for one in declared.args.kwonlyargs), declared.args.kw_defaults, strict=True))
+    return _described(described, kinds, defaults)
+
+
+def _declared_arguments(kind: type, described: object) -> Iterator[tuple[str, ...]]:
+    """The same, where they are the attributes of a class."""
+    (declared,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(declared, ast.ClassDef)
+    fields = [one for one in declared.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
+    names = [ast.unparse(one.target) for one in fields]
+    kinds = {name: ast.unparse(one.annotation) for name, one in zip(names, fields, strict=True)}
+    return _described(described, kinds, {name: one.value for name, one in zip(names, fields, strict=True)})
+
+
+def _described(
+    described: object, kinds: dict[str, str], defaults: Mapping[str, ast.expr | None]
+) -> Iterator[tuple[str, ...]]:
+    text = inspect.getdoc(described) or ""
     for found in re.finditer(r"^((?:``\w+``(?:, )?)+): (.*?)(?=\n``\w+``[:,]|\n\n|\Z)", text, re.M | re.S):
         names = re.findall(r"\w+", found[1])
-        kinds = {_type(str(known.pop(name).annotation)) for name in names}
+        shown = {_type(kinds.pop(name)) for name in names}
         yield (
             ", ".join(f"`{name}`" for name in names),
-            ", ".join(sorted(kinds)),
+            ", ".join(sorted(shown)),
             _default(names[0], defaults.get(names[0])),
             _markdown(found[2][0].upper() + found[2][1:]),
         )
-    if missing := known.keys() - {"self", "handler", "options"}:
-        raise NoSentence(f"{function.__qualname__}: {', '.join(missing)}")
+    if missing := kinds.keys() - {"self", "handler", "options"}:
+        raise NoSentence(f"{described}: {', '.join(missing)}")
 
 
 # -- what a consumer shows ------------------------------------------------------------------------------
