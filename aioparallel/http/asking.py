@@ -15,7 +15,7 @@ from aioparallel.errors import BadStatus, InvalidOutput, Reject, RequestTimeout,
 from aioparallel.http.clients import opened
 from aioparallel.http.hosts import Hosts
 from aioparallel.http.idempotency import HEADER, key_of
-from aioparallel.http.requests import Request, origin_of, shown
+from aioparallel.http.requests import Request, check_headers, origin_of, shown
 from aioparallel.http.responses import Response, retry_after
 from aioparallel.http.sharing import Answers, Flight, Flights, identity_of
 from aioparallel.http.statuses import IF_TOLD, table_of
@@ -94,7 +94,7 @@ class Asking:
             give_back()  # where it was woken, and has not gone
 
     async def _several(self, item: Any, requests: Sequence[Request]) -> list[Response] | None:
-        """All or nothing is under way, for what has been asked already is asked again with the rest."""
+        """All or nothing is under way: what has been asked already would be asked again."""
         if not requests:
             return None
         asked = [(request, self._url(request)) for request in requests]
@@ -104,7 +104,7 @@ class Asking:
             answers: list[Response] = []
             for index, (request, url) in enumerate(asked):
                 gate = by_host[origin_of(url)]
-                if gate.opens_in > 0:  # it has asked another record for patience meanwhile
+                if gate.opens_in > 0:  # since it was entered it has told another to wait
                     raise NoRoom(gate)
                 answers.append(await self._judged(item, request, url, index, gate))
             return answers
@@ -188,7 +188,9 @@ class Asking:
     def _key(self, item: Any, index: int) -> str:
         key = self._of.idempotency_key
         if callable(key):
-            return key(item, index)
+            found = key(item, index)
+            check_headers("idempotency_key", {HEADER: found})
+            return found
         assert self._place.group_id is not None
         return key_of(item, self._place.group_id, index)
 

@@ -145,16 +145,15 @@ class _Httpx(_Bounded):
     def __init__(self, client: Any) -> None:
         module: Any = __import__(_packages(client)["AsyncClient"])
         self._url = module.URL
-        super().__init__(client, (module.HTTPError, module.InvalidURL, UnicodeError, OSError))
+        super().__init__(client, (module.HTTPError, module.InvalidURL, ValueError, OSError))
 
     async def send(self, request: Request, url: str, headers: Mapping[str, str], timeout: float) -> Response:
         """See :class:`Sender`."""
+        params = pairs_of(request.params) if request.params else None
         deadline = self.deadlines.begin(timeout)
         try:
-            if request.params:
-                url = str(self._url(url).copy_merge_params(pairs_of(request.params)))
-            given: Any = headers if "".join(headers.values()).isascii() else _as_bytes(headers)
-            answer = await self._client.request(request.method, url, headers=given, content=request.content)
+            to = {"url": url} if params is None and "@" not in url else self._to(url, params)
+            answer = await self._client.request(request.method, **to, headers=headers, content=request.content)
         except BaseException as error:
             failure = self.failed(request, url, error, deadline)
             if failure is error:
@@ -164,6 +163,17 @@ class _Httpx(_Bounded):
             self.deadlines.end(deadline)
         deadline.passed_too_late()
         return Response(request, answer.status_code, answer.headers, answer.content)
+
+    def _to(self, url: str, params: list[tuple[str, str]] | None) -> dict[str, Any]:
+        """Whom it is for. A user of the address is no part of it any more: httpx makes a header of him, and aiohttp
+        beneath takes no address with a user beside that."""
+        found = self._url(url)
+        if params is not None:
+            found = found.copy_merge_params(params)
+        if not found.userinfo:
+            return {"url": found}
+        bare = {"url": found.copy_with(userinfo=b"")}
+        return bare if self._client.auth else {**bare, "auth": (found.username, found.password)}
 
 
 class _Aiohttp(_Bounded):
@@ -190,11 +200,6 @@ class _Aiohttp(_Bounded):
             self.deadlines.end(deadline)
         deadline.passed_too_late()
         return Response(request, answer.status, answer.headers, content)
-
-
-def _as_bytes(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """As aiohttp sends them."""
-    return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
 def _reason(error: Exception) -> str:

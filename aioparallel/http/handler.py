@@ -14,7 +14,7 @@ from aioparallel.errors import ConfigurationError, ConsumerStateError
 from aioparallel.handling import check_choice, check_count, check_time
 from aioparallel.http.asking import Asking
 from aioparallel.http.clients import Client, check_client
-from aioparallel.http.requests import Request, origin_of
+from aioparallel.http.requests import Request, check_headers, check_url, origin_of
 from aioparallel.http.sharing import Cache
 from aioparallel.http.statuses import Statuses, check_statuses
 from aioparallel.placing import Place, Placeable, Placed
@@ -99,8 +99,9 @@ def http_handler(
     topics and after a replay; else a function of the record, or item, and the index; None: no header. Items are no
     records, so there it is to be given.
     ``trace``: pass on ``traceparent`` and ``tracestate`` of the record's headers (W3C Trace Context).
-    ``single_flight``: of equal GETs and HEADs under way one is sent, and all get its answer.
-    ``cache``: keep answers to GETs and HEADs for a while; None: do not.
+    ``single_flight``: of equal GETs and HEADs under way one is sent, and all get its answer; those of lists are all
+    sent.
+    ``cache``: keep answers to GETs and HEADs for a while, those of lists not; None: do not.
 
     Raises ConfigurationError for what is wrong with any of them.
     """
@@ -112,7 +113,7 @@ class HttpHandler(Placeable, Generic[T, R]):
     """What :func:`http_handler` gives. For ``consumer.run()``, ``parallel_map()`` and the operator of Spark."""
 
     request: Callable[[T], Requests | Awaitable[Requests]]
-    on_response: Callable[[T, Any], R | Awaitable[R]] | None
+    on_response: Callable[[T, Any], R | Awaitable[R]] | None = None
     client: Client = "httpx"
     base_url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -217,14 +218,13 @@ def _check_base_url(base_url: object) -> None:
         origin_of(base_url)
     except ConfigurationError as error:
         raise ConfigurationError("http_handler base_url", error.value, 'must be as "https://host/path"') from None
+    check_url("http_handler base_url", base_url)
     if "?" in base_url or "#" in base_url:
         raise ConfigurationError("http_handler base_url", "...", "has a query: give params to each Request")
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
-    given: Mapping[Any, Any] = headers
-    for name, value in given.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise ConfigurationError(f"http_handler headers[{name!r}]", type(value).__name__, "must be a text")
+    check_headers("http_handler", headers)
+    for name in headers:
         if name.lower() in _NOT_GIVEN:
             raise ConfigurationError(f"http_handler headers[{name!r}]", "...", "is made by the client: leave it out")

@@ -11,14 +11,17 @@ from aioparallel.errors import ConfigurationError
 from aioparallel.handling import check_time
 from aioparallel.wording import kind_of
 
-__all__ = ["Params", "Request", "origin_of", "shown"]
+__all__ = ["Params", "Request", "check_headers", "check_url", "origin_of", "pairs_of", "shown"]
 
 Param = str | int | float | bool | None
 Params = Mapping[str, Param | Sequence[Param]] | Sequence[tuple[str, Param]]
 """Of the query, in order; None leaves one out, and a list is several of one name."""
 
-_BREAK: Final = re.compile(r"[\r\n\0]")
-_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110
+# What one client would leave out, and another could not send.
+_NO_URL: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+# RFC 9110, 5.1 and 5.5; more than ASCII in a value is sent by some clients only.
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 _USUAL: Final = {"http": ":80", "https": ":443"}
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -29,9 +32,9 @@ class Request:
     ``method``: ``"GET"``, ``"POST"``, ...
     ``url``: ``"https://host/path"``, or ``"/path"`` where the handler has a ``base_url``.
     ``params``: of the query; are added to those in ``url``.
-    ``headers``: of this request.
+    ``headers``: of this request; names and values in ASCII.
     ``json``: anything that ``json.dumps`` takes; it becomes the body.
-    ``content``: the body, as bytes or as text; not beside ``json``.
+    ``content``: the body, as bytes or as text. One of ``json`` and ``content`` at most.
     ``timeout``: seconds for this request, from its begin to the last byte of the answer; None: the handler's.
 
     Raises ConfigurationError for what cannot be one.
@@ -62,8 +65,8 @@ class Request:
         given: object = url
         if not isinstance(given, str) or not given:
             raise ConfigurationError("Request url", given, 'must be a text as "https://host/path"')
-        if not (url.isascii() or _is_text(url)):
-            raise ConfigurationError("Request url", shown(url), "has a lone surrogate, which is no character")
+        if not url.isprintable():
+            check_url("Request url", url)
         self.method = method
         self.url = url
         self.params = params
@@ -72,8 +75,8 @@ class Request:
             check_time("Request timeout", timeout)
         self.headers = headers or {}
         if headers:
-            _check_headers(headers)
-        self.content = content.encode() if isinstance(content, str) else content
+            check_headers("Request", headers)
+        self.content = _as_bytes(content) if isinstance(content, str) else content
         if json is not None:
             if content is not None:
                 raise ConfigurationError("Request content", content, "cannot stand beside json: one body at most")
@@ -87,23 +90,32 @@ class Request:
         return f"<Request {self.method} {shown(self.url)}>"
 
 
-def _check_headers(headers: Mapping[str, str]) -> None:
+def check_headers(whose: str, headers: Mapping[str, str]) -> None:
+    """Raises ConfigurationError, without what a value is."""
     given: Mapping[Any, Any] = headers
     for name, value in given.items():
-        if type(name) is not str or type(value) is not str:
-            raise ConfigurationError(f"Request headers[{name!r}]", kind_of(value), "must be a text")
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise ConfigurationError(f"{whose} headers[{name!r}]", kind_of(value), "must be a text")
         if not _NAME.fullmatch(name):
-            raise ConfigurationError(f"Request headers[{name!r}]", "...", "is not the name of a header")
-        if _BREAK.search(value) or not _is_text(value):
-            raise ConfigurationError(f"Request headers[{name!r}]", "...", "must be one line of text")
+            allowed = "must have a name of letters, digits and -, all ASCII"
+        elif not (value.isascii() and value.isprintable()) and not _VALUE.fullmatch(value):
+            allowed = "must be one line of ASCII: encode the rest, by percent signs say"
+        else:
+            continue
+        raise ConfigurationError(f"{whose} headers[{name!r}]", "...", allowed)
 
 
-def _is_text(value: str) -> bool:
+def check_url(option: str, url: str) -> None:
+    """Raises ConfigurationError for what can stand in no address, however it is encoded."""
+    if _NO_URL.search(url):
+        raise ConfigurationError(option, shown(url), "holds control characters, or half a character (a lone surrogate)")
+
+
+def _as_bytes(text: str) -> bytes:
     try:
-        value.encode()
-    except UnicodeError:  # a lone surrogate
-        return False
-    return True
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigurationError("Request content", "...", f"cannot be written as UTF-8: {error.reason}") from error
 
 
 def _encoded(value: object) -> bytes:
@@ -146,10 +158,10 @@ def shown(url: str) -> str:
 
 
 def pairs_of(params: Params) -> list[tuple[str, str]]:
-    """As texts, a list as several of one name."""
+    """As texts, a list as several of one name. Raises ConfigurationError for those that are none."""
     given: Any = params.items() if isinstance(params, Mapping) else params
     return [
-        (name, _text(one))
+        (_text(name), _text(one))
         for name, value in given
         for one in (value if isinstance(value, list | tuple) else (value,))
         if one is not None
@@ -157,4 +169,9 @@ def pairs_of(params: Params) -> list[tuple[str, str]]:
 
 
 def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigurationError("Request params", "...", f"cannot be written as UTF-8: {error.reason}") from error
+    return text

@@ -263,68 +263,89 @@ async def test_who_goes_in_the_middle_leaves_nothing() -> None:
     assert not any(gate.under_way for gate in handler.gates.values())
 
 
-@pytest.mark.parametrize("seed", range(20))
-async def test_places_of_those_who_never_come_are_found_again(seed: int) -> None:  # noqa: C901
-    """Partitions are taken away while their records wait, keep places, or were woken: all others get through, and never
-    more than the limit are inside."""
-    chance, engine = random.Random(seed), Engine()
-    gates = [Gate(name, chance.randint(1, 2)) for name in NAMES]
-    turn = Gate("several", 1)
-    fresh = [Record[Any, Any]("t", 0, number) for number in range(60)]
-    wanted = {record: chance.sample(gates, chance.randint(1, 4)) for record in fresh}
-    inside: list[Record[Any, Any]] = []
-    done, lost = list[Record[Any, Any]](), list[Record[Any, Any]]()
+class Course:
+    """Records that begin, come again when they are woken, end, or are lost, by chance."""
 
-    def attempt(record: Record[Any, Any]) -> None:
-        engine.parked.discard(record)
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.engine = Engine()
+        self.gates = [Gate(name, chance.randint(1, 2)) for name in NAMES]
+        self.turn = Gate("several", 1)
+        self.fresh = [Record[Any, Any]("t", 0, number) for number in range(60)]
+        self.wanted = {record: chance.sample(self.gates, chance.randint(1, 4)) for record in self.fresh}
+        self.inside: list[Record[Any, Any]] = []
+        self.done = 0
+        self.lost = 0
+
+    def possible(self) -> list[Callable[[], None]]:
+        """What may happen next."""
+        found: list[Callable[[], None]] = [self.shut] if self.chance.random() < 0.02 else []
+        found += [self.lose] if self.engine.parked and self.chance.random() < 0.02 else []
+        return (
+            found
+            + [self.start] * bool(self.fresh)
+            + [self.end] * bool(self.inside)
+            + [self.again] * bool(self.engine.ready)
+        )
+
+    def start(self) -> None:
+        """A newcomer."""
+        self.attempt(self.fresh.pop())
+
+    def again(self) -> None:
+        """One that was woken."""
+        self.attempt(self.engine.ready.pop(self.chance.randrange(len(self.engine.ready))))
+
+    def attempt(self, record: Record[Any, Any]) -> None:
+        """It enters, or is parked."""
+        self.engine.parked.discard(record)
         name_woken(record)
         try:
-            enter_all(wanted[record], turn)
+            enter_all(self.wanted[record], self.turn)
         except NoRoom as no_room:
             record._parks += 1
-            engine.parked.add(record)
-            no_room.gate.wait(record, engine, None, no_room.keeping)
+            self.engine.parked.add(record)
+            no_room.gate.wait(record, self.engine, None, no_room.keeping)
         else:
-            inside.append(record)
+            self.inside.append(record)
         give_back()
-        now = Counter(gate for one in inside for gate in wanted[one])
+        now = Counter(gate for one in self.inside for gate in self.wanted[one])
         assert all(count == gate.under_way <= gate.limit for gate, count in now.items())
 
-    def start() -> None:
-        attempt(fresh.pop())
-
-    def start_woken() -> None:
-        attempt(engine.ready.pop(chance.randrange(len(engine.ready))))
-
-    def end() -> None:
-        record = inside.pop(chance.randrange(len(inside)))
-        done.append(record)
-        for gate in wanted[record]:
+    def end(self) -> None:
+        """One of those inside has done its work."""
+        self.done += 1
+        for gate in self.wanted[self.inside.pop(self.chance.randrange(len(self.inside)))]:
             gate.leave()
 
-    def lose() -> None:
-        record = chance.choice(sorted(engine.parked, key=lambda one: one.offset))
-        engine.parked.discard(record)
-        if record in engine.ready:
-            engine.ready.remove(record)
-        lost.append(record)
+    def lose(self) -> None:
+        """Its partition is taken away."""
+        record = self.chance.choice(sorted(self.engine.parked, key=lambda one: one.offset))
+        self.engine.parked.discard(record)
+        if record in self.engine.ready:
+            self.engine.ready.remove(record)
+        self.lost += 1
 
-    def shut() -> None:
-        chance.choice(gates).shut(chance.choice([0.001, 0.5]))
+    def shut(self) -> None:
+        """One asks for patience."""
+        self.chance.choice(self.gates).shut(self.chance.choice([0.001, 0.5]))
 
-    began = asyncio.get_running_loop().time()
-    while len(done) + len(lost) < 60:
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_places_of_those_who_never_come_are_found_again(seed: int) -> None:
+    """Partitions are taken away while their records wait, keep places, or were woken: all others get through, and
+    never more than the limit are inside."""
+    loop, course = asyncio.get_running_loop(), Course(random.Random(seed))
+    began = loop.time()
+    while course.done + course.lost < 60:
         await asyncio.sleep(0)
-        possible: list[Callable[[], None]] = [shut] if chance.random() < 0.02 else []
-        possible += [lose] if engine.parked and chance.random() < 0.02 else []
-        possible += [start] * bool(fresh) + [end] * bool(inside) + [start_woken] * 2 * bool(engine.ready)
-        if possible:
-            contextvars.copy_context().run(chance.choice(possible))
+        if possible := course.possible():
+            contextvars.copy_context().run(course.chance.choice(possible))
         else:
             await asyncio.sleep(0.1)
-        assert asyncio.get_running_loop().time() - began < 60
-    assert len(lost) < 30
-    for gate in (*gates, turn):
+        assert loop.time() - began < 60
+    assert course.lost < 30
+    for gate in (*course.gates, course.turn):
         gate._look_around()
         assert not gate._woken
         gate.close()

@@ -4,11 +4,12 @@ clients."""
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any
 
 import aiohttp
 import httpx
@@ -19,28 +20,15 @@ from aioparallel import ConfigurationError, ConsumerStateError, Record, Reject, 
 from aioparallel.errors import InvalidOutput
 from aioparallel.http import (
     BadStatus,
-    Cache,
     Request,
     RequestFailed,
     RequestTimeout,
     Response,
     http_handler,
 )
+from tests.support.http.asking import Kind, both, get, same, status_of
 from tests.support.http.service import Answer, Service
 from tests.support.waiting import SLACK, until
-
-Kind = Literal["httpx", "aiohttp"]
-both = pytest.mark.parametrize("client", ["httpx", "aiohttp"])
-
-
-def get(number: int) -> Request:
-    """Of an item."""
-    return Request("GET", f"/items/{number}")
-
-
-def status_of(_item: object, response: Response) -> int:
-    """Of its answer."""
-    return response.status
 
 
 @both
@@ -152,42 +140,6 @@ async def test_attempts_by_the_failure_policy(client: Kind, served: Service) -> 
 
 
 @both
-async def test_a_host_that_asks_for_patience_gets_it(client: Kind, served: Service) -> None:
-    """Retry-After: nobody asks that host before its time, no attempt is counted, another host is asked all the time."""
-    loop = asyncio.get_running_loop()
-    times: dict[str, list[float]] = {"127.0.0.1": [], "localhost": []}
-
-    def answer(request: web.BaseRequest) -> Answer:
-        host = request.host.partition(":")[0]
-        times[host].append(loop.time())
-        if host == "127.0.0.1" and len(times[host]) == 1:
-            return web.Response(status=429, headers={"Retry-After": "1"})
-        return 0.05
-
-    served.answer = answer
-    other = served.url.replace("127.0.0.1", "localhost")
-
-    def ask(number: int) -> Request:
-        return Request("GET", f"{served.url if number % 2 else other}/{number}")
-
-    handler = http_handler(ask, client=client, idempotency_key=None, max_per_host=1)
-    outcomes = [o async for o in parallel_map(handler, range(20), max_concurrency=2)]
-    assert {(o.attempts, o.result().status) for o in outcomes} == {(1, 200)}
-    throttled, free = times["127.0.0.1"], times["localhost"]
-    assert throttled[1] - throttled[0] >= 0.99
-    assert len([one for one in free if one < throttled[1]]) > 5
-
-
-@both
-async def test_so_many_at_each_host(client: Kind, served: Service) -> None:
-    """``max_per_host``."""
-    served.answer = lambda _: 0.005
-    handler = http_handler(get, client=client, base_url=served.url, idempotency_key=None, max_per_host=3)
-    assert len([o async for o in parallel_map(handler, range(60), max_concurrency=20)]) == 60
-    assert served.most == 3
-
-
-@both
 async def test_as_many_connections_as_handlers(client: Kind, served: Service) -> None:
     """All handlers that may run at once are under way at once, each with a connection that is kept."""
     served.answer = lambda _: 0.3
@@ -265,21 +217,6 @@ def test_what_is_refused_at_once(options: dict[str, Any], says: str) -> None:
     """By name, before anything is asked."""
     with pytest.raises(ConfigurationError, match=re.escape(says)):
         http_handler(get, **options)
-
-
-@pytest.mark.parametrize(
-    ("request_of", "says"),
-    [
-        (lambda: Request("FETCH", "http://x"), "must be one of"),
-        (lambda: Request("GET", ""), "must be a text"),
-        (lambda: Request("POST", "http://x", json=object()), "cannot be written as JSON"),
-        (lambda: Request("POST", "http://x", json=1, content=b"1"), "cannot stand beside json"),
-    ],
-)
-def test_requests_that_are_none(request_of: Any, says: str) -> None:
-    """What is wrong with it is said where it is made."""
-    with pytest.raises(ConfigurationError, match=says):
-        request_of()
 
 
 async def test_what_a_request_function_must_give(served: Service) -> None:
@@ -375,43 +312,6 @@ def test_a_client_function_takes_the_number_of_connections() -> None:
         http_handler(get, client=lambda: None, idempotency_key=None)  # type: ignore[misc, arg-type]
 
 
-def same(_: object) -> Request:
-    """Whatever it is asked about."""
-    return Request("GET", "/same")
-
-
-@both
-async def test_a_place_is_kept_for_a_slow_request_function_and_for_no_other(client: Kind, served: Service) -> None:
-    """One host, one request at a time. Who is woken and takes more than a look (a second) to say what it asks finds its
-    place; who finds its answer kept gives its place back."""
-    served.answer = lambda _: 0.02
-
-    async def slow(number: int) -> Request:
-        await asyncio.sleep(1.2)
-        return Request("GET", f"/{number}")
-
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    handler = http_handler(slow, client=client, base_url=served.url, max_per_host=1, idempotency_key=None)
-    assert len([o async for o in parallel_map(handler, range(4), max_concurrency=4)]) == 4
-    assert loop.time() - began < 12
-    began = loop.time()
-
-    def few(number: int) -> Request:
-        return Request("GET", f"/{number % 5}")
-
-    cached = http_handler(
-        few,
-        client=client,
-        base_url=served.url,
-        max_per_host=1,
-        cache=Cache(seconds=60),
-        idempotency_key=None,
-    )
-    assert len([o async for o in parallel_map(cached, range(100), max_concurrency=20)]) == 100
-    assert loop.time() - began < 5
-
-
 @both
 async def test_answers_leave_no_cookies(client: Kind, served: Service) -> None:
     """What is set for one record is nothing for another."""
@@ -438,22 +338,45 @@ async def test_headers_that_are_none_are_not_passed_on(served: Service) -> None:
 
 
 @both
-async def test_texts_of_any_kind(client: Kind, served: Service) -> None:
-    """Other letters in headers are sent as UTF-8; an address that cannot be asked fails as a request, and what is no
-    text at all is refused when it is made."""
-    url = {"ok": f"{served.url}/ok", "host": "http://\u00ad.example/", "long": f"http://{'a' * 70}.example/"}
+@pytest.mark.parametrize(
+    "host", ["a..example", "." * 3, "a" * 70 + ".example", "ü" * 70 + ".example", "xn--ü", "xn--zzzzzz99999.example"]
+)
+async def test_a_host_of_which_no_name_can_be_made(client: Kind, host: str) -> None:
+    """A failure as any other of a connection, with parameters too."""
 
-    def ask(which: str) -> Request:
-        return Request("GET", url[which], headers={"X-Name": "Zoë"})
+    def ask(params: dict[str, int] | None) -> Request:
+        return Request("GET", f"http://{host}/", params=params)
 
     async with http_handler(ask, client=client).alone() as handle:
-        await handle("ok")
-        for which in ("host", "long"):
-            with pytest.raises(RequestFailed):
-                await handle(which)
-    assert served.asked[0].headers["X-Name"].encode("utf-8", "surrogateescape").decode() == "Zoë"
-    for wrong in ({"X-Nämë": "v"}, {"a b": "v"}, {"": "v"}, {"a": "\udc80"}):
-        with pytest.raises(ConfigurationError, match="Request headers"):
-            Request("GET", "/", headers=wrong)
-    with pytest.raises(ConfigurationError, match="lone surrogate"):
-        Request("GET", "https://a/\ud800")
+        for params in (None, {"a": 1}):
+            with pytest.raises(RequestFailed, match="GET http://"):
+                await handle(params)
+
+
+@both
+async def test_an_address_with_a_user(client: Kind, served: Service) -> None:
+    """He goes into a header; more is in no message."""
+    url = served.url.replace("://", "://me:p%40ss@")
+    async with http_handler(get, client=client, base_url=url).alone() as handle:
+        await handle(1)
+    assert served.asked[0].headers["Authorization"] == "Basic " + base64.b64encode(b"me:p@ss").decode()
+
+
+@both
+async def test_a_key_that_is_no_header(client: Kind, served: Service) -> None:
+    """Said of the function that has made it, and nothing is sent."""
+
+    def post(_item: object) -> Request:
+        return Request("POST", "/")
+
+    handler = http_handler(post, client=client, base_url=served.url, idempotency_key=key_of)
+    async with handler.alone() as handle:
+        for item in ("ü", 7):
+            with pytest.raises(ConfigurationError, match="idempotency_key"):
+                await handle(item)
+    assert not served.asked
+
+
+def key_of(item: Any, _index: int) -> Any:
+    """Whatever it is."""
+    return item

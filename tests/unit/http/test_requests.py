@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from aioparallel.errors import ConfigurationError
-from aioparallel.http import Request
+from aioparallel.http import Request, http_handler
 from aioparallel.http.hosts import Hosts
 from aioparallel.http.requests import origin_of, pairs_of
+from tests.support.http.asking import get
 
 
 @pytest.mark.parametrize(
@@ -63,3 +64,54 @@ def test_what_cannot_be_asked_is_refused_at_once(options: dict[str, Any], name: 
     with pytest.raises(ConfigurationError, match=name) as refused:
         Request("POST", "http://host/", **options)
     assert "X-Other" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("request_of", "says"),
+    [
+        (lambda: Request("FETCH", "http://x"), "must be one of"),
+        (lambda: Request("GET", ""), "must be a text"),
+        (lambda: Request("POST", "http://x", json=object()), "cannot be written as JSON"),
+        (lambda: Request("POST", "http://x", json=1, content=b"1"), "cannot stand beside json"),
+    ],
+)
+def test_requests_that_are_none(request_of: Any, says: str) -> None:
+    """What is wrong with it is said where it is made."""
+    with pytest.raises(ConfigurationError, match=says):
+        request_of()
+
+
+@pytest.mark.parametrize("value", ["ü", "€", "\ud800", "a\r\nX: y", "a\0", "\x7f"])
+def test_values_of_headers_are_one_line_of_ascii(value: str) -> None:
+    """One client would send the rest and another would not; and what it is, is not told."""
+    with pytest.raises(ConfigurationError, match=r"Request headers\['X'\]='...': must be one line of ASCII"):
+        Request("GET", "http://x", headers={"X": value})
+    with pytest.raises(ConfigurationError, match=r"http_handler headers\['X'\]='...'"):
+        http_handler(get, headers={"X": value})
+    assert Request("GET", "http://x", headers={"X": "a\tb ~"}).headers == {"X": "a\tb ~"}
+
+
+@pytest.mark.parametrize("name", ["", "ü", "a b", "a:b", "a\n"])
+def test_names_of_headers(name: str) -> None:
+    """Those of RFC 9110: nothing else is put where a name stands."""
+    with pytest.raises(ConfigurationError, match="must have a name of"):
+        Request("GET", "http://x", headers={name: "1"})
+
+
+@pytest.mark.parametrize("url", ["http://x/\ud800", "http://\ud800/", "/?a=\ud800", "/a\nb", "/a\0b", "/\x7f", "/a\tb"])
+def test_what_no_address_holds(url: str) -> None:
+    """One client would leave it out, and so ask something else."""
+    with pytest.raises(ConfigurationError, match="Request url"):
+        Request("GET", url)
+    with pytest.raises(ConfigurationError, match="http_handler base_url"):
+        http_handler(get, base_url=f"http://x{url}")
+    assert Request("GET", "http://ü.example/ü\u00a0x y").url == "http://ü.example/ü\u00a0x y"
+
+
+def test_texts_that_are_half_a_character() -> None:
+    """In a body and in parameters."""
+    with pytest.raises(ConfigurationError, match="Request content"):
+        Request("POST", "http://x", content="\ud800")
+    for params in ({"a": "\ud800"}, {"\ud800": 1}):
+        with pytest.raises(ConfigurationError, match="Request params"):
+            pairs_of(params)

@@ -1,4 +1,4 @@
-"""``http_handler``: one request for several records, and answers that are kept."""
+"""Answers that several records share, of requests under way and of those before."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from aiohttp import web
 
 from aioparallel import parallel_map
 from aioparallel.http import Cache, Request, RequestTimeout, http_handler
+from tests.support.http.asking import Kind, both, get, same
 from tests.support.http.service import Answer, Service
 from tests.support.waiting import SLACK, until
-from tests.unit.http.test_handler import Kind, both, get, same
 
 
 async def test_equal_requests_are_shared(served: Service) -> None:
