@@ -11,8 +11,8 @@ from aiohttp import web
 
 __all__ = ["Answer", "Service", "service"]
 
-Answer = web.StreamResponse | float | None
-"""None: 200; seconds: it waits so long first; or the answer itself."""
+Answer = web.StreamResponse | float | asyncio.Event | None
+"""None: 200; seconds, or an event: it waits so long first; or the answer itself."""
 
 
 class Service:
@@ -40,8 +40,8 @@ class Service:
         self.most = max(self.most, self.now)
         try:
             answer = self.answer(request)
-            if isinstance(answer, float):
-                await asyncio.sleep(answer)
+            if isinstance(answer, float | asyncio.Event):
+                await (asyncio.sleep(answer) if isinstance(answer, float) else answer.wait())
                 answer = None
             return web.json_response({"path": request.path_qs}) if answer is None else answer
         except asyncio.CancelledError:

@@ -28,7 +28,7 @@ from aioparallel.http import (
 )
 from tests.support.http.asking import Kind, both, get, same, status_of
 from tests.support.http.service import Answer, Service
-from tests.support.waiting import SLACK, until
+from tests.support.waiting import DEADLINE, SLACK, until
 
 
 @both
@@ -142,8 +142,15 @@ async def test_attempts_by_the_failure_policy(client: Kind, served: Service) -> 
 @both
 async def test_as_many_connections_as_handlers(client: Kind, served: Service) -> None:
     """All handlers that may run at once are under way at once, each with a connection that is kept."""
-    served.answer = lambda _: 0.3
-    handler = http_handler(get, client=client, base_url=served.url, idempotency_key=None)
+    all_there = asyncio.Event()
+
+    def answer(_: web.BaseRequest) -> Answer:
+        if served.now == 150:
+            all_there.set()
+        return all_there
+
+    served.answer = answer
+    handler = http_handler(get, client=client, base_url=served.url, idempotency_key=None, timeout=DEADLINE)
     assert len([o async for o in parallel_map(handler, range(300), max_concurrency=150)]) == 300
     assert served.most == 150
     assert len({request.transport for request in served.asked} - {None}) <= 150
