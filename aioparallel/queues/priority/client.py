@@ -96,20 +96,22 @@ class PriorityClient:
             await asyncio.wait(fetches)
             raise
         finally:
-            brought = [self._keep(fetch) for fetch in fetches]
-        if any(brought):
+            brought = [self._keep(client, fetch) for client, fetch in zip(self._clients, fetches, strict=True)]
+        if any(count for count, _ in brought):
             self._budget.polled([_used(*one) for one in zip(brought, asked, limits, self._budget.parts, strict=True)])
 
-    def _keep(self, fetch: asyncio.Future[list[Fetched]]) -> int:
-        """Keep what it has brought, or raised. Returns how many records."""
+    def _keep(self, client: Client, fetch: asyncio.Future[list[Fetched]]) -> tuple[int, bool]:
+        """Keep what it has brought, or raised. Returns how many records, and whether their logs hold more."""
         if not fetch.done() or fetch.cancelled():
-            return 0
+            return 0, False
         failure = fetch.exception()
         if failure is not None:
             self._failures.append(failure)
-            return 0
-        self._brought += fetch.result()
-        return sum(len(one.records) for one in fetch.result())
+            return 0, False
+        found = fetch.result()
+        self._brought += found
+        has_more = any((client.end_offset_seen(one.partition) or 0) > one.next_offset for one in found)
+        return sum(len(one.records) for one in found), has_more
 
     def wake(self) -> None:
         """See :class:`~aioparallel.group.client.Client`."""
@@ -221,11 +223,13 @@ class _Listener:
         self._listener.lost(partitions)
 
 
-def _used(brought: int, asked: int, limit: int | None, part: int) -> int:
-    """Records that this priority has used of its part: all, where there is more than it has asked for."""
-    if limit is None or (asked and brought >= asked):
-        return max(brought, part)
-    return brought
+def _used(brought: tuple[int, bool], asked: int, limit: int | None, part: int) -> int:
+    """Records that this priority has used of its part: all, where there is more than it has asked for, or than its
+    client takes at once from a partition."""
+    count, has_more = brought
+    if limit is None or has_more or (asked and count >= asked):
+        return max(count, part)
+    return count
 
 
 def _longest(seconds: Iterable[float | None]) -> float | None:

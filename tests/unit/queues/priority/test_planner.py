@@ -10,7 +10,7 @@ from aioparallel.engine.scheduler import Scheduler
 from aioparallel.group.sessions import Session
 from aioparallel.options import Options
 from aioparallel.queues.priority.budget import PollBudget, exponential
-from aioparallel.queues.priority.client import PriorityClient
+from aioparallel.queues.priority.client import PriorityClient, _used
 from aioparallel.queues.priority.names import PriorityTopics
 from aioparallel.queues.priority.planner import PollPlanner
 from aioparallel.records import Record, TopicPartition
@@ -110,3 +110,20 @@ def test_one_that_is_full_waits_for_nothing() -> None:
     plan = polls.planner.plan(polls.sessions)
     assert plan.state == "fetching"
     assert [plan.is_full(rank) for rank in range(3)] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("brought", "asked", "limit", "used"),
+    [
+        ((0, False), 287, 287, 0),
+        ((250, False), 287, 287, 250),
+        ((250, True), 287, 287, 287),  # a client that takes 250 of a partition at once
+        ((40, False), 40, 40, 287),  # no room for more
+        ((716, False), 716, 716, 716),  # a burst
+        ((0, False), 0, None, 287),  # it has enough
+        ((0, False), 0, 0, 0),  # none of its partitions is here
+    ],
+)
+def test_what_counts_as_used(brought: tuple[int, bool], asked: int, limit: int | None, used: int) -> None:
+    """Of a part of 287 records: all of it where there is more."""
+    assert _used(brought, asked, limit, 287) == used
