@@ -169,7 +169,12 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
 
     def _tracker_ended(self, task: asyncio.Task[None]) -> None:
         """Without it nothing would be delivered again, and nobody would know."""
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error: BaseException | None = None
+        if not task.cancelled():
+            error = task.exception()
+        elif self._state.is_running:
+            error = ConsumerStateError(f"its task {task.get_name()} was cancelled; cancel run() in its place")
+        if error is not None:
             self._state.fail(error)
             self._follow()
 

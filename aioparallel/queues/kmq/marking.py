@@ -242,6 +242,8 @@ class Marking:
     async def settle(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
         """See :class:`~aioparallel.group.admission.Admission`: handlers go on, their markers answer for them."""
         ends = self._loop.time() + seconds
+        # First of all: what is read from now on is the next owner's, and would be waited for here.
+        await self._processor.drain(list(sessions), 0, 0)
         while any(self._on_way[session] for session in sessions) and (left := ends - self._loop.time()) > 0:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._ended.add(waiter)
@@ -249,7 +251,6 @@ class Marking:
                 await asyncio.wait([waiter], timeout=left)
             finally:
                 self._ended.discard(waiter)
-        await self._processor.drain(list(sessions), 0, 0)  # nothing of theirs is there
 
     async def drain(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
         """See :class:`~aioparallel.group.admission.Admission`. What was read ahead runs too, as far as there is time:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 # Records that are read for nothing between two that are wanted, rather than to read anew.
 _GAP: Final = 500
+# Bytes that one look reads to send again: the rest waits for the next one.
+_BYTES: Final = 32 * 1024 * 1024
 # Dead letters on their way, at most.
 _LETTERS: Final = 10_000
 
@@ -113,30 +115,41 @@ class Redeliverer:
             sending.ended(offset, failure)
 
         later: list[int] = []
+        left = _BYTES
         try:
-            for span in spans_of(sorted(wanted)):
-                async with aclosing(self._client.read({place: span})) as reading:
-                    async for fetched in reading:
-                        for record in fetched.records:
-                            if record.offset not in wanted or record.offset in found:
-                                continue
-                            found.add(record.offset)
-                            if not is_wanted(record.offset):
-                                continue
-                            if redeliveries(record) < self._most:
-                                sending.begin()
-                                self._producer.send_one(_Copy(self._copy(record), record.offset, copied))
-                            elif full:
-                                later.append(record.offset)
-                            else:
-                                self._put_away(record, settled)
+            async with aclosing(self._read(place, sorted(wanted))) as records:
+                async for record in records:
+                    if record.offset not in wanted or record.offset in found:
+                        continue
+                    found.add(record.offset)
+                    if not is_wanted(record.offset):
+                        continue
+                    left -= record._size
+                    if redeliveries(record) < self._most:
+                        sending.begin()
+                        self._producer.send_one(_Copy(self._copy(record), record.offset, copied))
+                    elif full:
+                        later.append(record.offset)
+                    else:
+                        self._put_away(record, settled)
+                    if left <= 0:
+                        later += wanted - found
+                        break
         finally:
             await sending.done.wait()  # the producer gives each up in time
-        for offset in sorted(wanted - found):
+        for offset in sorted(wanted.difference(found, later)):
             if is_wanted(offset):
                 settled(offset)
                 self._is_gone(place, offset)
         return [*later, *self._not_sent(place, sending.failed)]
+
+    async def _read(self, place: TopicPartition, offsets: Sequence[int]) -> AsyncGenerator[Record[Any, Any], None]:
+        """These, and what lies between those that are near each other."""
+        for span in spans_of(offsets):
+            async with aclosing(self._client.read({place: span})) as reading:
+                async for fetched in reading:
+                    for record in fetched.records:
+                        yield record
 
     def _not_sent(self, place: TopicPartition, failed: Mapping[int, ProduceFailed]) -> list[int]:
         """Those that are tried again soon: what the brokers refuse they would refuse again."""

@@ -14,7 +14,7 @@ from aioparallel import ConfigurationError, Ordering, Record, Reject, RetryPolic
 from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker, redeliveries
 from aioparallel.queues.kmq.markers import read_marker
 from aioparallel.records import TopicPartition
-from aioparallel.testing.memory import InMemoryBroker
+from aioparallel.testing.memory import Fault, InMemoryBroker, Request
 from tests.support.waiting import until
 from tests.unit.queues.kmq.conftest import consumer, produce, tracker
 
@@ -290,3 +290,35 @@ def test_a_client_of_the_users_own_runs_no_tracker(broker: InMemoryBroker) -> No
     assert consumer(broker).tracker is None
     assert KmqConsumer("q", group_id="g").tracker is not None
     assert KmqConsumer("q", group_id="g", tracker=False).tracker is None
+
+
+async def test_a_partition_that_goes_takes_nothing_more(broker: InMemoryBroker) -> None:
+    """While the markers of what was read are waited for: what is read then is its next owner's, and would be waited for
+    as well."""
+    one = consumer(broker, lease=30)
+    async with running(one, Handler()):
+        broker.faults.always(Request.PRODUCE, Fault(is_request_lost=True))
+        produce(broker, [b"a"])
+        await until(lambda: one._marking is not None and not one._marking.is_idle)
+        engine, marking = one._engine, one._marking
+        assert engine is not None
+        assert marking is not None
+        sessions = list(engine._assignment.sessions.values())
+        settling = asyncio.create_task(marking.settle(sessions, 1, 0))
+        await asyncio.sleep(0.01)
+        assert not settling.done()
+        assert all(session.stopped for session in sessions)
+        broker.faults.heal()
+        await settling
+
+
+async def test_a_tracker_that_is_cancelled_ends_the_run() -> None:
+    """Without it nothing would be delivered again, and nobody would know."""
+    one = KmqConsumer[Any, Any]("q", group_id="g")
+    one._state.open()
+    one._state.begin()
+    task = asyncio.create_task(asyncio.sleep(60), name="its tracker")
+    task.cancel()
+    await asyncio.wait([task])
+    one._tracker_ended(task)
+    assert "its task its tracker was cancelled" in str(one._state.failure)

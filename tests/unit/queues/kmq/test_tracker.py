@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import pytest
 
 from aioparallel.group.client import Fetched
-from aioparallel.queues.kmq import RedeliveryTracker, tracking
+from aioparallel.queues.kmq import RedeliveryTracker, redelivery, tracking
 from aioparallel.queues.kmq.markers import END, key_of, start_of
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryClient, InMemoryProducer, Request
@@ -165,3 +165,17 @@ async def test_dead_letters_hold_up_no_redeliveries(monkeypatch: pytest.MonkeyPa
         await until(lambda: not watching.stats().open)
     assert [one.value for one in held(broker, "q__undelivered")] == [b"often"]
     assert [one.value for one in held(broker, "q")[2:]] == [b"once", b"later", b"later"]
+
+
+async def test_large_records_are_sent_again_by_and_by(broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand of a megabyte each would be a gigabyte at once: so many bytes a look, and none is taken for gone."""
+    monkeypatch.setattr(redelivery, "_BYTES", 1_000)
+    monkeypatch.setattr(tracking, "_AGAIN", 0.05)
+    produce(broker, [b"x" * 400] * 10)
+    async with running(tracker(broker)) as watching:
+        for offset in range(10):
+            mark(broker, offset, start_of(100))
+        await until(lambda: 0 < watching.stats().redelivered < 10)
+        await until(lambda: watching.stats().redelivered == 10)
+        await until(lambda: not watching.stats().open)
+        assert watching.stats().gone == 0
