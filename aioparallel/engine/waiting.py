@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["to_the_end", "unless"]
+from aioparallel.errors import ConsumerStateError
+
+__all__ = ["to_the_end", "unless", "why_ended"]
 
 T = TypeVar("T")
 
@@ -58,3 +60,13 @@ async def _outlast(task: asyncio.Task[Any], on_cancel: Callable[[], None]) -> as
             cancelled = error
             on_cancel()
     return cancelled
+
+
+def why_ended(task: asyncio.Task[Any], *, is_wanted: bool) -> BaseException | None:
+    """What must be told of a task that has ended: its error; or that it was cancelled though it ``is_wanted``, and not
+    by us: what it did would not be done any more, and nobody would know."""
+    if not task.cancelled():
+        return task.exception()
+    if is_wanted:
+        return ConsumerStateError(f"its task {task.get_name()} was cancelled; cancel run() in its place")
+    return None

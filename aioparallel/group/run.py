@@ -16,8 +16,8 @@ from aioparallel.engine.failure_log import FailureLog
 from aioparallel.engine.outlets import Disposal, Outlet
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
-from aioparallel.engine.waiting import unless
-from aioparallel.errors import ConsumerStateError, NotCommitted
+from aioparallel.engine.waiting import unless, why_ended
+from aioparallel.errors import NotCommitted
 from aioparallel.group.admission import MakeAdmission, at_once
 from aioparallel.group.assignment import CANCEL_GRACE, Assignment
 from aioparallel.group.client import Client, Generation
@@ -197,12 +197,9 @@ class GroupRun:
         return task
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled():
-            if (error := task.exception()) is not None:
-                self._fail(error)
-        elif self._state.is_running:
-            # Not by us. Without it nothing would be read, or committed, and nobody would be told.
-            self._fail(ConsumerStateError(f"its task {task.get_name()} was cancelled; cancel run() in its place"))
+        error = why_ended(task, is_wanted=self._state.is_running)
+        if error is not None:
+            self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         if not self._state.fail(error):

@@ -9,14 +9,15 @@ from typing import Any, Unpack
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.delivery.producer import Producer
 from aioparallel.engine.processor import Processor
+from aioparallel.engine.waiting import why_ended
 from aioparallel.errors import ConfigurationError, ConsumerStateError
 from aioparallel.group.client import Client
 from aioparallel.group.run import GroupRun
-from aioparallel.handling import Ordering, check_time
+from aioparallel.handling import Ordering
 from aioparallel.observe.health import Health
 from aioparallel.options import PlainFields
 from aioparallel.policies import FailurePolicy, Patience, RetryPolicy
-from aioparallel.queues.kmq.leases import Redelivery, check_lease
+from aioparallel.queues.kmq.leases import Redelivery, check_lease, check_seconds
 from aioparallel.queues.kmq.marking import Lease, Marking
 from aioparallel.queues.kmq.topics import QueueTopics
 from aioparallel.queues.kmq.tracker import RedeliveryTracker
@@ -169,11 +170,7 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
 
     def _tracker_ended(self, task: asyncio.Task[None]) -> None:
         """Without it nothing would be delivered again, and nobody would know."""
-        error: BaseException | None = None
-        if not task.cancelled():
-            error = task.exception()
-        elif self._state.is_running:
-            error = ConsumerStateError(f"its task {task.get_name()} was cancelled; cancel run() in its place")
+        error = why_ended(task, is_wanted=self._state.is_running)
         if error is not None:
             self._state.fail(error)
             self._follow()
@@ -184,7 +181,7 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
 
         Raises ConsumerStateError where it has no lease any more, ProduceFailed where it is not known to be extended.
         """
-        check_time("seconds", seconds)
+        check_seconds("seconds", seconds)
         if self._marking is None:
             raise ConsumerStateError("this consumer does not run, so there is no lease to be extended")
         await self._marking.extend(record, seconds)
@@ -207,7 +204,7 @@ def _check_lease_option(lease: Any, retry: Any, handler_timeout: float | None) -
         raise ConfigurationError("retry", retry, "must be a RetryPolicy")
     if callable(lease):
         return
-    check_time("lease", lease)
+    check_seconds("lease", lease)
     attempts = retry.max_attempts
     if attempts is None:
         if retry.max_elapsed is None or retry.max_elapsed >= lease:

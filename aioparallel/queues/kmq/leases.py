@@ -6,16 +6,27 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from aioparallel.engine.sources import Source
-from aioparallel.errors import AioparallelError, RetryLater
+from aioparallel.errors import AioparallelError, ConfigurationError, RetryLater
+from aioparallel.handling import check_time
 from aioparallel.history import History, history_of
 from aioparallel.policies import RetryPolicy, Verdict
 from aioparallel.queues.kmq.end_markers import EndMarkers
 from aioparallel.records import Record, TopicPartition
 
-__all__ = ["LeaseOver", "Leased", "Redelivery", "check_lease"]
+__all__ = ["LeaseOver", "Leased", "Redelivery", "check_lease", "check_seconds"]
+
+# The shortest that a marker can say.
+_SHORTEST: Final = 0.001
+
+
+def check_seconds(name: str, seconds: float) -> None:
+    """Of a lease. Raises ConfigurationError."""
+    check_time(name, seconds)
+    if seconds < _SHORTEST:
+        raise ConfigurationError(name, seconds, "must be 0.001 seconds or more: markers count milliseconds")
 
 
 class LeaseOver(AioparallelError):

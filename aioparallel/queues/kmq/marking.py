@@ -13,9 +13,8 @@ from aioparallel.delivery.producer import PendingOutput, Producer
 from aioparallel.engine.processor import Processor
 from aioparallel.errors import ConsumerStateError, ProduceFailed
 from aioparallel.group.sessions import Session
-from aioparallel.handling import check_time
 from aioparallel.queues.kmq.end_markers import EndMarkers
-from aioparallel.queues.kmq.leases import Leased
+from aioparallel.queues.kmq.leases import Leased, check_seconds
 from aioparallel.queues.kmq.markers import output_of, start_of
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
 
@@ -138,7 +137,7 @@ class Marking:
             if callable(seconds):
                 try:
                     seconds = seconds(record)
-                    check_time("lease", seconds)
+                    check_seconds("lease", seconds)
                 except Exception as error:
                     error.add_note(f"in the function lease, for {record.place}")
                     self._fatal(error)

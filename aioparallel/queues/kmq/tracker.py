@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.delivery.producer import Producer
 from aioparallel.engine.processor import Processor
+from aioparallel.engine.waiting import why_ended
 from aioparallel.errors import ConfigurationError
 from aioparallel.group.client import Client
 from aioparallel.handling import Ordering, check_time
@@ -81,11 +82,19 @@ class _Markers(ParallelConsumer[bytes, bytes]):
     async def _run_group(self, engine: Any) -> None:
         assert self.tracking is not None
         watching = asyncio.create_task(self.tracking.watch(), name="aioparallel-redelivery")
+        watching.add_done_callback(self._watch_ended)
         try:
             await super()._run_group(engine)
         finally:
             watching.cancel()
             await asyncio.wait([watching])
+
+    def _watch_ended(self, task: asyncio.Task[None]) -> None:
+        """Without it nothing would be delivered again, and nobody would know."""
+        error = why_ended(task, is_wanted=self._state.is_running)
+        if error is not None:
+            self._state.fail(error)
+            self._follow()
 
 
 class RedeliveryTracker:

@@ -55,10 +55,12 @@ class Tracked:
 
     def now(self, loop_now: float, wall: float, use_now_after: float, has_all: bool) -> int:
         """The time by which leases end, milliseconds: that of the markers, which may be read late, and once all were
-        read, and none has come for a while, that of the clock."""
+        read, and none has come for a while, that of the clock. Never later than that: the clock of somebody who writes
+        markers may be fast."""
+        clock = int(wall * 1_000)
         if loop_now - self.read_at < use_now_after or not has_all:
-            return self.latest
-        return int(wall * 1_000)
+            return min(self.latest, clock)
+        return clock
 
 
 class Tracking:
@@ -94,6 +96,7 @@ class Tracking:
         partition, open_markers = session.partition.partition, tracked.open
         complete: list[int] = []
         latest = size = 0
+        clock = int(time.time() * 1_000)
         for record in records:
             size += record._size
             marker = read_marker(record.key, record.value)
@@ -106,7 +109,8 @@ class Tracking:
                 complete.append(record.offset)
                 before = open_markers.ended(marker.offset)
             else:
-                before = open_markers.started(record.offset, marker.offset, record.timestamp + marker.lease)
+                begun = min(record.timestamp, clock)  # it is not later than that, whatever its writer's clock says
+                before = open_markers.started(record.offset, marker.offset, begun + marker.lease)
             if before is not None:
                 complete.append(before)
         session.complete_all(complete)

@@ -322,3 +322,10 @@ async def test_a_tracker_that_is_cancelled_ends_the_run() -> None:
     await asyncio.wait([task])
     one._tracker_ended(task)
     assert "its task its tracker was cancelled" in str(one._state.failure)
+
+
+@pytest.mark.parametrize("lease", [0, -1, 0.0005, float("nan"), float("inf"), "30"])
+def test_leases_that_are_none(broker: InMemoryBroker, lease: Any) -> None:
+    """Markers count milliseconds: what is less than one would be delivered again for ever."""
+    with pytest.raises(ConfigurationError, match="lease"):
+        consumer(broker, lease=lease)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from aioparallel import ConsumerStateError
 from aioparallel.group.client import Fetched
 from aioparallel.queues.kmq import RedeliveryTracker, redelivery, tracking
 from aioparallel.queues.kmq.markers import END, key_of, start_of
@@ -179,3 +180,28 @@ async def test_large_records_are_sent_again_by_and_by(broker: InMemoryBroker, mo
         await until(lambda: watching.stats().redelivered == 10)
         await until(lambda: not watching.stats().open)
         assert watching.stats().gone == 0
+
+
+async def test_a_fast_clock_ends_no_lease_of_others(broker: InMemoryBroker) -> None:
+    """Markers of a consumer whose clock is an hour ahead (CreateTime): the leases of others last, and its own end in
+    time."""
+    produce(broker, [b"a", b"b"])
+    async with running(tracker(broker)) as watching:
+        mark(broker, 0, start_of(60_000))
+        ahead = int(time.time() * 1_000) + 3_600_000
+        broker.append("q-markers", start_of(300), key=key_of(0, 1), partition=0, timestamp=ahead)
+        await until(lambda: watching.stats().redelivered == 1)
+        await asyncio.sleep(0.5)
+        assert watching.stats().redelivered == 1
+    assert [one.value for one in held(broker, "q")[2:]] == [b"b"]
+
+
+async def test_a_watch_that_is_cancelled_ends_the_run(broker: InMemoryBroker) -> None:
+    """Without it nothing would be delivered again, and nobody would know."""
+    async with tracker(broker) as one:
+        run = asyncio.create_task(one.run())
+        await until(lambda: one.health().ready)
+        (watching,) = [task for task in asyncio.all_tasks() if task.get_name() == "aioparallel-redelivery"]
+        watching.cancel()
+        with pytest.raises(ConsumerStateError, match="aioparallel-redelivery was cancelled"):
+            await run
