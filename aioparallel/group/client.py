@@ -190,10 +190,11 @@ class Client(Protocol):
         """The topic's ``cleanup.policy``; None where the cluster does not tell within ``timeout`` seconds. Never
         raises."""
 
-    def read(self, spans: Mapping[TopicPartition, Span]) -> AsyncGenerator[Fetched, None]:
+    def read(self, spans: Mapping[TopicPartition, Span | list[Span]]) -> AsyncGenerator[Fetched, None]:
         """Read these partitions, assigned to this member or not, from the start of each span to its end, and then stop:
         beside all else, without the group. Committed records only; what retention has taken away meanwhile is passed.
+        Several spans of a partition ascend.
 
-        A partition's last ``next_offset`` is the end of its span. Close the iterator when it is left early
+        A partition's last ``next_offset`` is the end of its (last) span. Close the iterator when it is left early
         (``contextlib.aclosing``). Raises ClientError, also when nothing comes for 30 seconds.
         """

@@ -14,7 +14,7 @@ from tests.support.clusters.cluster import Cluster, Produced
 
 
 async def all_of(
-    cluster: Cluster, client: Client, spans: Mapping[TopicPartition, Span]
+    cluster: Cluster, client: Client, spans: Mapping[TopicPartition, Span | list[Span]]
 ) -> tuple[dict[TopicPartition, list[bytes | None]], dict[TopicPartition, int]]:
     """Values by partition, and the last position told of each."""
     values: dict[TopicPartition, list[bytes | None]] = {partition: [] for partition in spans}
@@ -37,13 +37,30 @@ async def test_spans_are_read_to_their_ends(cluster: Cluster, topic: str, group_
         await cluster.produce(topic, records, number)
     client = cluster.client(group_id)
     await client.start(cluster.timing.deadline)
-    spans = {first: Span(0, 1_500), second: Span(5, 12), third: Span(7, 7)}
+    spans: dict[TopicPartition, Span | list[Span]] = {first: Span(0, 1_500), second: Span(5, 12), third: Span(7, 7)}
     values, ends = await all_of(cluster, client, spans)
     assert values[first] == [b"0-%d" % index for index in range(1_500)]
     assert values[second] == [b"1-%d" % index for index in range(5, 12)]
     assert values[third] == []
     assert ends == {first: 1_500, second: 12, third: 7}
     assert await all_of(cluster, client, {}) == ({}, {})
+
+
+async def test_several_spans_of_a_partition(cluster: Cluster, topic: str, group_id: str) -> None:
+    """One after the other: near, far, empty, and side by side."""
+    await cluster.create_topic(topic, 2)
+    first, second = (TopicPartition(topic, number) for number in range(2))
+    for number in range(2):
+        await cluster.produce(topic, [Produced(b"%d" % index, key=b"k") for index in range(1_500)], number)
+    client = cluster.client(group_id)
+    await client.start(cluster.timing.deadline)
+    spans: dict[TopicPartition, Span | list[Span]] = {
+        first: [Span(3, 5), Span(5, 6), Span(9, 9), Span(700, 702), Span(1_499, 1_500)],
+        second: [Span(0, 1), Span(4, 4)],
+    }
+    values, ends = await all_of(cluster, client, spans)
+    assert values == {first: [b"3", b"4", b"5", b"700", b"701", b"1499"], second: [b"0"]}
+    assert ends[first] == 1_500
 
 
 async def test_it_may_be_left_early_and_begun_again(cluster: Cluster, topic: str, group_id: str) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -44,6 +45,10 @@ class _Markers:
 
     position: int
     open: dict[int, Open] = field(default_factory=dict)
+
+    def oldest(self) -> list[int]:
+        """The offsets of those that are looked at."""
+        return sorted(self.open, key=lambda offset: self.open[offset].since)[:_LOOKED_AT]
 
     def read(self, record: Record) -> None:
         """One more."""
@@ -154,23 +159,24 @@ class _Looking:
                     markers.read(record)
                 markers.position = fetched.next_offset
         now = time.time()
+        oldest = {partition: self._markers[partition].oldest() for partition in partitions}
+        counts = await self._counts(oldest)
         found = []
         for partition in partitions:
             held = self._markers[partition].open
             behind = ends[partition] - committed[partition].offset if partition in committed else None
-            oldest = sorted(held, key=lambda offset: held[offset].since)[:_LOOKED_AT]
-            counts = await self._counts(partition.partition, sorted(oldest))
-            found.append(status_of(partition.partition, held.values(), counts, behind, now))
+            found.append(status_of(partition.partition, held.values(), counts[partition.partition], behind, now))
         return found
 
-    async def _counts(self, partition: int, offsets: Sequence[int]) -> list[int]:
-        """How often these were delivered before."""
-        wanted, counts = set(offsets), list[int]()
-        place = TopicPartition(self._topics.queue, partition)
-        for span in spans_of(offsets):
-            async with aclosing(self._client.read({place: span})) as reading:
-                async for fetched in reading:
-                    counts += [redeliveries(record) for record in fetched.records if record.offset in wanted]
+    async def _counts(self, wanted: Mapping[TopicPartition, Collection[int]]) -> Mapping[int, list[int]]:
+        """How often these were delivered before, by partition."""
+        counts: defaultdict[int, list[int]] = defaultdict(list)
+        offsets = {TopicPartition(self._topics.queue, one.partition): set(some) for one, some in wanted.items() if some}
+        spans = {place: spans_of(sorted(some)) for place, some in offsets.items()}
+        async with aclosing(self._client.read(spans)) as reading:
+            async for place, records, _ in reading:
+                some = offsets[place]
+                counts[place.partition] += [redeliveries(record) for record in records if record.offset in some]
         return counts
 
 

@@ -329,7 +329,7 @@ class AiokafkaClient:
             leaderless=self._running.watch.leaderless,
         )
 
-    def read(self, spans: Mapping[TopicPartition, Span]) -> AsyncGenerator[Fetched, None]:
+    def read(self, spans: Mapping[TopicPartition, Span | list[Span]]) -> AsyncGenerator[Fetched, None]:
         """Read these partitions from start to end of each span, over connections of their own."""
         return read_spans(spans, self._settings.bootstrap_servers, self._settings.reading_options())
 

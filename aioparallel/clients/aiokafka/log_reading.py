@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final, cast
 
@@ -34,19 +35,20 @@ KNOCK_AGAIN: Final = 0.1
 
 
 async def read_spans(
-    spans: Mapping[TopicPartition, Span], bootstrap_servers: str, options: Mapping[str, object]
+    spans: Mapping[TopicPartition, Span | list[Span]], bootstrap_servers: str, options: Mapping[str, object]
 ) -> AsyncGenerator[Fetched, None]:
-    """Read each partition from the start of its span to its end, and then stop.
+    """Read each partition from the start of its span, or of each of them, to its end, and then stop.
 
     ``options``: of ``aiokafka.AIOKafkaConsumer``. See :meth:`Client.read <aioparallel.group.client.Client.read>`.
     Raises TimeoutError as well, when a request is not answered for 30 seconds.
     """
-    left: dict[Place, Span] = {}
-    for partition, span in spans.items():
-        if span.start < span.end:
-            left[Place(*partition)] = span
-        else:
-            yield Fetched(partition, [], span.end)
+    left: dict[Place, deque[Span]] = {}
+    for partition, given in spans.items():
+        each = [given] if isinstance(given, Span) else given
+        if some := deque(span for span in each if span.start < span.end):
+            left[Place(*partition)] = some
+        elif each:
+            yield Fetched(partition, [], each[-1].end)
     if not left:
         return
     what = ", ".join(sorted({place.topic for place in left}))
@@ -63,8 +65,8 @@ async def read_spans(
     try:
         await _start(consumer, what, bootstrap_servers, options)
         consumer.assign(list(left))
-        for tp, span in left.items():
-            consumer.seek(tp, span.start)
+        for tp, some in left.items():
+            consumer.seek(tp, some[0].start)
         async for read in _read(consumer, left):
             yield read
     except kafka.KafkaError as error:
@@ -86,21 +88,27 @@ async def _start(consumer: Any, what: str, bootstrap_servers: str, options: Mapp
         await consumer.start()
 
 
-async def _read(consumer: Any, left: dict[Place, Span]) -> AsyncGenerator[Fetched, None]:
+async def _read(consumer: Any, left: dict[Place, deque[Span]]) -> AsyncGenerator[Fetched, None]:
     loop = asyncio.get_running_loop()
-    positions = {tp: span.start for tp, span in left.items()}
+    positions = {tp: some[0].start for tp, some in left.items()}
     moved = loop.time()
     while left:
         found = await consumer.getmany(timeout_ms=POLL_MS, max_records=MOST_AT_ONCE)
-        for tp, span in list(left.items()):
+        for tp, some in list(left.items()):
+            span = some[0]
             # Also where nothing was delivered: what lies behind may be gaps only, and just the position tells.
             next_offset = min(await _position(consumer, tp), span.end)
             if next_offset == positions[tp]:
                 continue
             positions[tp], moved = next_offset, loop.time()
             if next_offset >= span.end:
-                del left[tp]
-                consumer.pause(tp)
+                some.popleft()
+                if some:
+                    positions[tp] = some[0].start
+                    consumer.seek(tp, some[0].start)
+                else:
+                    del left[tp]
+                    consumer.pause(tp)
             records = [_record(raw) for raw in found.get(tp, ()) if raw.offset < span.end]
             yield Fetched(TopicPartition(*tp), records, next_offset)
             moved = loop.time()  # what was done with it took its own time

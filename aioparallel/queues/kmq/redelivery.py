@@ -5,29 +5,46 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aioparallel.delivery.letters import Letter, write_letter
 from aioparallel.delivery.producer import PendingOutput, Producer
-from aioparallel.errors import ProduceFailed
-from aioparallel.group.client import Client, Span
+from aioparallel.errors import ClientError, ProduceFailed
+from aioparallel.group.client import Client, Fetched, Span
+from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.queues.kmq.end_markers import EndMarkers
 from aioparallel.queues.kmq.markers import redeliveries, with_count
 from aioparallel.queues.kmq.topics import QueueTopics
 from aioparallel.records import Failure, Origin, Outgoing, Produced, Record, TopicPartition
 
-__all__ = ["Redeliverer", "spans_of"]
+__all__ = ["NotSent", "Redeliverer", "spans_of"]
 
 logger = logging.getLogger(__name__)
 
-# Records that are read for nothing between two that are wanted, rather than to read anew.
+# Records that are read for nothing between two that are wanted, rather than to seek.
 _GAP: Final = 500
+# Readers at once, of all partitions: each has connections of its own.
+_READERS: Final = 8
+# Seconds without progress after which reading is given up: all of the partition that is due waits for it.
+_STALLED: Final = 10.0
 # Bytes that one look reads to send again: the rest waits for the next one.
 _BYTES: Final = 32 * 1024 * 1024
 # Dead letters on their way, at most.
 _LETTERS: Final = 10_000
+# Seconds for which a refusal is told: each is tried once a minute. And so many of them one by one.
+_REFUSED: Final = 90.0
+_AT_MOST: Final = 10
+
+
+class NotSent(NamedTuple):
+    """Of those that were to be sent again."""
+
+    soon: Sequence[int]
+    """To be tried once more soon."""
+    unread: Collection[int]
+    """Those that could not be read."""
 
 
 class _Sending:
@@ -79,6 +96,8 @@ class Redeliverer:
         self._topics = topics
         self._group_id = group_id
         self._most = most
+        self._readers = asyncio.Semaphore(_READERS)
+        self._refusals: dict[tuple[int, int], tuple[float, str]] = {}  # when, and why
         self.ends = EndMarkers(producer, topics.markers)
         self.redelivered = 0
         self.dead_lettered = 0
@@ -94,13 +113,12 @@ class Redeliverer:
         offsets: Sequence[int],
         is_wanted: Callable[[int], bool],
         settled: Callable[[int], None],
-    ) -> Sequence[int]:
+    ) -> NotSent:
         """Send these again, those that are still wanted when they were read, and write their end markers once the
-        brokers have acknowledged the copies. Returns those that are to be tried once more soon. ``settled(offset)``
-        hears of each that needs nothing but its end marker any more.
+        brokers have acknowledged the copies. ``settled(offset)`` hears of each that needs nothing but its end marker
+        any more.
 
         Copies to the queue are waited for, dead letters are not: one of their partitions may have no leader.
-        Raises ClientError, or TimeoutError, where they cannot be read: then nobody knows of which this is true.
         """
         sending, found = _Sending(), set[int]()
         place = TopicPartition(self._topics.queue, partition)
@@ -109,12 +127,14 @@ class Redeliverer:
 
         def copied(offset: int, failure: ProduceFailed | None) -> None:
             if failure is None:
+                self._refusals.pop((partition, offset), None)
                 self.redelivered += 1
                 settled(offset)
                 self.ends.write(partition, offset)
             sending.ended(offset, failure)
 
         later: list[int] = []
+        unread: Collection[int] = ()
         left = _BYTES
         try:
             async with aclosing(self._read(place, sorted(wanted))) as records:
@@ -135,21 +155,31 @@ class Redeliverer:
                     if left <= 0:
                         later += wanted - found
                         break
+        except (ClientError, TimeoutError) as error:
+            unread = wanted - found
+            logger.warning(
+                "%d records of %s that are to be delivered again could not be read (%s); it is tried anew",
+                len(unread),
+                place,
+                str(error) or f"nothing has come for {_STALLED:g} s",
+                extra={"action": "redelivery_unread"},
+            )
         finally:
             await sending.done.wait()  # the producer gives each up in time
-        for offset in sorted(wanted.difference(found, later)):
+        for offset in sorted(wanted.difference(found, later, unread)):
             if is_wanted(offset):
                 settled(offset)
                 self._is_gone(place, offset)
-        return [*later, *self._not_sent(place, sending.failed)]
+        return NotSent([*later, *self._not_sent(place, sending.failed)], unread)
 
     async def _read(self, place: TopicPartition, offsets: Sequence[int]) -> AsyncGenerator[Record[Any, Any], None]:
         """These, and what lies between those that are near each other."""
-        for span in spans_of(offsets):
-            async with aclosing(self._client.read({place: span})) as reading:
-                async for fetched in reading:
-                    for record in fetched.records:
-                        yield record
+        if not offsets:
+            return
+        async with self._readers, aclosing(self._client.read({place: spans_of(offsets)})) as reading:
+            while (fetched := await _next(reading)) is not None:
+                for record in fetched.records:
+                    yield record
 
     def _not_sent(self, place: TopicPartition, failed: Mapping[int, ProduceFailed]) -> list[int]:
         """Those that are tried again soon: what the brokers refuse they would refuse again."""
@@ -167,7 +197,19 @@ class Redeliverer:
                 self._refused(place, offset, failure)
         return passing
 
+    def problems(self) -> list[Problem]:
+        """Records that the brokers refuse to take again, or as dead letters."""
+        since = asyncio.get_running_loop().time() - _REFUSED
+        self._refusals = {where: refusal for where, refusal in self._refusals.items() if refusal[0] > since}
+        said = [
+            f"{self._topics.queue}-{partition} offset {offset} cannot be delivered again: {why}"
+            for (partition, offset), (_, why) in self._refusals.items()
+        ]
+        more = [f"and {len(said) - _AT_MOST} more records that cannot"] if len(said) > _AT_MOST else []
+        return [Problem(ProblemKind.DEAD_LETTER_FAILED, one) for one in (*said[:_AT_MOST], *more)]
+
     def _refused(self, place: TopicPartition, offset: int, failure: ProduceFailed) -> None:
+        self._refusals[place.partition, offset] = asyncio.get_running_loop().time(), str(failure)
         logger.error(
             "%s offset %d cannot be delivered again: %s; its marker stays open, and it is tried once a minute",
             place,
@@ -194,6 +236,7 @@ class Redeliverer:
             if failure is not None:
                 self._refused(place, offset, failure)
                 return
+            self._refusals.pop((place.partition, offset), None)
             self.dead_lettered += 1
             settled(offset)
             self.ends.write(place.partition, offset)
@@ -238,14 +281,17 @@ class Redeliverer:
         self.ends.write(place.partition, offset)
 
 
-def spans_of(offsets: Sequence[int]) -> Iterator[Span]:
+async def _next(reading: AsyncGenerator[Fetched, None]) -> Fetched | None:
+    async with asyncio.timeout(_STALLED):
+        return await anext(reading, None)
+
+
+def spans_of(offsets: Sequence[int]) -> list[Span]:
     """What is to be read for these, which ascend."""
-    if not offsets:
-        return
-    start = last = offsets[0]
-    for offset in offsets[1:]:
-        if offset - last > _GAP:
-            yield Span(start, last + 1)
-            start = offset
-        last = offset
-    yield Span(start, last + 1)
+    spans: list[Span] = []
+    for offset in offsets:
+        if spans and offset - spans[-1].end < _GAP:
+            spans[-1] = Span(spans[-1].start, offset + 1)
+        else:
+            spans.append(Span(offset, offset + 1))
+    return spans

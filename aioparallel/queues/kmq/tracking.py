@@ -11,21 +11,20 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from aioparallel.engine.processor import Processor
-from aioparallel.errors import ClientError
 from aioparallel.group.client import Client
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.queues.kmq.markers import read_marker
 from aioparallel.queues.kmq.open_markers import OpenMarkers
-from aioparallel.queues.kmq.redelivery import Redeliverer
+from aioparallel.queues.kmq.redelivery import NotSent, Redeliverer
 from aioparallel.records import Record
 
 __all__ = ["Tracked", "Tracking"]
 
 logger = logging.getLogger(__name__)
 
-# Seconds between looks at what is due; until what could not be delivered again is tried anew; until the end markers of
-# what was are taken for lost, and written once more, and until what the brokers refuse, or was on its way to the dead
-# letters, is looked at again.
+# Seconds between looks at what is due; until what could not be delivered again is tried anew, doubled each time for
+# what cannot be read; until the end markers of what was are taken for lost, and written once more, and until what the
+# brokers refuse, or was on its way to the dead letters, is looked at again.
 _LOOK: Final = 0.2
 _AGAIN: Final = 2.0
 _LOST: Final = 60.0
@@ -50,6 +49,8 @@ class Tracked:
         self.read_at = 0.0
         """When that was, on the loop's clock."""
         self.under_way: asyncio.Task[None] | None = None
+        self.unread: dict[int, int] = {}
+        """By offset, how often a record could not be read."""
         self.settled: dict[int, int] = {}
         """By offset, the start marker of what needs nothing but its end marker any more, until that is read."""
 
@@ -80,6 +81,7 @@ class Tracking:
         self._redeliverer = redeliverer
         self._use_now_after = use_now_after
         self._loop = asyncio.get_running_loop()
+        self._watches = False
         self.tracked: dict[Session, Tracked] = {}
         self.foreign = 0
         """Records of the marker topic that are no markers."""
@@ -155,6 +157,7 @@ class Tracking:
 
     async def watch(self) -> None:
         """Deliver again what is due, for ever."""
+        self._watches = True
         try:
             while True:
                 await asyncio.sleep(_LOOK)
@@ -164,6 +167,7 @@ class Tracking:
                     elif session.state is SessionState.OPEN:
                         self._look(tracked)
         finally:
+            self._watches = False
             tasks = [tracked.under_way for tracked in self.tracked.values() if tracked.under_way is not None]
             for task in tasks:
                 task.cancel()
@@ -180,7 +184,13 @@ class Tracking:
         due = tracked.open.due(now, _AT_ONCE)
         if due:
             tracked.under_way = self._loop.create_task(self._redeliver(tracked, due, now), name="aioparallel-redeliver")
-            tracked.under_way.add_done_callback(lambda _: setattr(tracked, "under_way", None))
+            tracked.under_way.add_done_callback(lambda _: self._redelivered(tracked))
+
+    def _redelivered(self, tracked: Tracked) -> None:
+        """More may be due, unless nobody looks any more."""
+        tracked.under_way = None
+        if self._watches and tracked.session.state is SessionState.OPEN:
+            self._look(tracked)
 
     def _has_all(self, session: Session) -> bool:
         """Whether all markers were read, as far as anybody knows. Where their leader is silent, or this process stood
@@ -209,24 +219,22 @@ class Tracking:
                 self._redeliverer.ends.write(partition, offset)
             else:
                 offsets.append(offset)
-        again: Collection[int] = offsets
+        missed = NotSent(offsets, ())
         try:
-            again = await self._redeliverer.redeliver(partition, offsets, is_wanted, settled)
-        except (ClientError, TimeoutError) as error:
-            logger.warning(
-                "%d records of %s that are to be delivered again could not be read (%s); it is tried anew",
-                len(offsets),
-                session.partition,
-                error,
-                extra={"action": "redelivery_unread"},
-            )
+            missed = await self._redeliverer.redeliver(partition, offsets, is_wanted, settled)
         except Exception as error:
             self._fatal(error)
             raise
         finally:
-            failed, left = set(again), [offset for offset in due if is_same(offset)]
-            tracked.open.again([one for one in left if one in failed], now + int(_AGAIN * 1_000))
-            tracked.open.again([one for one in left if one not in failed], now + int(_LOST * 1_000))
+            waits = dict.fromkeys(missed.soon, _AGAIN)
+            times = {offset: tracked.unread.pop(offset, 0) for offset in due}
+            for offset in missed.unread:
+                waits[offset] = min(_LOST, _AGAIN * 2.0 ** min(times[offset], 10))
+            for offset in due:
+                if is_same(offset):
+                    if offset in missed.unread:
+                        tracked.unread[offset] = times[offset] + 1
+                    tracked.open.again([offset], now + int(waits.get(offset, _LOST) * 1_000))
             tracked.settled = {
                 offset: marker for offset, marker in tracked.settled.items() if tracked.open.marker_of(offset) == marker
             }

@@ -194,7 +194,7 @@ class PriorityClient:
         """See :class:`~aioparallel.group.client.Client`."""
         return await self._clients[0].cleanup_policy(topic, timeout)
 
-    def read(self, spans: Mapping[TopicPartition, Span]) -> AsyncGenerator[Fetched, None]:
+    def read(self, spans: Mapping[TopicPartition, Span | list[Span]]) -> AsyncGenerator[Fetched, None]:
         """See :class:`~aioparallel.group.client.Client`."""
         return self._clients[0].read(spans)
 

@@ -331,27 +331,33 @@ class InMemoryClient:
             return None
         return "compact" if told else "delete"
 
-    async def read(self, spans: Mapping[TopicPartition, Span]) -> AsyncGenerator[Fetched, None]:
+    async def read(self, spans: Mapping[TopicPartition, Span | list[Span]]) -> AsyncGenerator[Fetched, None]:
         """See :meth:`Client.read <aioparallel.group.client.Client.read>`."""
         reading = Reading(self._broker, read_committed=True)
-        left = dict(spans)
+        left = {partition: [given] if isinstance(given, Span) else list(given) for partition, given in spans.items()}
 
         def take(_: float) -> list[Fetched]:
-            for partition, (start, _) in left.items():
+            for partition, ((start, _end), *_rest) in left.items():
                 log = self._broker.log(partition)
                 reading.seek(partition, start if log is None else max(start, log.start_offset))
             return reading.take(dict.fromkeys(left, _PORTION), sys.maxsize, left.keys())
 
         while left:
-            for partition, (start, end) in list(left.items()):
-                if start >= end:
+            for partition, some in list(left.items()):
+                end = 0
+                while some and some[0].start >= some[0].end:
+                    end = some.pop(0).end
+                if not some:
                     del left[partition]
                     yield Fetched(partition, [], end)
             for partition, found, next_offset in await self._link.ask(Request.FETCH, take, _SILENT):
-                end = left[partition].end
-                left[partition] = Span(min(next_offset, end), end)
+                some = left[partition]
+                end = some[0].end
+                some[0] = Span(min(next_offset, end), end)
                 records = [record for record in found if record.offset < end]
                 if next_offset >= end:
+                    some.pop(0)
+                if not some:
                     del left[partition]
                 yield Fetched(partition, records, min(next_offset, end))
 

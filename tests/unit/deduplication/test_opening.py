@@ -69,7 +69,7 @@ async def test_a_read_that_was_cut_short_goes_on_where_it_was() -> None:
         asked.extend(span.start for span in spans.values())
         return read(spans)
 
-    client.read = reading  # type: ignore[method-assign]
+    client.read = reading  # type: ignore[method-assign, assignment]
     await topic.read({first: one}, 5)
     assert asked == [500]
     chunk(first, 1_200)

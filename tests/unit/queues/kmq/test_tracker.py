@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 
 import pytest
 
 from aioparallel import ConsumerStateError
-from aioparallel.group.client import Fetched
+from aioparallel.group.client import Fetched, Span
 from aioparallel.queues.kmq import RedeliveryTracker, redelivery, tracking
 from aioparallel.queues.kmq.markers import END, key_of, start_of
 from aioparallel.records import TopicPartition
@@ -132,6 +132,8 @@ async def test_a_copy_that_is_refused_stays_open(broker: InMemoryBroker, caplog:
     async with running(tracker(broker)) as watching:
         mark(broker, 0, start_of(100))
         await until(lambda: "cannot be delivered again" in caplog.text)
+        (problem,) = watching.health().problems
+        assert problem.message.startswith("q-0 offset 0 cannot be delivered again: could not produce to q-0")
         await asyncio.sleep(2.6)
         assert caplog.text.count("cannot be delivered again") == 1
         broker.faults.heal()
@@ -205,3 +207,50 @@ async def test_a_watch_that_is_cancelled_ends_the_run(broker: InMemoryBroker) ->
         watching.cancel()
         with pytest.raises(ConsumerStateError, match="aioparallel-redelivery was cancelled"):
             await run
+
+
+async def test_a_record_beyond_the_end_of_the_queue(broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log lost its tail: others go on, and it is looked for less and less often."""
+    monkeypatch.setattr(redelivery, "_STALLED", 0.2)
+    monkeypatch.setattr(tracking, "_AGAIN", 0.1)
+    produce(broker, [b"a", b"b", b"lost"])
+    broker.truncate_tail(TopicPartition("q", 0), 2)
+    async with running(tracker(broker)) as watching:
+        mark(broker, 2, start_of(100))
+        await asyncio.sleep(0.5)
+        mark(broker, 0, start_of(100))
+        await until(lambda: watching.stats().redelivered == 2, 10)  # the copy stands where the lost one stood
+        await until(lambda: watching.stats().open == 0)
+    assert [one.value for one in held(broker, "q")] == [b"a", b"b", b"a", b"a"]
+
+
+async def test_sparse_records_are_read_by_one_reader(broker: InMemoryBroker) -> None:
+    """And nothing is read between them."""
+    produce(broker, [b"%d" % n for n in range(5_000)])
+    watching = tracker(broker)
+    client = watching._markers._client
+    asked, read = list[object](), client.read
+
+    def reading(spans: Mapping[TopicPartition, Span | list[Span]]) -> AsyncGenerator[Fetched, None]:
+        asked.append(spans)
+        return read(spans)
+
+    client.read = reading  # type: ignore[method-assign]
+    for offset in range(0, 5_000, 1_000):
+        mark(broker, offset, start_of(1))
+    async with running(watching):
+        await until(lambda: watching.stats().redelivered == 5)
+    spans = [Span(offset, offset + 1) for offset in range(0, 5_000, 1_000)]
+    assert asked == [{TopicPartition("q", 0): spans}]
+    assert [one.value for one in held(broker, "q")[5_000:]] == [b"%d" % n for n in range(0, 5_000, 1_000)]
+
+
+async def test_many_records_are_due_at_once(broker: InMemoryBroker) -> None:
+    """One look after the other, without a pause in between."""
+    produce(broker, [b"%d" % n for n in range(5_000)])
+    for offset in range(5_000):
+        mark(broker, offset, start_of(1))
+    async with running(tracker(broker)) as watching:
+        await until(lambda: watching.stats().redelivered == 5_000)
+        await until(lambda: not watching.stats().open)
+    assert len(held(broker, "q")) == 10_000
