@@ -30,6 +30,7 @@ __all__ = [
     "check_middleware",
     "collect",
     "coroutine_handler",
+    "deserialise",
     "handler_stack",
     "in_task",
     "together",
@@ -78,7 +79,7 @@ def handler_stack(
         if missing:
             raise ConfigurationError("handler", sorted(handlers), f"has none for topic {', '.join(missing)}")
     if options.key_deserializer or options.value_deserializer:
-        before = (*before, partial(_deserialise, options.key_deserializer, options.value_deserializer))
+        before = (*before, partial(deserialise, options.key_deserializer, options.value_deserializer))
     handler = around(_by_topic(dict(handlers)) if isinstance(handlers, Mapping) else handlers, options.middleware)
     return Stack(
         _prepared(coroutine_handler(handler), before) if before else handler,
@@ -227,7 +228,8 @@ def _called(middleware: Middleware, call_next: CallNext) -> _Run:
     return called
 
 
-def _deserialise(of_key: Deserializer | None, of_value: Deserializer | None, record: Record[Any, Any]) -> None:
+def deserialise(of_key: Deserializer | None, of_value: Deserializer | None, record: Record[Any, Any]) -> None:
+    """Key and value become what these make of their bytes, once. Raises DeserializationError."""
     if hasattr(record, "_raw"):
         return  # an earlier attempt has done it
     raw = record.key, record.value

@@ -252,6 +252,11 @@ class GroupRun:
         )
 
     @property
+    def held(self) -> Collection[TopicPartition]:
+        """The partitions that are this member's."""
+        return self._assignment.sessions.keys()
+
+    @property
     def has_joined(self) -> bool:
         """Whether the group has told what is assigned, and all of that is open."""
         opening = any(session.state is SessionState.OPENING for session in self._assignment.sessions.values())

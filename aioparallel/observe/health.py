@@ -70,6 +70,10 @@ class ProblemKind(StrEnum):
     """A record cannot be put away. It is tried again, its key waits.
 
     Look at the dead-letter topic, or the function."""
+    NOT_MARKED = "not_marked"
+    """Records of a queue do not run, because their start markers cannot be written.
+
+    Look at the marker topic: do its brokers answer, has it as many partitions as the queue?"""
     MAX_PARKED = "max_parked"
     """Too many records of a partition wait for a retry. Nothing new of it starts.
 

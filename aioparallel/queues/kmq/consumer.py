@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Unpack
 
 from aioparallel.consumer import ParallelConsumer
@@ -13,12 +14,13 @@ from aioparallel.engine.waiting import why_ended
 from aioparallel.errors import ConfigurationError, ConsumerStateError
 from aioparallel.group.client import Client
 from aioparallel.group.run import GroupRun
+from aioparallel.handlers import deserialise
 from aioparallel.handling import Ordering
 from aioparallel.observe.health import Health
 from aioparallel.options import PlainFields
 from aioparallel.policies import FailurePolicy, Patience, RetryPolicy
-from aioparallel.queues.kmq.leases import Redelivery, check_lease, check_seconds
-from aioparallel.queues.kmq.marking import Lease, Marking
+from aioparallel.queues.kmq.leases import Lease, Redelivery, check_lease, check_seconds
+from aioparallel.queues.kmq.marking import Marking
 from aioparallel.queues.kmq.topics import QueueTopics
 from aioparallel.queues.kmq.tracker import RedeliveryTracker
 from aioparallel.records import K_co, Record, V_co
@@ -56,8 +58,8 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
     partitions, ``message.timestamp.type=LogAppendTime`` is advised.
     ``dead_letter``: a topic for records that were delivered too often, and for what a handler rejects; by default its
     name with ``__undelivered``.
-    ``lease``: seconds, or a function of the record, with key and value as bytes, that gives them; that must be quick
-    and must not raise. It begins when the record was read: also what waits for its handler uses it up
+    ``lease``: seconds, or a quick function of the record, deserialised, that gives them; where that raises, the record
+    fails, and comes again after 30 s. It begins when the record was read: also what waits for its handler uses it up
     (``max_buffered``, by default twice ``max_concurrency``).
     ``retry``: tries of this consumer within the lease; by default one. Then, and where the lease would end before the
     next try, the record is left alone, and is delivered again when its lease is over.
@@ -141,13 +143,15 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
                 max_redeliveries=max_redeliveries,
                 security=self.options.security,
                 client_options=self.options.client_options,
+                producing=self.options.producing,
                 session_timeout=self.options.session_timeout,
                 heartbeat_interval=self.options.heartbeat_interval,
             )
 
     def _mark(self, processor: Processor, fatal: Callable[[BaseException], None]) -> Marking:
         assert self._producer is not None
-        self._marking = Marking(processor, fatal, self._producer, self._queue.markers, self._lease)
+        prepare = partial(deserialise, self.options.key_deserializer, self.options.value_deserializer)
+        self._marking = Marking(processor, fatal, self._producer, self._queue.markers, self._lease, prepare)
         return self._marking
 
     async def _connect(self) -> None:
@@ -193,10 +197,12 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
 
     def _health(self) -> Health:
         health = super()._health()
-        if self._tracker is None or not health.running:
+        if not health.running:
             return health
-        beside = self._tracker.health()
-        return Health(running=health.running, problems=(*health.problems, *beside.problems), joined=health.joined)
+        beside = [] if self._marking is None or self._engine is None else self._marking.problems(self._engine.held)
+        if self._tracker is not None:
+            beside += self._tracker.health().problems
+        return Health(running=health.running, problems=(*health.problems, *beside), joined=health.joined)
 
 
 def _check_lease_option(lease: Any, retry: Any, handler_timeout: float | None) -> None:

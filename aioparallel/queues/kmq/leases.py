@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from aioparallel.engine.sources import Source
@@ -16,7 +16,10 @@ from aioparallel.policies import RetryPolicy, Verdict
 from aioparallel.queues.kmq.end_markers import EndMarkers
 from aioparallel.records import Record, TopicPartition
 
-__all__ = ["LeaseOver", "Leased", "Redelivery", "check_lease", "check_seconds"]
+__all__ = ["Lease", "LeaseFailed", "LeaseOver", "Leased", "Redelivery", "check_lease", "check_seconds"]
+
+Lease = float | Callable[[Record[Any, Any]], float]
+"""Seconds, or a function of the record that gives them."""
 
 # The shortest that a marker can say.
 _SHORTEST: Final = 0.001
@@ -39,16 +42,26 @@ class LeaseOver(AioparallelError):
         )
 
 
+class LeaseFailed(AioparallelError):
+    """In place of an attempt: the function ``lease`` has no lease for the record, or its bytes cannot be read."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"the function lease has failed for it: {error!r}")
+        self.__cause__ = error
+
+
 class Leased(Source):
     """The records of one partition of the queue, whoever has it now: what was begun here ends here."""
 
-    __slots__ = ("_ends", "leases", "partition")
+    __slots__ = ("_ends", "failed", "leases", "partition")
 
     def __init__(self, partition: TopicPartition, ends: EndMarkers) -> None:
         super().__init__(partition)
         self.partition = partition.partition
         self.leases: dict[int, float] = {}
         """By offset, when the lease ends, on the loop's clock; of records not ended."""
+        self.failed: dict[int, LeaseFailed] = {}
+        """By offset, of those whose own lease could not be told."""
         self._ends = ends
         self.complete = self._ended
         self.complete_all = self._all_ended
@@ -60,7 +73,7 @@ class Leased(Source):
         return math.inf if ends is None else ends - asyncio.get_running_loop().time()
 
     def _ended(self, offset: int) -> None:
-        self.leases.pop(offset, None)
+        self._released(offset)
         self._ends.write(self.partition, offset)
 
     def _all_ended(self, offsets: Sequence[int]) -> None:
@@ -69,12 +82,16 @@ class Leased(Source):
 
     def _released(self, offset: int) -> None:
         self.leases.pop(offset, None)
+        if self.failed:
+            self.failed.pop(offset, None)
 
 
 def check_lease(record: Record[Any, Any]) -> None:
-    """Before an attempt. Raises LeaseOver."""
+    """Before an attempt. Raises LeaseOver, LeaseFailed."""
     source = record._source
     assert isinstance(source, Leased)
+    if source.failed and (failure := source.failed.get(record.offset)) is not None:
+        raise failure
     if source.lease_left(record.offset) <= 0:
         raise LeaseOver
 
@@ -96,7 +113,7 @@ class Redelivery:
         return delay
 
     def _delay(self, history: History, error: Exception, attempts: int, now: float) -> float | None:
-        if isinstance(error, LeaseOver):
+        if isinstance(error, LeaseOver | LeaseFailed):
             return None
         if isinstance(error, RetryLater):
             return self._retry.wait(error.delay, now - (history.waiting_since or now))

@@ -13,34 +13,35 @@ from aioparallel.delivery.producer import PendingOutput, Producer
 from aioparallel.engine.processor import Processor
 from aioparallel.errors import ConsumerStateError, ProduceFailed
 from aioparallel.group.sessions import Session
+from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.queues.kmq.end_markers import EndMarkers
-from aioparallel.queues.kmq.leases import Leased, check_seconds
+from aioparallel.queues.kmq.leases import Lease, Leased, LeaseFailed, check_seconds
 from aioparallel.queues.kmq.markers import output_of, start_of
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
 
-__all__ = ["Lease", "Marking"]
+__all__ = ["Marking"]
 
 logger = logging.getLogger(__name__)
-
-Lease = float | Callable[[Record[Any, Any]], float]
-"""Seconds, or a function of the record that gives them."""
 
 # Seconds until start markers are tried again that could not be written.
 _PAUSE: Final = 1.0
 # Seconds between looks at what is left while a run ends.
 _LOOK: Final = 0.02
+# The lease of a record whose own one could not be told.
+_OTHERWISE: Final = 30.0
 
 
 class _Portion:
     """Records of one fetch of one partition, while their start markers are on their way."""
 
-    __slots__ = ("failure", "left", "records", "session", "size", "until")
+    __slots__ = ("failed", "failure", "left", "records", "session", "size", "until")
 
     def __init__(self, session: Session, records: Sequence[Record[Any, Any]], size: int) -> None:
         self.session = session
         self.records = records
         self.size = size
         self.until: list[float] = []
+        self.failed: dict[int, LeaseFailed] = {}
         self.left = 0
         self.failure: ProduceFailed | None = None
 
@@ -89,7 +90,7 @@ class _Extension(PendingOutput):
 
 class Marking:
     """An :class:`~aioparallel.group.admission.Admission` through start markers. ``fatal`` hears of what must end the
-    run. Made within the running loop."""
+    run. ``prepare`` is called with each record before a function ``lease``. Made within the running loop."""
 
     def __init__(
         self,
@@ -98,12 +99,14 @@ class Marking:
         producer: Producer,
         topic: str,
         lease: Lease,
+        prepare: Callable[[Record[Any, Any]], None],
     ) -> None:
         self._processor = processor
         self._fatal = fatal
         self._producer = producer
         self._topic = topic
         self._lease = lease
+        self._prepare = prepare
         self._loop = asyncio.get_running_loop()
         self._sources: dict[TopicPartition, Leased] = {}
         self.ends = EndMarkers(producer, topic)
@@ -111,6 +114,7 @@ class Marking:
         self._on_way: Counter[Session] = Counter()  # portions
         self._records = self._size = 0  # of these portions
         self._retries: set[asyncio.TimerHandle] = set()
+        self._unmarked: dict[TopicPartition, str] = {}  # why, as of their last try
         self._ended: set[asyncio.Future[None]] = set()  # of those who wait until nothing is on its way
 
     # -- in ---------------------------------------------------------------------------------------------
@@ -130,26 +134,35 @@ class Marking:
     def _mark(self, portion: _Portion) -> None:
         partition = portion.session.partition.partition
         now, lease, send = self._loop.time(), self._lease, self._producer.send_one
-        portion.failure, portion.left, portion.until = None, len(portion.records), []
-        fixed = b"" if callable(lease) else start_of(int(lease * 1_000))
-        for record in portion.records:
-            value, seconds = fixed, lease
-            if callable(seconds):
-                try:
-                    seconds = seconds(record)
-                    check_seconds("lease", seconds)
-                except Exception as error:
-                    error.add_note(f"in the function lease, for {record.place}")
-                    self._fatal(error)
-                    self._forget(portion)
-                    return
-                value = start_of(int(seconds * 1_000))
-            portion.until.append(now + seconds)
+        portion.failure, portion.left = None, len(portion.records)
+        if callable(lease):
+            each = [self._told(lease, record, portion) for record in portion.records]
+            values = [start_of(int(seconds * 1_000)) for seconds in each]
+            portion.until = [now + seconds for seconds in each]
+        else:
+            values = [start_of(int(lease * 1_000))] * portion.left
+            portion.until = [now + lease] * portion.left
+        for record, value in zip(portion.records, values, strict=True):
             send(_StartMarker(output_of(self._topic, partition, record.offset, value), portion, self))
+
+    def _told(self, lease: Callable[[Record[Any, Any]], float], record: Record[Any, Any], portion: _Portion) -> float:
+        """What the function says. Where it fails the record does, once its turn has come, and no other."""
+        try:
+            self._prepare(record)
+            seconds = lease(record)
+            check_seconds("lease", seconds)
+        except Exception as error:
+            portion.failed[record.offset] = LeaseFailed(error)
+            return _OTHERWISE
+        return seconds
 
     def acknowledged(self, portion: _Portion) -> None:
         """All start markers of these have been written, or not."""
         session, failure = portion.session, portion.failure
+        if failure is not None:
+            self._unmarked[session.partition] = f"{len(portion.records)} records of {session.partition}: {failure}"
+        elif self._unmarked:
+            self._unmarked.pop(session.partition, None)
         if not session.current:
             self._forget(portion)  # nothing of this was committed: the partition's next owner reads it
         elif failure is None:
@@ -175,6 +188,7 @@ class Marking:
         if source is None:
             source = self._sources[session.partition] = Leased(session.partition, self.ends)
         source.leases.update(zip(offsets, portion.until, strict=True))
+        source.failed.update(portion.failed)
         session.complete_all(offsets)
         self._processor.admit(source, portion.records)
 
@@ -232,6 +246,14 @@ class Marking:
             self._records + sum([source.buffered for source in sources]),
             self._size + sum([source.buffered_bytes for source in sources]),
         )
+
+    def problems(self, held: Collection[TopicPartition]) -> list[Problem]:
+        """Partitions, of these, whose records do not run, because their start markers cannot be written."""
+        return [
+            Problem(ProblemKind.NOT_MARKED, f"no start markers for {said}; they do not run")
+            for partition, said in self._unmarked.items()
+            if partition in held
+        ]
 
     @property
     def is_idle(self) -> bool:

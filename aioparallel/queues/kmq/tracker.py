@@ -14,7 +14,8 @@ from aioparallel.engine.waiting import why_ended
 from aioparallel.errors import ConfigurationError
 from aioparallel.group.client import Client
 from aioparallel.handling import Ordering, check_time
-from aioparallel.observe.health import Health
+from aioparallel.observe.health import Health, ProblemKind
+from aioparallel.policies import Producing
 from aioparallel.queues.kmq.redelivery import Redeliverer
 from aioparallel.queues.kmq.topics import QueueTopics
 from aioparallel.queues.kmq.tracking import Tracking
@@ -23,8 +24,8 @@ from aioparallel.security import Security
 
 __all__ = ["RedeliveryTracker", "TrackedPartition", "TrackerStats"]
 
-# Markers that one fetch may bring.
-_AT_ONCE = 50_000
+# Markers that one fetch may bring: a few hundredths of a second each time for those.
+_AT_ONCE = 5_000
 
 
 class TrackedPartition(NamedTuple):
@@ -96,6 +97,15 @@ class _Markers(ParallelConsumer[bytes, bytes]):
             self._state.fail(error)
             self._follow()
 
+    def _health(self) -> Health:
+        health = super()._health()
+        if not health.running or self.tracking is None:
+            return health
+        # A map that is cut means more markers to read after a crash; nothing runs again.
+        own = [problem for problem in health.problems if problem.kind is not ProblemKind.MAP_CUT]
+        problems = (*own, *self.redeliverer.problems())
+        return Health(running=health.running, problems=problems, joined=health.joined)
+
 
 class RedeliveryTracker:
     """Delivers again what a consumer of a queue has begun and not ended in time: to the end of the same partition, and
@@ -109,7 +119,7 @@ class RedeliveryTracker:
     ``topic``: the queue.
     ``group_id``: of the trackers: a group of their own.
     ``bootstrap_servers``: ``"host:port"``, several separated by commas.
-    ``marker_topic``: where its markers are, by default its name with ``-markers``; it has as many partitions.
+    ``marker_topic``: where its markers are, by default its name with ``-markers``; it has as many partitions, or more.
     ``dead_letter``: by default its name with ``__undelivered``.
     ``max_redeliveries``: of one record; 0: none.
     ``use_now_after``: seconds without any marker in a partition after which its time is that of the clock; before, it
@@ -117,6 +127,8 @@ class RedeliveryTracker:
     ``security``: TLS and login, see :class:`~aioparallel.Security`.
     ``client_options``: passed on to aiokafka.
     ``session_timeout``, ``heartbeat_interval``: seconds, of its membership in its group.
+    ``producing``: how copies, dead letters and end markers are produced; copies of more than 1 MiB need
+    ``Producing(client_options={"max_request_size": ...})``. ``on_produced`` is not called.
     ``client``, ``producer``: other Kafka clients in place of aiokafka, e.g. the in-memory ones.
 
     Topics and format are those of softwaremill's KMQ 0.3.2, and a tracker of either serves consumers of both. Beyond
@@ -141,6 +153,7 @@ class RedeliveryTracker:
         client_options: Mapping[str, object] | None = None,
         session_timeout: float = 30.0,
         heartbeat_interval: float = 3.0,
+        producing: Producing | None = None,
         client: Client | None = None,
         producer: Producer | None = None,
     ) -> None:
@@ -160,6 +173,7 @@ class RedeliveryTracker:
             client_options=client_options or {},
             session_timeout=session_timeout,
             heartbeat_interval=heartbeat_interval,
+            producing=producing or Producing(),
             client=client,
             producer=producer,
         )

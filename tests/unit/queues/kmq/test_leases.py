@@ -1,0 +1,109 @@
+"""Leases by record, partitions without markers, batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from aioparallel import Batch, ConfigurationError, Ordering, Record, batches
+from aioparallel.observe.health import ProblemKind
+from aioparallel.queues.kmq.markers import read_marker
+from aioparallel.testing.memory import InMemoryBroker
+from tests.support.waiting import until
+from tests.unit.queues.kmq.conftest import consumer, produce, tracker
+from tests.unit.queues.kmq.test_queue import Handler, held, open_markers, running
+
+
+def number(record: Record[bytes, int]) -> float:
+    """A lease by a value that was deserialised."""
+    return record.value / 10
+
+
+def wrong(record: Record) -> float:
+    """No lease."""
+    return float("nan")
+
+
+def broken(record: Record) -> float:
+    """Nor here."""
+    raise KeyError("no lease")
+
+
+async def test_a_lease_by_what_the_record_holds(broker: InMemoryBroker) -> None:
+    """The function gets the record as the handler does; what cannot be deserialised fails by itself."""
+    handler = Handler()
+    async with running(consumer(broker, lease=number, value_deserializer=int), handler) as one:
+        produce(broker, [b"5", b"none", b"700"])
+        await until(lambda: one.stats().succeeded == 2 and one.stats().released == 1)
+    starts = [read_marker(found.key, found.value) for found in held(broker, "q-markers")]
+    assert [one.lease for one in starts if one is not None and one.lease is not None] == [500, 30_000, 70_000]
+    assert open_markers(broker) == {(0, 1)}
+
+
+@pytest.mark.parametrize("lease", [wrong, broken])
+async def test_a_lease_that_cannot_be_told(
+    broker: InMemoryBroker, caplog: pytest.LogCaptureFixture, lease: Callable[[Record], float]
+) -> None:
+    """Its record fails, whose handler is not called, and no other."""
+    handler = Handler()
+    both = consumer(broker, lease=lambda record: lease(record) if record.value == b"bad" else 1)
+    async with running(both, handler) as one:
+        produce(broker, [b"bad", b"good"])
+        await until(lambda: one.stats().succeeded == 1 and one.stats().released == 1)
+    assert handler.seen == {b"good": 1}
+    assert "q-0 offset 0 failed" in caplog.text
+    assert "the function lease has failed for it" in caplog.text
+
+
+async def test_a_lease_is_extended_by_seconds(broker: InMemoryBroker) -> None:
+    """That a marker can say."""
+    found: list[Exception] = []
+    one = consumer(broker)
+
+    async def handle(record: Record) -> None:
+        for seconds in (0, -1, float("nan"), 1e300, 0.0001):
+            with pytest.raises(ConfigurationError) as error:
+                await one.extend(record, seconds)
+            found.append(error.value)
+
+    async with running(one, handle):
+        produce(broker, [b"a"])
+        await until(lambda: one.stats().succeeded == 1)
+    assert len(found) == 5
+
+
+async def test_a_partition_without_one_of_markers(broker: InMemoryBroker) -> None:
+    """The queue has grown and its markers have not: health tells, the other partitions go on, and once there is one its
+    records run."""
+    handler = Handler()
+    async with running(tracker(broker)), running(consumer(broker), handler) as one:
+        broker.add_partitions("q", 3)
+        broker.append("q", b"new", partition=2)
+        await until(lambda: one.health().problems)
+        (problem,) = one.health().problems
+        assert problem.kind is ProblemKind.NOT_MARKED
+        assert "q-2" in problem.message
+        produce(broker, [b"a"])
+        await until(lambda: handler.ended[b"a"])
+        broker.add_partitions("q-markers", 4)
+        await until(lambda: handler.ended[b"new"])
+        assert not one.health().problems
+
+
+async def test_batches_of_a_queue(broker: InMemoryBroker) -> None:
+    """A batch that fails runs one by one, within the lease; what fails by itself comes again."""
+    calls: list[int] = []
+
+    @batches(size=10, linger=0.02)
+    async def save(batch: Batch[Record]) -> None:
+        calls.append(len(batch))
+        if any(record.value == b"bad" for record in batch):
+            raise ValueError("no")
+
+    async with running(tracker(broker)), running(consumer(broker, ordering=Ordering.UNORDERED), save) as one:
+        produce(broker, [b"%d" % n for n in range(25)] + [b"bad"])
+        await until(lambda: held(broker, "q__undelivered") and not open_markers(broker))
+        assert one.stats().succeeded == 25
+        assert one.stats().released == 4
+    assert max(calls) > 1
