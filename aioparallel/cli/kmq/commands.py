@@ -39,6 +39,8 @@ class Trackers:
     """Of one record."""
     use_now_after: float = 1.0
     """Seconds without a marker in a partition after which its time is that of the clock."""
+    max_request_size: int | None = None
+    """Bytes of the largest record that is sent again; not given: 1 MiB."""
 
 
 @Parameter(name="*", group=HOW)

@@ -9,6 +9,7 @@ from aioparallel.cli.cluster import connecting_options
 from aioparallel.cli.console import counted, say
 from aioparallel.cli.kmq.commands import QueueAccess, Trackers
 from aioparallel.event_loop import loop_factory, stopping_signals
+from aioparallel.policies import Producing
 from aioparallel.queues.kmq import RedeliveryTracker
 
 __all__ = ["track", "tracker_of"]
@@ -18,6 +19,7 @@ _LOOK = 1.0
 
 def tracker_of(queue: str, how: Trackers, where: QueueAccess) -> RedeliveryTracker:
     """As it was asked for. Raises ConfigurationError."""
+    larger = {} if how.max_request_size is None else {"max_request_size": how.max_request_size}
     return RedeliveryTracker(
         queue,
         group_id=where.group or f"{queue}-trackers",
@@ -26,6 +28,7 @@ def tracker_of(queue: str, how: Trackers, where: QueueAccess) -> RedeliveryTrack
         dead_letter=how.dead_letter,
         max_redeliveries=how.max_redeliveries,
         use_now_after=how.use_now_after,
+        producing=Producing(client_options=larger),
         client_options=connecting_options(where),
     )
 

@@ -51,9 +51,10 @@ class LeaseFailed(AioparallelError):
 
 
 class Leased(Source):
-    """The records of one partition of the queue, whoever has it now: what was begun here ends here."""
+    """The records of one partition of the queue, whoever has it now: what was begun here ends here. Made within the
+    running loop."""
 
-    __slots__ = ("_ends", "failed", "leases", "partition")
+    __slots__ = ("_ends", "_time", "failed", "leases", "partition")
 
     def __init__(self, partition: TopicPartition, ends: EndMarkers) -> None:
         super().__init__(partition)
@@ -63,6 +64,7 @@ class Leased(Source):
         self.failed: dict[int, LeaseFailed] = {}
         """By offset, of those whose own lease could not be told."""
         self._ends = ends
+        self._time = asyncio.get_running_loop().time  # to ask for the loop is a system call each time
         self.complete = self._ended
         self.complete_all = self._all_ended
         self.release = self._released
@@ -70,7 +72,7 @@ class Leased(Source):
     def lease_left(self, offset: int) -> float:
         """Seconds; infinite where it has none."""
         ends = self.leases.get(offset)
-        return math.inf if ends is None else ends - asyncio.get_running_loop().time()
+        return math.inf if ends is None else ends - self._time()
 
     def _ended(self, offset: int) -> None:
         self._released(offset)

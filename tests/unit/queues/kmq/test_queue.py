@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aioparallel import ConfigurationError, Ordering, Record, Reject, RetryPolicy, TopicNotFound
+from aioparallel import ConfigurationError, Ordering, Producing, Record, Reject, RetryPolicy, TopicNotFound
 from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker, redeliveries
 from aioparallel.queues.kmq.markers import read_marker
 from aioparallel.records import TopicPartition
@@ -289,6 +289,10 @@ def test_a_client_of_the_users_own_runs_no_tracker(broker: InMemoryBroker) -> No
         consumer(broker, tracker=True)
     assert consumer(broker).tracker is None
     assert KmqConsumer("q", group_id="g").tracker is not None
+    producing = Producing(client_options={"max_request_size": 5_000_000})  # records that large are to be sent again
+    beside = KmqConsumer("q", group_id="g", producing=producing).tracker
+    assert beside is not None
+    assert beside._markers.options.producing is producing
     assert KmqConsumer("q", group_id="g", tracker=False).tracker is None
 
 
