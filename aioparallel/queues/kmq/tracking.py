@@ -30,7 +30,7 @@ _AGAIN: Final = 2.0
 _LOST: Final = 60.0
 # Seconds for which nobody has told where a partition of markers ends, after which more may have come unread.
 _UNTOLD: Final = 2.0
-# Seconds for what is under way when nobody looks any more.
+# Seconds for what is under way when nobody looks any more, and for dead letters when partitions go.
 _CLOSING: Final = 2.0
 # Records of one partition that are delivered again at once.
 _AT_ONCE: Final = 1_000
@@ -142,13 +142,14 @@ class Tracking:
 
     async def settle(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
         """See :class:`~aioparallel.group.admission.Admission`. What is being delivered again goes on for so long: its
-        end markers come after it, and who has the partition next would do it once more."""
+        end markers come after it, and who has the partition next would do it once more. Dead letters for a moment only:
+        their topic may be away for long, and all trackers wait for a rebalance."""
         await self._processor.drain(list(sessions), 0, 0)  # nothing runs
+        tasks = [t.under_way for s in sessions if (t := self.tracked.get(s)) is not None and t.under_way]
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                tasks = [t.under_way for s in sessions if (t := self.tracked.get(s)) is not None and t.under_way]
-                if tasks:
-                    await asyncio.wait(tasks)
+            async with asyncio.timeout(min(seconds, _CLOSING)):
                 await self._redeliverer.none_away.wait()
 
     drain = settle

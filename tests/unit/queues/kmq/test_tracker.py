@@ -170,6 +170,26 @@ async def test_dead_letters_hold_up_no_redeliveries(monkeypatch: pytest.MonkeyPa
     assert [one.value for one in held(broker, "q")[2:]] == [b"once", b"later", b"later"]
 
 
+async def test_dead_letters_hold_up_no_end() -> None:
+    """Nor a rebalance, for which all trackers wait: while nobody takes them, for a moment only."""
+    broker = InMemoryBroker(nodes=2)
+    for name, node in (("q", 1), ("q-markers", 1), ("q__undelivered", 2)):
+        broker.create_topic(name, 1)
+        broker.move_leader(TopicPartition(name, 0), node)
+    broker.faults.always(Request.PRODUCE, NOT_WRITTEN, node=2)
+    broker.append("q", b"often", partition=0, headers=(("kmq-redelivery-count", b"\x03"),))
+    client = InMemoryClient(broker, "trackers", session_timeout=2, heartbeat_interval=0.02)
+    watching = RedeliveryTracker(
+        "q", group_id="trackers", client=client, producer=InMemoryProducer(broker), use_now_after=0.1
+    )
+    time = asyncio.get_running_loop().time
+    async with running(watching):
+        mark(broker, 0, start_of(100))
+        await until(lambda: not watching._markers.redeliverer.none_away.is_set())
+        began = time()
+    assert time() - began < 10
+
+
 async def test_large_records_are_sent_again_by_and_by(broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand of a megabyte each would be a gigabyte at once: so many bytes a look, and none is taken for gone."""
     monkeypatch.setattr(redelivery, "_BYTES", 1_000)
