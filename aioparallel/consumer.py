@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
 from aioparallel.blocking.guard import refuse_in_import_of_main
-from aioparallel.clients import AiokafkaClient, AiokafkaProducer
+from aioparallel.clients import AiokafkaClient, AiokafkaProducer, AiokafkaTransactionalProducer
 from aioparallel.deduplication.companion import Deduplication
 from aioparallel.deduplication.seen_topic import SeenTopic
 from aioparallel.delivery.delivery import Delivery
@@ -33,6 +33,7 @@ from aioparallel.errors import (
 from aioparallel.event_loop import loop_factory, quick_collections, stopping_signals
 from aioparallel.group.admission import MakeAdmission, at_once
 from aioparallel.group.client import Client
+from aioparallel.group.committer import in_group
 from aioparallel.group.ranking import UNRANKED
 from aioparallel.group.run import GroupRun
 from aioparallel.group.run_state import RunState
@@ -51,6 +52,7 @@ from aioparallel.options import Options, PlainFields, checked_text, checked_topi
 from aioparallel.placing import Place, placed_by_topic
 from aioparallel.records import K_co, Record, TopicPartition, V_co
 from aioparallel.resources import Resources
+from aioparallel.transactions import TransactionalProducer, TransactionKeeping
 
 __all__ = ["ParallelConsumer"]
 
@@ -110,7 +112,11 @@ class ParallelConsumer(Generic[K_co, V_co]):
         check_middleware(self.options.middleware)
         self._topics = with_retry_topics(checked_topics(topics), self.options.failures.retry_topics)
         self._producer = producer = self._chosen_producer(client, producer)
-        self._delivery = Delivery(producer, self.options, self._group_id)
+        self._transactions = self._transaction_keeping(producer)
+        outlet, letters = (
+            (self._transactions.outbox, self._transactions.letters) if self._transactions else (None, None)
+        )
+        self._delivery = Delivery(producer, self.options, self._group_id, outlet, letters)
         self._client: Client = client or self._new_client(self._group_id)
         self._seen = self._seen_topic(producer)
         self._resources = Resources(self.options.resources)
@@ -138,12 +144,30 @@ class ParallelConsumer(Generic[K_co, V_co]):
     def _chosen_producer(self, client: Client | None, producer: Producer | None) -> Producer | None:
         if producer is not None or client is not None:
             return producer
+        if self.options.commits is not None:
+            return AiokafkaTransactionalProducer(
+                self._servers,
+                self._group_id,
+                delivery_timeout=self.options.producing.delivery_timeout,
+                consumer_options=self.options.connecting_options,
+                producer_options=self.options.producing.client_options,
+            )
         return AiokafkaProducer(
             self._servers,
             delivery_timeout=self.options.producing.delivery_timeout,
             consumer_options=self.options.connecting_options,
             producer_options=self.options.producing.client_options,
         )
+
+    def _transaction_keeping(self, producer: Producer | None) -> TransactionKeeping | None:
+        policy = self.options.commits
+        if policy is None:
+            return None
+        if not hasattr(producer, "commit_offsets"):
+            raise ConfigurationError(
+                "commits", policy, "needs a producer beside a client of your own that can write in transactions"
+            )
+        return TransactionKeeping(cast("TransactionalProducer", producer), self.options, policy, self._group_id)
 
     def _seen_topic(self, producer: Producer | None) -> SeenTopic | None:
         policy = self.options.deduplicate
@@ -185,6 +209,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
                     if missing:
                         raise TopicNotFound(missing, self._servers)
                 await self._delivery.check(self._servers)
+                if self._transactions is not None:
+                    await self._transactions.check(self._delivery.topics, self.options.connect_timeout)
                 if self._seen is not None:
                     await self._seen.check(self._found, self.options.connect_timeout)
         except TimeoutError as error:
@@ -214,6 +240,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
     async def _leave(self) -> None:
         self._state.close()
         try:
+            if self._transactions is not None:
+                await self._transactions.close()
             await self._delivery.close()  # first: outputs should not arrive behind those of the partition's next owner
         finally:
             try:
@@ -267,6 +295,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
         if resources:
             before = (*before, name_woken)
             self._of_handlers = Resources(resources)
+        if self._transactions is not None:
+            handler = self._transactions.within_partitions(handler)
         stack = handler_stack(handler, topics, self.options, before, origin_topic if retry_topics else None)
         if self._results is not None:
             if stack.batchings is not None:
@@ -296,6 +326,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
         self._resources.reach()  # within a context of its own, which handlers copy
         self._of_handlers.reach()
         disposal: Disposal | None = self._delivery.disposal()
+        if self._transactions is not None:
+            self._transactions.disposal = disposal
         companion = None
         if self._seen is not None and self.options.deduplicate is not None:
             companion = Deduplication(self.options.deduplicate, self._seen)
@@ -312,6 +344,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
             companion,
             self._admission,
             self._ranking,
+            self._transactions or in_group,
         )
 
     async def results(self, handler: Callable[[Record[K_co, V_co]], Awaitable[T]]) -> AsyncGenerator[Result[T], None]:

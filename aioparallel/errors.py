@@ -18,6 +18,8 @@
     │   ├── NotAuthorized                      the cluster refuses this user the topic or the group
     │   ├── OffsetOutOfRange                   the log does not hold the position any more (or yet)
     │   ├── NoCommittedOffset                  nothing committed, and auto_offset_reset="error"
+    │   ├── NoOffsetMap                        the text beside an offset says nothing, and it must (Transactions)
+    │   ├── TransactionsUnsupported            the brokers have not the transactions that are needed
     │   ├── NotCommitted                       the broker did not acknowledge a commit that was waited for
     │   ├── FetchFailed                        a partition's data cannot be read
     │   └── ProduceFailed                      an output could not be written; fails the record it belongs to
@@ -68,6 +70,7 @@ __all__ = [
     "LoopThreadEnded",
     "NoCommittedOffset",
     "NoHandler",
+    "NoOffsetMap",
     "NotAuthorized",
     "NotCommitted",
     "OffsetMapError",
@@ -81,6 +84,7 @@ __all__ = [
     "RequestTimeout",
     "RetryLater",
     "TopicNotFound",
+    "TransactionsUnsupported",
 ]
 
 
@@ -200,6 +204,35 @@ class NoCommittedOffset(ClientError):
             'commit one, use start_at, or set auto_offset_reset to "earliest" or "latest"'
         )
         self.partition = partition
+
+
+class NoOffsetMap(ClientError):
+    """The text committed beside an offset is no offset map, and positions are committed in transactions.
+
+    Without it nobody knows which records above the offset are complete: they would run again, and their outputs be
+    written twice. So the run ends, and nothing is read.
+    """
+
+    def __init__(self, partition: TopicPartition, group_id: str, offset: int, reason: Exception) -> None:
+        super().__init__(
+            f"{partition}: the text that group {group_id!r} has committed beside offset {offset} is no offset map "
+            f"({reason}), so it is not known which records above are complete. If none are (another program has "
+            "committed that), or they may be produced twice, commit the offset alone and start again: "
+            f"kafka-consumer-groups.sh --bootstrap-server ... --group {group_id} --topic "
+            f"{partition.topic}:{partition.partition} --reset-offsets --to-offset {offset} --execute"
+        )
+        self.partition = partition
+
+
+class TransactionsUnsupported(ClientError):
+    """The brokers have not the transactions that ``commits=Transactions(...)`` needs."""
+
+    def __init__(self, servers: str, found: str) -> None:
+        super().__init__(
+            f"the brokers at {servers} {found}: commits=Transactions(...) needs the feature transaction.version 2 or "
+            "newer (Apache Kafka 4.0 or newer; on a cluster that was upgraded: kafka-features.sh --bootstrap-server "
+            "... upgrade --feature transaction.version=2). Leave commits out to produce at least once"
+        )
 
 
 class NotCommitted(ClientError):

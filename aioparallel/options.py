@@ -15,7 +15,7 @@ from typing import Literal, cast
 
 from aioparallel.errors import ConfigurationError
 from aioparallel.handling import Handling, HandlingFields, Ordering, check_choice, check_count, check_time
-from aioparallel.policies import Deduplicate, FailurePolicy, Producing
+from aioparallel.policies import Deduplicate, FailurePolicy, Producing, Transactions
 from aioparallel.records import TopicPartition
 from aioparallel.security import Security
 from aioparallel.security.secret import Hidden, hidden
@@ -44,6 +44,7 @@ class PlainFields(HandlingFields, total=False):
     commit_timeout: float
     failures: FailurePolicy
     producing: Producing
+    commits: Transactions | None
     deduplicate: Deduplicate | None
     auto_offset_reset: Literal["earliest", "latest", "error"]
     start_at: StartAt | None
@@ -84,6 +85,9 @@ class Options(Handling):
     """What happens to a record that fails. **The default tries it again for ever.**"""
     producing: Producing = field(default_factory=Producing)
     """How what handlers return, and dead letters, are produced."""
+    commits: Transactions | None = None
+    """``Transactions(...)``: positions and outputs are committed together, in Kafka's transactions. None: outputs are
+    acknowledged first, and positions committed then: at least once."""
     deduplicate: Deduplicate | None = None
     """Leave out copies of records that were handled before."""
     key_deserializer: Deserializer | None = None
@@ -120,7 +124,9 @@ class Options(Handling):
     @property
     def connecting_options(self) -> dict[str, object]:
         """``client_options``, with what ``security`` says."""
-        return {**self.client_options, **(self.security.client_options() if self.security is not None else {})}
+        read = {} if self.commits is None else {"isolation_level": "read_committed"}
+        secure = {} if self.security is None else self.security.client_options()
+        return {**self.client_options, **read, **secure}
 
     def __post_init__(self) -> None:
         Handling.__post_init__(self)
@@ -132,6 +138,7 @@ class Options(Handling):
         _check_start(self)
         _check_kinds(self)
         _check_deduplicate(self)
+        _check_transactions(self)
         object.__setattr__(self, "client_options", hidden(self.client_options))
 
     @classmethod
@@ -143,6 +150,10 @@ class Options(Handling):
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(sorted(known))}"
                 raise ConfigurationError(name, given[name], f"there is no such option; {hint}")  # type: ignore[literal-required]
+        if given.get("commits") is not None and "commit_interval" in given:
+            raise ConfigurationError(
+                "commit_interval", given["commit_interval"], "cannot stand beside Transactions: use its interval"
+            )
         return cls(**given)
 
 
@@ -256,6 +267,39 @@ def _check_deduplicate(options: Options) -> None:
             "key",
             "needs the records of a key one after the other (ordering KEY without order_by, or PARTITION): else a "
             f"later one may be complete before an earlier one, which would then be left out; {instead}",
+        )
+
+
+_TRANSACTION_CHECK = 10.0
+"""Seconds between two looks of a broker for transactions whose time is over
+(``transaction.abort.timed.out.transaction.cleanup.interval.ms``)."""
+
+
+def _check_transactions(options: Options) -> None:
+    policy = options.commits
+    if policy is None:
+        return
+    if not isinstance(policy, Transactions):
+        raise ConfigurationError("commits", policy, "must be None, or Transactions(...)")
+    longest = options.session_timeout - _TRANSACTION_CHECK
+    if policy.transaction_timeout > longest:
+        raise ConfigurationError(
+            "Transactions transaction_timeout",
+            policy.transaction_timeout,
+            f"must be at most {max(longest, 0):g} s here: session_timeout ({options.session_timeout:g}) - "
+            f"{_TRANSACTION_CHECK:g}; lower it or raise session_timeout",
+        )
+    if options.deduplicate is not None:
+        raise ConfigurationError(
+            "deduplicate",
+            options.deduplicate,
+            "cannot stand beside Transactions: what was seen is not written in the transaction. Have the stage before "
+            "write in transactions, too, or leave one of them out",
+        )
+    level = options.client_options.get("isolation_level", "read_committed")
+    if level != "read_committed":
+        raise ConfigurationError(
+            "client_options['isolation_level']", level, "must be read_committed, or left out, beside Transactions"
         )
 
 

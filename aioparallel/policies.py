@@ -21,6 +21,7 @@ __all__ = [
     "Producing",
     "RetryFunction",
     "RetryPolicy",
+    "Transactions",
     "Verdict",
     "is_async",
 ]
@@ -265,6 +266,44 @@ class Producing:
         if not hasattr(self.client_options, "items"):
             raise ConfigurationError("Producing client_options", self.client_options, "must be a mapping of names")
         object.__setattr__(self, "client_options", hidden(self.client_options))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transactions:
+    """Commit positions and everything that is produced in Kafka's transactions: exactly once for those who read
+    ``read_committed``.
+
+    Outputs, dead letters, records for retry topics and positions of one member go into one transaction at a time. What
+    handlers do beside that, in a database or over HTTP, is not in it and happens at least once. Needs brokers with
+    ``transaction.version`` 2: Apache Kafka 4.0 or newer. The records are read ``read_committed``.
+    """
+
+    interval: float = 0.1
+    """Seconds from the begin of one transaction to the next. Outputs are visible after it; small: more transactions
+    (each takes 3 to 15 milliseconds); large: more is done again after a crash. In the place of ``commit_interval``.
+    ``commit_after`` completions, or half of ``Producing(max_unacknowledged_bytes=)``, end it early."""
+    transaction_timeout: float = 10.0
+    """Seconds after which the brokers abort a transaction whose member has died; whoever has its partitions then waits
+    for that, up to 10 seconds more. At most ``session_timeout`` - 10: then nobody waits, for the partitions of a dead
+    member are given away later than that."""
+    id_prefix: str | None = None
+    """What the ``transactional.id`` of each member begins with, for access rules of the cluster (WRITE and DESCRIBE on
+    transactional ids, prefixed). The rest is the ``group_instance_id`` or chance. None: the ``group_id``."""
+
+    def __post_init__(self) -> None:
+        for name in ("interval", "transaction_timeout"):
+            _check_seconds(f"Transactions {name}", getattr(self, name))
+            if getattr(self, name) == 0:
+                raise ConfigurationError(f"Transactions {name}", 0, "must be more than 0 seconds")
+        if self.interval > self.transaction_timeout / 2:
+            raise ConfigurationError(
+                "Transactions interval",
+                self.interval,
+                f"must be at most half of transaction_timeout ({self.transaction_timeout:g} s)",
+            )
+        prefix: object = self.id_prefix
+        if prefix is not None and not (isinstance(prefix, str) and prefix.strip()):
+            raise ConfigurationError("Transactions id_prefix", prefix, "must be None, or a text that is not empty")
 
 
 def is_async(function: object) -> bool:

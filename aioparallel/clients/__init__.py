@@ -3,11 +3,10 @@
 
 ::
 
-    codes.py    Kafka's error codes, once
     aiokafka/   the client, and every private access to aiokafka
     producing/  a producer without a client
 """
 
-from aioparallel.clients.aiokafka import AiokafkaClient, AiokafkaProducer
+from aioparallel.clients.aiokafka import AiokafkaClient, AiokafkaProducer, AiokafkaTransactionalProducer
 
-__all__ = ["AiokafkaClient", "AiokafkaProducer"]
+__all__ = ["AiokafkaClient", "AiokafkaProducer", "AiokafkaTransactionalProducer"]

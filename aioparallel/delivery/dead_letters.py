@@ -12,19 +12,18 @@ import traceback
 from collections.abc import Awaitable, Sequence
 from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from aioparallel.delivery.letters import Letter, without_texts, write_letter
-from aioparallel.delivery.outbox import Outbox
 from aioparallel.delivery.waiters import Waiters
-from aioparallel.engine.outlets import Done
+from aioparallel.engine.outlets import Done, Receipts
 from aioparallel.errors import HandlerCancelled, ProduceFailed
 from aioparallel.history import failure_of
 from aioparallel.policies import DeadLetterFunction, FailurePolicy
 from aioparallel.record_logging import coordinates
 from aioparallel.records import Outgoing, Record
 
-__all__ = ["DeadLetters"]
+__all__ = ["DeadLetters", "LetterBox"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +34,20 @@ _CALLS = 100  # records that dead-letter functions have, or wait to have again, 
 _TRACEBACK_LENGTH = 4_000  # characters, the end of it
 
 
+class LetterBox(Protocol):
+    """Takes letters for topics, as an :class:`~aioparallel.engine.outlets.Outlet` takes outputs."""
+
+    def room(self) -> Awaitable[None] | None:
+        """None when there is room for more, else what to await before asking again."""
+
+    def deliver(self, record: Record[Any, Any], letter: Sequence[Outgoing], receipts: Receipts) -> None:
+        """Let it leave, room or not."""
+
+
 class DeadLetters:
     """Puts records away. A :class:`~aioparallel.engine.outlets.Disposal`. Made within the running loop."""
 
-    def __init__(self, policy: FailurePolicy, group_id: str, outbox: Outbox | None, timeout: float) -> None:
+    def __init__(self, policy: FailurePolicy, group_id: str, outbox: LetterBox | None, timeout: float) -> None:
         self._policy = policy
         self._context = copy_context()
         self._waiters = Waiters()

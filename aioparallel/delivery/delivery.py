@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aioparallel.delivery.dead_letters import DeadLetters
+from aioparallel.delivery.dead_letters import DeadLetters, LetterBox
 from aioparallel.delivery.outbox import Outbox
 from aioparallel.delivery.producer import Producer
 from aioparallel.engine.outlets import Outlet
@@ -25,14 +25,26 @@ class Delivery:
     """Connects only when something is to be produced, or when a topic of the failure policy is to be checked.
 
     ``producer``: None where the consumer's client is not Kafka's own and no producer was given with it.
+    ``outlet``, ``letters``: where outputs and letters go; None: to the producer at once.
     """
 
-    def __init__(self, producer: Producer | None, options: Options, group_id: str) -> None:
+    def __init__(
+        self,
+        producer: Producer | None,
+        options: Options,
+        group_id: str,
+        outlet: Outlet | None = None,
+        letters: LetterBox | None = None,
+    ) -> None:
         self._producer = producer
         self._options = options
         self._group_id = group_id
         self._dead_letters: DeadLetters | None = None
-        self.outbox: Outbox | None = Outbox(producer, options.producing) if producer is not None else None
+        if producer is not None and outlet is None:
+            outlet = letters = Outbox(producer, options.producing)
+        self.outlet = outlet
+        """Where outputs go."""
+        self._letters = letters
         if producer is None and _topics_of(options):
             raise ConfigurationError(
                 "producer",
@@ -40,10 +52,15 @@ class Delivery:
                 "dead letters, retry topics and deduplicate need one beside a client of your own: producer=...",
             )
 
+    @property
+    def topics(self) -> Sequence[str]:
+        """Those of the failure policy, and of what is kept beside positions."""
+        return _topics_of(self._options)
+
     async def check(self, servers: str) -> None:
         """Connect, and see that the topics of the failure policy exist. Raises TopicNotFound, or what connecting
         raises."""
-        topics = _topics_of(self._options)
+        topics = self.topics
         if self._producer is None or not topics:
             return
         timeout = self._options.connect_timeout
@@ -55,16 +72,11 @@ class Delivery:
     def disposal(self) -> DeadLetters | None:
         """Made within the running loop, once a run."""
         failures = self._options.failures
-        if self.outbox is None and failures.dead_letter is None:
+        if self._letters is None and failures.dead_letter is None:
             return None
-        outbox = self.outbox
-        self._dead_letters = DeadLetters(failures, self._group_id, outbox, self._options.producing.delivery_timeout)
+        timeout = self._options.producing.delivery_timeout
+        self._dead_letters = DeadLetters(failures, self._group_id, self._letters, timeout)
         return self._dead_letters
-
-    @property
-    def outlet(self) -> Outlet | None:
-        """Where outputs go."""
-        return self.outbox
 
     @property
     def undelivered(self) -> Mapping[Record[Any, Any], str]:

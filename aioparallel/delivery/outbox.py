@@ -8,26 +8,20 @@ one record per round trip to the broker, while others use the wait.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any, cast
 
+from aioparallel.delivery.outputs import changed_since, outputs_in, size_of, tell
 from aioparallel.delivery.producer import PendingOutput, Producer
 from aioparallel.delivery.waiters import Waiters
-from aioparallel.engine.outlets import Receipts
-from aioparallel.errors import InvalidOutput, ProduceFailed
-from aioparallel.policies import OnProduced, Producing
+from aioparallel.engine.outlets import Offered, Receipts
+from aioparallel.errors import ProduceFailed
+from aioparallel.policies import Producing
 from aioparallel.records import Outgoing, Produced, Record
-from aioparallel.wording import kind_of
 
 __all__ = ["Outbox"]
-
-logger = logging.getLogger(__name__)
-
-# What an output costs beside its bytes: objects, its place in a batch.
-_OVERHEAD = 256
 
 
 class _Sent(PendingOutput):
@@ -47,7 +41,7 @@ class _Sent(PendingOutput):
     def placed(self, place: Produced) -> None:
         outbox = self.outbox
         if outbox.on_produced is not None:
-            outbox.tell(outbox.on_produced, self.record, self.output, place)
+            tell(outbox.on_produced, self.record, self.output, place)
         # They come by hundreds, a whole batch at once: the engine is told when that is through.
         if not outbox.acknowledged:
             asyncio.get_running_loop().call_soon(outbox.end_acknowledged)
@@ -71,30 +65,20 @@ class Outbox:
         self.acknowledged: list[_Sent] = []
         """And not told yet."""
 
-    def offer(self, record: Record[Any, Any], value: object, receipts: Receipts) -> bool:
+    def offer(self, record: Record[Any, Any], value: object, receipts: Receipts) -> Offered | None:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
         if type(value) is not Outgoing or self.unacknowledged_bytes >= self._bound:
-            return False
+            return None
         try:
             value.check()
         except TypeError:
-            return False  # deliver() comes next, and tells it
+            return None  # deliver() comes next, and tells it
         self._send_one(record, value, receipts)
-        return True
+        return Offered.LEAVING
 
     def collect(self, record: Record[Any, Any], value: object) -> Sequence[Outgoing] | None:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
-        if isinstance(value, Outgoing):
-            return (value,)
-        if value is None:
-            return None
-        if not isinstance(value, Iterable) or isinstance(value, str | bytes | dict):
-            raise _wrong(record, kind_of(value))
-        outputs = list(cast("Iterable[object]", value))
-        for output in outputs:
-            if not isinstance(output, Outgoing):
-                raise _wrong(record, f"{kind_of(value)} with {kind_of(output)} in it")
-        return cast("list[Outgoing]", outputs) or None
+        return outputs_in(record, value)
 
     def room(self) -> Awaitable[None] | None:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
@@ -102,22 +86,28 @@ class Outbox:
             return None
         return self._waiters.enter()
 
-    def deliver(self, record: Record[Any, Any], collected: object, receipts: Receipts) -> None:
+    def deliver(
+        self,
+        record: Record[Any, Any],
+        collected: object,
+        receipts: Receipts,
+        together: Sequence[Record[Any, Any]] = (),
+    ) -> None:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
         outputs = cast("Sequence[Outgoing]", collected)
-        if (changed := _changed(record, outputs)) is not None:
+        if (changed := changed_since(record, outputs)) is not None:
             asyncio.get_running_loop().call_soon(receipts.undelivered, record, changed)
         elif len(outputs) == 1:
             self._send_one(record, outputs[0], receipts)
         else:
-            size = sum(map(_size, outputs))
+            size = sum(map(size_of, outputs))
             self.unacknowledged_bytes += size
             self._producer.send(outputs, partial(self._delivered, record, outputs, size, receipts))
         if self.unacknowledged_bytes < self._bound:
             self._waiters.wake(1)
 
     def _send_one(self, record: Record[Any, Any], output: Outgoing, receipts: Receipts) -> None:
-        size = _size(output)
+        size = size_of(output)
         self.unacknowledged_bytes += size
         self._producer.send_one(_Sent(self, record, output, size, receipts))
 
@@ -146,7 +136,7 @@ class Outbox:
         else:
             if self.on_produced is not None:
                 for output, place in zip(outputs, result, strict=True):
-                    self.tell(self.on_produced, record, output, place)
+                    tell(self.on_produced, record, output, place)
             receipts.delivered((record,))
         self.ended(size, 1)
 
@@ -157,44 +147,3 @@ class Outbox:
             self._waiters.wake(records)  # a record less makes room for one more
         else:
             self._waiters.wake_all()
-
-    def tell(self, on_produced: OnProduced, record: Record[Any, Any], output: Outgoing, place: Produced) -> None:
-        """Call it; nothing comes of what it raises."""
-        try:
-            on_produced(record, output, place)
-        except (Exception, asyncio.CancelledError):  # nothing is awaited: a cancellation is its own
-            logger.exception(
-                "on_produced failed for the output of %s at %s-%d offset %d, which stands there all the same",
-                record,
-                place.topic,
-                place.partition,
-                place.offset,
-                extra={"action": "on_produced_failed"},
-            )
-
-
-def _size(output: Outgoing) -> int:
-    size = _OVERHEAD + (len(output.value) if output.value is not None else 0)
-    if output.key is not None:
-        size += len(output.key)
-    for name, value in output.headers:
-        size += len(name) + (len(value) if value is not None else 0)
-    return size
-
-
-def _changed(record: Record[Any, Any], outputs: Iterable[Outgoing]) -> InvalidOutput | None:
-    """They were right when they were made, and may have been changed since."""
-    try:
-        for output in outputs:
-            output.check()
-    except TypeError as error:
-        return InvalidOutput(f"of {record.topic_partition} offset {record.offset}, changed after it was made: {error}")
-    return None
-
-
-def _wrong(record: Record[Any, Any], found: str) -> InvalidOutput:
-    return InvalidOutput(
-        f"the handler returned {found} for {record.topic_partition} offset {record.offset}: it may return None, an "
-        "Outgoing, or an iterable of them; to get other results use `async for result in consumer.results(handler)`",
-        found,
-    )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from aioparallel.delivery.waiters import Waiters
-from aioparallel.engine.outlets import Abandoned, Receipts
+from aioparallel.engine.outlets import Abandoned, Offered, Receipts
 from aioparallel.handlers import Handler, coroutine_handler
 from aioparallel.records import Record
 
@@ -59,9 +59,9 @@ class ResultStream(Generic[T]):
 
         return boxed
 
-    def offer(self, record: Record[Any, Any], value: object, receipts: Receipts) -> bool:
+    def offer(self, record: Record[Any, Any], value: object, receipts: Receipts) -> Offered | None:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
-        return False
+        return None
 
     def collect(self, record: Record[Any, Any], value: object) -> object | None:
         """See :class:`~aioparallel.engine.outlets.Outlet`. What a deferral was completed with is not boxed yet."""
@@ -73,7 +73,13 @@ class ResultStream(Generic[T]):
             return None
         return self._waiters.enter()
 
-    def deliver(self, record: Record[Any, Any], collected: object, receipts: Receipts) -> None:
+    def deliver(
+        self,
+        record: Record[Any, Any],
+        collected: object,
+        receipts: Receipts,
+        together: Sequence[Record[Any, Any]] = (),
+    ) -> None:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
         if self._closed:
             asyncio.get_running_loop().call_soon(receipts.undelivered, record, Abandoned())

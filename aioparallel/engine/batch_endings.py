@@ -69,8 +69,7 @@ class BatchEndings:
         """Of those that have succeeded. Raises InvalidOutput."""
         if value is None:
             return []
-        out = call.blocked(call.failures) | call.failures.keys()
-        left = [record for place, record in enumerate(call.records) if place not in out]
+        left = self._left_in(call)
         if not isinstance(value, Mapping):
             if not left:
                 return []
@@ -94,6 +93,12 @@ class BatchEndings:
         found = [(record, self._endings.outlet.collect(record, value[record])) for record in left if record in value]
         return [(record, collected) for record, collected in found if collected is not None]
 
+    @staticmethod
+    def _left_in(call: Call) -> list[AnyRecord]:
+        """Those that have not failed, nor stand behind one that has."""
+        out = call.blocked(call.failures) | call.failures.keys()
+        return [record for place, record in enumerate(call.records) if place not in out]
+
     def _let_leave(self, call: Call, outputs: _Outputs, whole: bool) -> None:
         self._scheduler.produce_together(call)
         # While they waited for room a partition may have been dropped: its next owner runs what is its.
@@ -102,8 +107,9 @@ class BatchEndings:
         else:
             outputs = [one for one in outputs if not one[0]._source.dropped]
         receipts = _Receipts(self, call, [record for record, _ in outputs], whole)
+        together = self._left_in(call) if whole else ()
         for record, collected in outputs:
-            self._endings.outlet.deliver(record, collected, receipts)
+            self._endings.outlet.deliver(record, collected, receipts, together)
         if not outputs:
             self.left(call, {})
 

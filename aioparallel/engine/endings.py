@@ -21,7 +21,7 @@ from aioparallel.engine.failures import Decision, Failures, NotDue
 from aioparallel.engine.gates import give_back_of
 from aioparallel.engine.hits import Hit, Worker
 from aioparallel.engine.isolation import Ended, drive, resume
-from aioparallel.engine.outlets import Abandoned, Disposal, Outlet
+from aioparallel.engine.outlets import Abandoned, Disposal, Offered, Outlet
 from aioparallel.engine.retries import Retries
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
 from aioparallel.engine.signals import Signals
@@ -67,12 +67,14 @@ class Endings:
 
     # -- within the worker's slot -----------------------------------------------------------------------
 
-    def hand_over(self, record: AnyRecord, ended: Ended) -> bool:
+    def hand_over(self, record: AnyRecord, ended: Ended) -> Offered | None:
         """Let outputs leave in one step where that is possible; what is not goes through :meth:`finish`."""
-        if not ended.is_plain or record._source.dropped or not self.outlet.offer(record, ended.value, self):
-            return False
-        ended.value = None  # or the worker would keep it until its next record
-        return True
+        if not ended.is_plain or record._source.dropped:
+            return None
+        offered = self.outlet.offer(record, ended.value, self)
+        if offered is not None:
+            ended.value = None  # or the worker would keep it until its next record
+        return offered
 
     async def finish(self, worker: Worker, record: AnyRecord, context: Context, ended: Ended) -> None:
         """The record is in flight when this begins and is not when it ends. Raises what must end the worker."""

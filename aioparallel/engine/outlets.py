@@ -5,21 +5,31 @@ Both kinds take a record that is *producing* and say later, once, how it went.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from aioparallel.errors import InvalidOutput
 from aioparallel.records import Record
 
-__all__ = ["Abandoned", "Disposal", "Done", "NoOutlet", "Outlet", "Receipts"]
+__all__ = ["Abandoned", "Disposal", "Done", "NoOutlet", "Offered", "Outlet", "Receipts"]
 
 Done = Callable[[Record[Any, Any], Exception | None], None]
 """``done(record, None)`` when it is put away, or ``done(record, error)``."""
 
 
+class Offered(enum.Enum):
+    """What became of a value that was offered to an outlet."""
+
+    LEAVING = "leaving"
+    """It is on its way: the record is producing until its receipt comes."""
+    LEFT = "left"
+    """Nothing more is waited for: the record is complete."""
+
+
 class Receipts(Protocol):
-    """Hears how it went with what an outlet has taken; of each record once, later, never within the call that gave it
-    away."""
+    """Hears how it went with what an outlet has taken; of each record once, later, or within the call of
+    :meth:`Outlet.deliver` that gave it away."""
 
     def delivered(self, records: Sequence[Record[Any, Any]]) -> None:
         """What was to leave of these is acknowledged, all of it. Those of a whole batch come together."""
@@ -35,8 +45,8 @@ class Abandoned(Exception):
 class Outlet(Protocol):
     """Takes what handlers return, unless it is None."""
 
-    def offer(self, record: Record[Any, Any], value: object, receipts: Receipts) -> bool:
-        """Let it leave at once, in the plain case and with room. False: ask :meth:`collect`, :meth:`room` and
+    def offer(self, record: Record[Any, Any], value: object, receipts: Receipts) -> Offered | None:
+        """Let it leave at once, in the plain case and with room. None: ask :meth:`collect`, :meth:`room` and
         :meth:`deliver` one by one; nothing was done."""
 
     def collect(self, record: Record[Any, Any], value: object) -> object | None:
@@ -48,8 +58,14 @@ class Outlet(Protocol):
     def room(self) -> Awaitable[None] | None:
         """None when there is room for more, else what to await before asking again."""
 
-    def deliver(self, record: Record[Any, Any], collected: object, receipts: Receipts) -> None:
-        """Let it leave, room or not."""
+    def deliver(
+        self,
+        record: Record[Any, Any],
+        collected: object,
+        receipts: Receipts,
+        together: Sequence[Record[Any, Any]] = (),
+    ) -> None:
+        """Let it leave, room or not. ``together``: all records that it is made of, where that is not this one alone."""
 
 
 class Disposal(Protocol):
@@ -61,16 +77,16 @@ class Disposal(Protocol):
     def dispose(self, record: Record[Any, Any], error: Exception, retry_topic: str | None, done: Done) -> None:
         """Put the record into the retry topic, or where dead letters go; tried until it works or its session is gone.
 
-        ``done`` is called later, never within this call.
+        ``done`` is called later, or within this call.
         """
 
 
 class NoOutlet:
     """For engines that produce nothing: a handler may return None only, and patience never ends in a dead letter."""
 
-    def offer(self, record: Record[Any, Any], value: object, receipts: Receipts) -> bool:
+    def offer(self, record: Record[Any, Any], value: object, receipts: Receipts) -> Offered | None:
         """Nothing is plain here."""
-        return False
+        return None
 
     def collect(self, record: Record[Any, Any], value: object) -> object | None:
         """Nothing can leave here."""
@@ -82,7 +98,13 @@ class NoOutlet:
         """Always."""
         return None
 
-    def deliver(self, record: Record[Any, Any], collected: object, receipts: Receipts) -> None:
+    def deliver(
+        self,
+        record: Record[Any, Any],
+        collected: object,
+        receipts: Receipts,
+        together: Sequence[Record[Any, Any]] = (),
+    ) -> None:
         """Never called: nothing is ever collected."""
         raise NotImplementedError
 

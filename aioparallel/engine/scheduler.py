@@ -34,8 +34,8 @@ def _leave_in_flight(record: AnyRecord) -> None:
     pass
 
 
-def _keep(record: AnyRecord, outcome: object) -> bool:
-    return False
+def _keep(record: AnyRecord, outcome: object) -> None:
+    return None
 
 
 def _ignore(source: Source) -> None:
@@ -155,10 +155,10 @@ class Scheduler:
     def run_ready(self, step: Step, hand_over: HandOver, most: Iterable[object]) -> Taken | TakenTogether | None:
         """Start ready records of one source, as many as ``most`` has elements, by calling ``step(record)`` for each.
 
-        Those for which it returns :data:`~aioparallel.engine.isolation.ENDED` have succeeded; those for which
-        ``hand_over(record, ended)`` is true are producing. The first that is neither is in flight, and comes back with
-        what the step returned. None: there was no such record, or none at all; see :attr:`has_ready`. Where they go
-        into batches a call comes back, all of it in flight, and nothing was stepped.
+        Those for which it returns :data:`~aioparallel.engine.isolation.ENDED` have succeeded; of the others
+        ``hand_over(record, ended)`` says which are producing, or have succeeded, too. The first that is neither is in
+        flight, and comes back with what the step returned. None: there was no such record, or none at all; see
+        :attr:`has_ready`. Where they go into batches a call comes back, all of it in flight, and nothing was stepped.
         """
         if not self._line or self.paused:
             return None

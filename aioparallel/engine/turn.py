@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from aioparallel.batches import Call
 from aioparallel.engine.isolation import ENDED, Ended
+from aioparallel.engine.outlets import Offered
 from aioparallel.engine.sources import Source
 from aioparallel.engine.tally import Tally
 from aioparallel.records import Record
@@ -22,9 +23,10 @@ AnyRecord = Record[Any, Any]
 Step = Callable[[AnyRecord], object]
 """The first step of a record's handler: how it ended (:data:`~aioparallel.engine.isolation.ENDED` or an
 :class:`~aioparallel.engine.isolation.Ended`), or anything else when it goes on."""
-HandOver = Callable[[AnyRecord, Ended], bool]
-"""Whether this was the handler's plain end, and its outputs are on their way now: then the record is producing. What
-becomes of them is told later, never within this call."""
+HandOver = Callable[[AnyRecord, Ended], Offered | None]
+"""What became of the outputs of a handler's plain end. What becomes of those on their way is told later, never within
+this call. None: it was no plain end, or they could not leave at once."""
+_LEFT: Final = Offered.LEFT
 Taken = tuple[AnyRecord, object]
 """A record in flight, and what its first step has returned."""
 TOGETHER: Final = object()
@@ -77,7 +79,8 @@ class Turn:
                     taken = record, outcome
                     break
                 if outcome is not ENDED:
-                    if type(outcome) is not Ended or not hand_over(record, outcome):
+                    offered = hand_over(record, outcome) if type(outcome) is Ended else None
+                    if offered is None:
                         self._current = None
                         # As in tally.start(), whose call would be paid for each record that suspends.
                         source.in_flight.add(record)
@@ -89,11 +92,15 @@ class Turn:
                             tally.signals.taken()
                         taken = record, outcome
                         break
-                    if self._current is not record:  # somebody has looked while it was handed over
-                        tally.produce(record)
+                    if offered is not _LEFT:
+                        if self._current is not record:  # somebody has looked while it was handed over
+                            tally.produce(record)
+                            break
+                        self._handed_over.append(record)  # its lane stays closed
+                        continue
+                    if self._current is not record:
+                        taken = record, ENDED
                         break
-                    self._handed_over.append(record)  # its lane stays closed
-                    continue
                 ended.append(record)
                 if record._lane is None:
                     continue

@@ -27,6 +27,7 @@ from aioparallel.engine.endings import Endings
 from aioparallel.engine.hits import Hit, Stuck, Worker
 from aioparallel.engine.isolation import ENDED, Ended, drive, resume
 from aioparallel.engine.loop_watch import LoopWatch
+from aioparallel.engine.outlets import Offered
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.turn import TOGETHER
@@ -285,7 +286,10 @@ class WorkerPool:
                 scheduler.succeed(record)
             else:
                 assert type(outcome) is Ended
-                if hand_over(record, outcome):
+                offered = hand_over(record, outcome)
+                if offered is Offered.LEFT:
+                    scheduler.succeed(record)
+                elif offered is not None:
                     scheduler.produce(record)
                 else:
                     yield from self._endings.finish(worker, record, context, outcome).__await__()

@@ -17,14 +17,13 @@ from aioparallel.engine.processor import Processor
 from aioparallel.errors import OffsetOutOfRange
 from aioparallel.group.admission import Admission
 from aioparallel.group.client import Client, CommitFault, Generation
-from aioparallel.group.committer import Committer
+from aioparallel.group.committing import Keeping
 from aioparallel.group.holdings import Holdings
 from aioparallel.group.opening import Opener
 from aioparallel.group.ranking import is_one
 from aioparallel.group.resets import Resets
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
-from aioparallel.group.stores import OffsetStore
 from aioparallel.options import Options
 from aioparallel.records import TopicPartition
 
@@ -51,8 +50,7 @@ class Assignment:
         processor: Processor,
         admission: Admission,
         holdings: Holdings,
-        store: OffsetStore,
-        committer: Committer,
+        keeping: Keeping,
         *,
         on_change: Callable[[], None],
         on_ended: Callable[[asyncio.Task[None]], None],
@@ -62,11 +60,19 @@ class Assignment:
         self._processor = processor
         self._admission = admission
         self._holdings = holdings
-        self._committer = committer
+        self._committer = keeping.committer
         self._on_change = on_change
         self._on_ended = on_ended
         starts = Starts(client, group_id, options)
-        self._opener = Opener(client, group_id, store, starts, on_fresh=committer.soon, on_change=on_change)
+        self._opener = Opener(
+            client,
+            group_id,
+            keeping.positions,
+            starts,
+            on_fresh=keeping.committer.soon,
+            on_change=on_change,
+            refuses_unreadable_maps=keeping.refuses_unreadable_maps,
+        )
         self._resets = Resets(client, starts, holdings, processor, self._opener, on_change)
         self._tasks: set[asyncio.Task[None]] = set()
         self.sessions: Mapping[TopicPartition, Session] = holdings.sessions

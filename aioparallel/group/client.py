@@ -154,6 +154,9 @@ class Client(Protocol):
         whose commits are refused.
         """
 
+    def fenced(self, generation: Generation) -> None:
+        """The group has refused this generation elsewhere: as for :meth:`commit`, that is news for the client."""
+
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, Committed]:

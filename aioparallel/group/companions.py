@@ -77,13 +77,13 @@ class Accompanied:
 
     async def take_over(
         self, partitions: Collection[TopicPartition], generation: Generation, timeout: float
-    ) -> Mapping[TopicPartition, Committed]:
+    ) -> Mapping[TopicPartition, Committed | None]:
         """See :class:`~aioparallel.group.stores.OffsetStore`."""
         ends = asyncio.get_running_loop().time() + timeout
         before = {partition: self._releases[partition] for partition in partitions}
         found = await self._store.take_over(partitions, generation, timeout)
         # One that went meanwhile may be here again, restored for another session that runs by now.
-        still = [partition for partition in partitions if self._releases[partition] == before[partition]]
+        still = [partition for partition in found if self._releases[partition] == before[partition]]
         if still:
             await self._companion.restore(still, _left(ends))
         return found

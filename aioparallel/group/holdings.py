@@ -9,7 +9,7 @@ from aioparallel.group.client import Generation
 from aioparallel.group.companions import Companion
 from aioparallel.group.ranking import RankOf, no_rank
 from aioparallel.group.sessions import Session
-from aioparallel.group.stores import OffsetStore
+from aioparallel.group.stores import Positions
 from aioparallel.records import TopicPartition
 
 __all__ = ["Holdings"]
@@ -26,13 +26,13 @@ class Holdings:
     def __init__(
         self,
         scheduler: Scheduler,
-        store: OffsetStore,
+        positions: Positions,
         targets: Mapping[TopicPartition, int] | None = None,
         companion: Companion | None = None,
         rank_of: RankOf = no_rank,
     ) -> None:
         self._scheduler = scheduler
-        self._store = store
+        self._positions = positions
         self._targets = None if targets is None else dict(targets)
         self._companion = companion
         self._rank_of = rank_of
@@ -56,7 +56,7 @@ class Holdings:
         self._scheduler.drop(session)
         if self.sessions.get(session.partition) is session:
             del self.sessions[session.partition]
-            self._store.release(session.partition)
+            self._positions.release(session.partition)
 
     def of(self, partitions: Collection[TopicPartition]) -> list[Session]:
         """The sessions of those partitions that are held."""

@@ -11,11 +11,11 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 
-from aioparallel.errors import NoCommittedOffset, OffsetMapError
+from aioparallel.errors import NoCommittedOffset, NoOffsetMap, OffsetMapError
 from aioparallel.group.client import REQUEST_PAUSE, REQUEST_TIMEOUT, Client, Committed
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
-from aioparallel.group.stores import OffsetStore
+from aioparallel.group.stores import Positions
 from aioparallel.offsets import Ledger, decode_offset_map
 
 __all__ = ["Opener"]
@@ -24,27 +24,32 @@ logger = logging.getLogger(__name__)
 
 # Characters of metadata restored (a millisecond or two) after which the event loop gets a turn; one map is one step.
 _TURN = 1_000
+# Seconds until it is looked again whether something is decided.
+_UNDECIDED_PAUSE = 0.05
 
 
 class Opener:
     """Opens sessions.
 
     ``on_fresh()`` hears that starts were chosen, which are to be committed; ``on_change()`` that more is to be fetched.
+    ``refuses_unreadable_maps``: see :class:`~aioparallel.group.committing.Keeping`.
     """
 
     def __init__(
         self,
         client: Client,
         group_id: str,
-        store: OffsetStore,
+        positions: Positions,
         starts: Starts,
         *,
         on_fresh: Callable[[], None],
         on_change: Callable[[], None],
+        refuses_unreadable_maps: bool = False,
     ) -> None:
         self._client = client
         self._group_id = group_id
-        self._store = store
+        self._positions = positions
+        self._refuses_unreadable_maps = refuses_unreadable_maps
         self._starts = starts
         self._on_fresh = on_fresh
         self._on_change = on_change
@@ -57,7 +62,8 @@ class Opener:
             if not opening:
                 return
             try:
-                await self._open_once(opening)
+                if not await self._open_once(opening):
+                    await asyncio.sleep(_UNDECIDED_PAUSE)
             except TimeoutError:
                 logger.warning(
                     "%d partitions wait for their committed offsets: no answer (try %d)",
@@ -67,18 +73,20 @@ class Opener:
                 )
                 await asyncio.sleep(REQUEST_PAUSE)
 
-    async def _open_once(self, sessions: Sequence[Session]) -> None:
+    async def _open_once(self, sessions: Sequence[Session]) -> bool:
+        """Open those of which it is decided where they stand; whether these are all."""
         # All that one member holds has the same generation.
         generation = sessions[0].generation
-        found = await self._store.take_over([session.partition for session in sessions], generation, REQUEST_TIMEOUT)
-        fresh = [session.partition for session in sessions if session.partition not in found]
+        asked = [session.partition for session in sessions]
+        found = await self._positions.take_over(asked, generation, REQUEST_TIMEOUT)
+        fresh = [partition for partition, committed in found.items() if committed is None]
         starts = await self._starts.of(fresh, REQUEST_TIMEOUT) if fresh else {}
         turn = 0
         for session in sessions:
-            if session.state is not SessionState.OPENING:
-                continue  # went while we waited
-            if session.partition in found:
-                committed = found[session.partition]
+            if session.state is not SessionState.OPENING or session.partition not in found:
+                continue  # went while we waited; or it is not decided
+            committed = found[session.partition]
+            if committed is not None:
                 self._restore(session, committed)
                 turn += len(committed.metadata)
             elif session.partition in starts:
@@ -94,11 +102,14 @@ class Opener:
         if starts:
             self._on_fresh()
         self._on_change()
+        return len(found) == len(asked)
 
     def _restore(self, session: Session, committed: Committed) -> None:
         try:
             restored = decode_offset_map(committed.offset, committed.metadata)
         except OffsetMapError as error:
+            if self._refuses_unreadable_maps:
+                raise NoOffsetMap(session.partition, self._group_id, committed.offset, error) from error
             self.unreadable_maps += 1
             logger.warning(
                 "%s: the metadata committed at offset %d is no offset map (%s): "

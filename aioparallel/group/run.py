@@ -21,8 +21,9 @@ from aioparallel.errors import NotCommitted
 from aioparallel.group.admission import MakeAdmission, at_once
 from aioparallel.group.assignment import CANCEL_GRACE, Assignment
 from aioparallel.group.client import Client, Generation
-from aioparallel.group.committer import Committer, reasons
-from aioparallel.group.companions import Accompanied, Companion
+from aioparallel.group.committer import in_group
+from aioparallel.group.committing import MakeKeeping, Member, reasons
+from aioparallel.group.companions import Companion
 from aioparallel.group.ends import Ends
 from aioparallel.group.fetcher import Fetcher
 from aioparallel.group.holdings import Holdings
@@ -30,7 +31,6 @@ from aioparallel.group.ranking import UNRANKED, Ranking
 from aioparallel.group.run_state import RunState
 from aioparallel.group.sessions import SessionState
 from aioparallel.group.snapshot import problems_of, stats_of
-from aioparallel.group.stores import BrokerOffsets, OffsetStore
 from aioparallel.handlers import Stack
 from aioparallel.observe.health import Problem
 from aioparallel.observe.stats import BrokerOutputs, Stats
@@ -52,6 +52,7 @@ class GroupRun:
     ``outlet``, ``disposal``: where what handlers return goes, and records whose patience has ended.
     ``companion``: what is kept beside the positions.
     ``admission``: how what was read comes to the engine. ``ranking``: which partitions are more urgent than others.
+    ``keeping``: where positions are kept, and who writes them.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class GroupRun:
         companion: Companion | None = None,
         admission: MakeAdmission = at_once,
         ranking: Ranking = UNRANKED,
+        keeping: MakeKeeping = in_group,
     ) -> None:
         self._client = client
         self._group_id = group_id
@@ -85,14 +87,21 @@ class GroupRun:
             ring=ranking.ring,
         )
         self._admission = admission(self._processor, self._fail)
-        store: OffsetStore = BrokerOffsets(client)
-        if companion is not None:
-            store = Accompanied(store, companion)
         self._companion = companion
-        holdings = Holdings(self._processor.scheduler, store, targets, companion, ranking.rank_of)
-        self._committer = Committer(
-            store, options, self._processor.scheduler, holdings.sessions.values, self._processor.notify
+        scheduler = self._processor.scheduler
+        kept = keeping(
+            Member(
+                client,
+                options,
+                scheduler,
+                lambda: self._assignment.sessions.values(),  # noqa: PLW0108 - it is made behind this
+                self._processor.notify,
+                companion,
+                self._fail,
+            )
         )
+        holdings = Holdings(scheduler, kept.positions, targets, companion, ranking.rank_of)
+        self._committer = kept.committer
         self._assignment = Assignment(
             client,
             group_id,
@@ -100,14 +109,13 @@ class GroupRun:
             self._processor,
             self._admission,
             holdings,
-            store,
-            self._committer,
+            kept,
             on_change=self._changed,
             on_ended=self._task_ended,
             is_whole=ranking.is_whole,
         )
         self._ends = Ends(client, holdings, self._changed)
-        planner = ranking.planner(options, self._processor.scheduler, self._admission.waiting)
+        planner = ranking.planner(options, scheduler, self._admission.waiting)
         self._fetcher = Fetcher(client, self._assignment, self._processor, self._admission, planner, self._look_for_end)
         signals.taken, signals.succeeded = self._fetcher.replan, self._committer.soon
         signals.idle, signals.fatal = self._look_for_end, self._fail
@@ -270,4 +278,5 @@ class GroupRun:
                 self._client.contact(), self._processor, tuple(self._assignment.sessions.values()), undelivered
             ),
             *beside,
+            *self._committer.problems(),
         )

@@ -12,7 +12,7 @@ from aioparallel.group.companions import Beside
 from aioparallel.offsets import Ledger
 from aioparallel.records import Record, TopicPartition
 
-__all__ = ["Session", "SessionState"]
+__all__ = ["COMMITTABLE", "Session", "SessionState"]
 
 
 class SessionState(enum.Enum):
@@ -26,6 +26,10 @@ class SessionState(enum.Enum):
     """Nothing new is started; those in flight end, then a last commit."""
     DROPPED = "dropped"
     """Over: outcomes that still arrive change nothing."""
+
+
+COMMITTABLE = (SessionState.OPEN, SessionState.DRAINING)
+"""While something of a session may be committed."""
 
 
 class Session(Source):
@@ -116,6 +120,10 @@ class Session(Source):
         if self.stopped:
             return SessionState.DRAINING
         return SessionState.OPEN if self.opened else SessionState.OPENING
+
+    def may_commit(self) -> bool:
+        """Whether what it says counts in the group."""
+        return not self.fenced and self.state in COMMITTABLE
 
     @property
     def dirty(self) -> bool:

@@ -12,7 +12,7 @@ from aioparallel.engine.processor import Processor
 from aioparallel.engine.sources import Source
 from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Client, CommitFault
-from aioparallel.group.committer import Committer
+from aioparallel.group.committing import PositionCommitter
 from aioparallel.group.oldest import first_incompletes, longest_retrying, oldest_in_flight, sources_by_name
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.observe.health import Problem, ProblemKind
@@ -33,7 +33,7 @@ def stats_of(
     client: Client,
     processor: Processor,
     assignment: Assignment,
-    committer: Committer,
+    committer: PositionCommitter,
     intake: str,
     outputs: tuple[BrokerOutputs, ...],
     copies: int,
@@ -81,6 +81,7 @@ def stats_of(
         partitions=partitions,
         outputs=outputs,
         copies=copies,
+        transactions=committer.transactions(),
         released=tally.released,
     )
 

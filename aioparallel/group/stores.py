@@ -14,25 +14,34 @@ from typing import Protocol
 from aioparallel.group.client import Client, CommitFault, Committed, Generation
 from aioparallel.records import TopicPartition
 
-__all__ = ["BrokerOffsets", "OffsetStore"]
+__all__ = ["BrokerOffsets", "OffsetStore", "Positions"]
 
 
-class OffsetStore(Protocol):
-    """Keeps positions, fenced with the member's generation. All its methods are called on one event loop.
+class Positions(Protocol):
+    """Where positions are read from. All its methods are called on one event loop.
 
-    Every call with a ``timeout`` (seconds) returns or raises within it, whatever is behind the store. It never raises
-    for what passes by itself.
+    Every call with a ``timeout`` (seconds) returns or raises within it, whatever is behind it. It never raises for what
+    passes by itself.
     """
 
     async def take_over(
         self, partitions: Collection[TopicPartition], generation: Generation, timeout: float
-    ) -> Mapping[TopicPartition, Committed]:
+    ) -> Mapping[TopicPartition, Committed | None]:
         """From now on these partitions are this member's: shut out whoever wrote for them before, *then* read where
-        they stand. Partitions for which nothing is stored are not in the result.
+        they stand; None: nothing is stored. Those of which that is not decided yet are not in the result: they are
+        asked for again.
 
         Called before a partition is read, again until it is answered, and not for a partition that is kept under a new
         generation. Raises TimeoutError, and ClientError for what waiting does not mend.
         """
+
+    def release(self, partition: TopicPartition) -> None:
+        """This partition went, and nothing more is written for it until it is taken over again: what is kept for it in
+        memory may go."""
+
+
+class OffsetStore(Positions, Protocol):
+    """Keeps positions, fenced with the member's generation."""
 
     async def commit(
         self, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
@@ -45,10 +54,6 @@ class OffsetStore(Protocol):
         caller who is cancelled meanwhile knows nothing.
         """
 
-    def release(self, partition: TopicPartition) -> None:
-        """This partition went, and nothing more is written for it until it is taken over again: what is kept for it in
-        memory may go."""
-
 
 class BrokerOffsets:
     """The group's committed offsets: the :class:`OffsetStore` of Kafka itself. The coordinator fences, by generation
@@ -59,9 +64,9 @@ class BrokerOffsets:
 
     async def take_over(
         self, partitions: Collection[TopicPartition], generation: Generation, timeout: float
-    ) -> Mapping[TopicPartition, Committed]:
+    ) -> Mapping[TopicPartition, Committed | None]:
         """The group's committed offsets and texts. The join has shut out the owner before already."""
-        return await self._client.committed(partitions, timeout)
+        return {**dict.fromkeys(partitions), **await self._client.committed(partitions, timeout)}
 
     async def commit(
         self, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float

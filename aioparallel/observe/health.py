@@ -37,6 +37,19 @@ class ProblemKind(StrEnum):
     """The broker refuses the commits of a partition: not authorised, or the topic is gone.
 
     Give the user Read on group and topic. Records go on, and run again after a restart."""
+    IN_DOUBT = "in_doubt"
+    """Nobody has said for five seconds or more what became of a transaction, so nothing is committed.
+
+    Look at the brokers that the message names: it goes on by itself when they answer."""
+    TRANSACTIONS_ABORTED = "transactions_aborted"
+    """One transaction after the other is aborted, so nothing is committed. Their outputs are kept.
+
+    The message says why."""
+    OFFSETS_UNSTABLE = "offsets_unstable"
+    """A partition stays closed, because its offset is part of a transaction that has not ended, for longer than the
+    brokers let one be.
+
+    Does a member run with a longer ``transaction_timeout``? ``kafka-transactions.sh`` finds and ends one that hangs."""
     SEEN_UNSAVED = "seen_unsaved"
     """``Deduplicate`` cannot write what was seen of a partition, so nothing of it is committed.
 
@@ -109,6 +122,9 @@ _KEEP_FROM_WORK: Final = frozenset(
         ProblemKind.BROKER_UNREACHABLE,
         ProblemKind.NO_LEADER,
         ProblemKind.COMMIT_REFUSED,
+        ProblemKind.IN_DOUBT,
+        ProblemKind.TRANSACTIONS_ABORTED,
+        ProblemKind.OFFSETS_UNSTABLE,
         ProblemKind.PRODUCER_UNREACHABLE,
         ProblemKind.BROKER_SILENT,
     }

@@ -15,6 +15,7 @@ __all__ = [
     "PartitionStats",
     "Retrying",
     "Stats",
+    "TransactionStats",
     "Waiting",
 ]
 
@@ -169,6 +170,39 @@ class Contact:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionStats:
+    """Kafka transactions since the start of the run, and what waits for the next one."""
+
+    committed: int
+    """Transactions whose end the brokers have acknowledged."""
+    aborted: int
+    """Those that were not committed: nothing of them is visible, their outputs went into the next one."""
+    aborted_for: dict[str, int]
+    """Why, and how often."""
+    fenced: int
+    """How often partitions were dropped because somebody else used the transactional id, or had the partition."""
+    refused: int
+    """Records whose outputs the brokers refused: put away, skipped, or the end of the run, as ``failures`` says."""
+    seconds: float | None
+    """From the cut to the acknowledged end, of the last one; None before the first."""
+    longest: float | None
+    """The same, the longest of the last hundred."""
+    phase: str
+    """What goes on: "idle", "sending", "offsets", "ending", "aborting", "doubt", "verifying", "fenced" or "new"."""
+    waiting_outputs: int
+    """Of records that are complete, and of no committed transaction."""
+    waiting_bytes: int
+    """Their bytes, with 256 for each."""
+    transactional_id: str
+    """What the cluster knows this member by."""
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it is being found out what became of a transaction."""
+        return self.phase in ("doubt", "verifying")
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """A snapshot; counts are records since the start of the run.
 
@@ -238,6 +272,8 @@ class Stats:
     copies: int = 0
     """Records that were not handled because they were before, as ``deduplicate`` says. They are not among those
     admitted."""
+    transactions: TransactionStats | None = None
+    """Where positions are committed in transactions, ``commits=Transactions(...)``; else None."""
     released: int = 0
     """Records of a queue that were left to be delivered again."""
 

@@ -18,7 +18,7 @@ from typing import Final
 import aiokafka.errors as kafka
 
 from aioparallel.clients.aiokafka.errors import deadline, is_passing
-from aioparallel.clients.codes import ErrorCode
+from aioparallel.codes import ErrorCode
 from aioparallel.errors import ClientError
 from aioparallel.event_loop import loop_factory
 from aioparallel.records import TopicPartition

@@ -24,7 +24,7 @@ from aioparallel.clients.aiokafka.internals import Connections
 from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.secure_connection import renewed
 from aioparallel.clients.aiokafka.settings import check_servers, connection_options, option_names
-from aioparallel.clients.codes import ErrorCode
+from aioparallel.codes import ErrorCode
 from aioparallel.errors import BrokerUnreachable
 from aioparallel.records import TopicPartition
 

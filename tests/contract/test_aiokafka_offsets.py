@@ -13,7 +13,7 @@ from aiokafka.protocol.commit import OffsetCommitResponse_v3, OffsetFetchRespons
 
 from aioparallel.clients.aiokafka.internals import Connections, Coordinator
 from aioparallel.clients.aiokafka.offsets import GroupOffsets
-from aioparallel.clients.codes import ErrorCode
+from aioparallel.codes import ErrorCode
 from aioparallel.errors import NotAuthorized
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.records import TopicPartition

@@ -33,7 +33,7 @@ from aiokafka.structs import OffsetAndTimestamp
 from aioparallel.clients.aiokafka import internals, log_noise
 from aioparallel.clients.aiokafka.internals import RawRecord
 from aioparallel.clients.aiokafka.membership import Membership
-from aioparallel.clients.codes import ErrorCode
+from aioparallel.codes import ErrorCode
 from aioparallel.errors import ClientError, FetchFailed, NotAuthorized
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
 from tests.support.clusters.aiokafka_cluster import AiokafkaCluster, serving

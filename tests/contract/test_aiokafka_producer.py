@@ -23,9 +23,9 @@ from typing_extensions import get_protocol_members
 from aioparallel.clients import AiokafkaProducer
 from aioparallel.clients.aiokafka import producer_internals
 from aioparallel.clients.aiokafka.produce_requests import AiokafkaBrokers
-from aioparallel.clients.codes import ErrorCode
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import PartitionQueue
+from aioparallel.codes import ErrorCode
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Headers, Outgoing, Produced
 from aioparallel.testing.brokers.local import LocalKafka

@@ -31,10 +31,11 @@ each class of aiokafka; ``tests/contract/test_aiokafka_private.py`` fails when a
     produce_requests.py    the requests of a producer, one attempt each
     decoding.py            records of a fetch, as they are asked for
     encoding.py            outputs written as record batches
+    transaction_requests.py, transaction_messages.py  transactions, whose messages aiokafka does not know
     producer_internals.py  what of aiokafka is used for producing
 """
 
 from aioparallel.clients.aiokafka.client import AiokafkaClient
-from aioparallel.clients.aiokafka.producer import AiokafkaProducer
+from aioparallel.clients.aiokafka.producer import AiokafkaProducer, AiokafkaTransactionalProducer
 
-__all__ = ["AiokafkaClient", "AiokafkaProducer"]
+__all__ = ["AiokafkaClient", "AiokafkaProducer", "AiokafkaTransactionalProducer"]

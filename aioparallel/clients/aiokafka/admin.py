@@ -25,7 +25,7 @@ from aioparallel.clients.aiokafka.errors import deadline, is_passing
 from aioparallel.clients.aiokafka.internals import ClusterView, DeleteGroupsAnswer, OffsetFetchAnswer
 from aioparallel.clients.aiokafka.settings import check_servers, connection_options, option_names
 from aioparallel.clients.aiokafka.silence import Silence
-from aioparallel.clients.codes import ErrorCode
+from aioparallel.codes import ErrorCode
 from aioparallel.errors import BrokerUnreachable, ClientError, ConsumerStateError, NotAuthorized, TopicNotFound
 from aioparallel.group.client import Committed
 from aioparallel.records import TopicPartition

@@ -149,7 +149,7 @@ class AiokafkaClient:
             coordinator,
             consumer._client,
             retry_backoff=self._settings.retry_backoff,
-            on_fenced=self._fenced,
+            on_fenced=self.fenced,
             offset_retention=self._offset_retention,
         )
         read_committed = consumer._isolation_level == "read_committed"
@@ -346,6 +346,7 @@ class AiokafkaClient:
         self._failure = error
         self.wake()
 
-    def _fenced(self, generation: Generation) -> None:
+    def fenced(self, generation: Generation) -> None:
+        """The group has refused this generation elsewhere."""
         if self._membership is not None:
             self._membership.fenced(generation)

@@ -31,9 +31,11 @@ class BatchEncoder:
     """Writes batches, and says beforehand what cannot be written.
 
     ``compression``: aiokafka's name of the codec, or None. ``largest``: bytes of an output (``max_request_size``).
+    ``is_transactional``: whether the batches are of transactions.
     """
 
-    def __init__(self, compression: str | None, largest: int) -> None:
+    def __init__(self, compression: str | None, largest: int, *, is_transactional: bool = False) -> None:
+        self._is_transactional = is_transactional
         self._codec = _CODECS[compression]
         self._largest = largest
         self.unchecked_bytes = max(0, largest - _OVERHEAD)
@@ -62,7 +64,7 @@ class BatchEncoder:
             DefaultRecordBatchBuilder(
                 _MAGIC,
                 self._codec,
-                is_transactional=0,
+                is_transactional=self._is_transactional,
                 producer_id=identity.producer_id,
                 producer_epoch=identity.epoch,
                 base_sequence=sequence,

@@ -17,8 +17,8 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from aioparallel.clients.aiokafka.fetching import FetchWalk
 from aioparallel.clients.aiokafka.internals import Connections, OffsetAnswer
-from aioparallel.clients.codes import ErrorCode
 from aioparallel.clients.contacts import Contacts
+from aioparallel.codes import ErrorCode
 from aioparallel.records import TopicPartition
 
 __all__ = ["LogEndsWatch"]

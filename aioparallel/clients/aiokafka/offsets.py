@@ -26,7 +26,7 @@ from aioparallel.clients.aiokafka.internals import (
     OffsetCommitAnswer,
     OffsetFetchAnswer,
 )
-from aioparallel.clients.codes import ErrorCode
+from aioparallel.codes import ErrorCode
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.records import TopicPartition
 

@@ -20,10 +20,10 @@ from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.producer_internals import ProduceAnswer, ProducerConnections, ProducerIdAnswer
 from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
 from aioparallel.clients.aiokafka.silence import Silence, first_answer
-from aioparallel.clients.codes import ErrorCode
 from aioparallel.clients.producing.answers import Answer, answer_of, unanswered
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import PartitionQueue, RecordBatch
+from aioparallel.codes import ErrorCode
 from aioparallel.errors import BrokerUnreachable, NotAuthorized
 from aioparallel.records import TopicPartition
 
@@ -124,12 +124,12 @@ class AiokafkaBrokers:
         for batch in batches:
             topics[batch.queue.topic].append((batch.queue.partition, batch.data))
         timeout_ms = round(self._settings.request_timeout * 1000)
-        request = ProduceRequest(cast("str", None), _ALL, timeout_ms, list(topics.items()))
+        request = self._request(list(topics.items()), timeout_ms)
         scopes = self._scopes[node]
         try:
             async with asyncio.timeout(None) as scope:
                 scopes.add(scope)
-                answer = cast("ProduceAnswer", await self._connected().send(node, request))
+                answer = await self._connected().send(node, request)
         except (kafka.KafkaError, OSError, TimeoutError) as error:
             return [unanswered(error)] * len(batches)
         except Exception as error:
@@ -138,13 +138,22 @@ class AiokafkaBrokers:
             return [unanswered(error)] * len(batches)
         finally:
             scopes.discard(scope)
-        found = {
-            (topic, fields[0]): answer_of(fields[1], fields[2], fields[3] if answer.API_VERSION >= 2 else -1)
-            for topic, partitions in answer.topics
-            for fields in partitions
-        }
+        found = self._answers(answer)
         silent = unanswered(kafka.KafkaError("the broker's answer says nothing about this partition"))
         return [found.get((batch.queue.topic, batch.queue.partition), silent) for batch in batches]
+
+    def _request(self, topics: list[tuple[str, list[tuple[int, bytes]]]], timeout_ms: int) -> object:
+        """A produce request with these batches."""
+        return ProduceRequest(cast("str", None), _ALL, timeout_ms, topics)
+
+    def _answers(self, answer: object) -> dict[tuple[str, int], Answer]:
+        """What it says of each partition."""
+        answered = cast("ProduceAnswer", answer)
+        return {
+            (topic, fields[0]): answer_of(fields[1], fields[2], fields[3] if answered.API_VERSION >= 2 else -1)
+            for topic, partitions in answered.topics
+            for fields in partitions
+        }
 
     # -- metadata
 

@@ -1,4 +1,4 @@
-"""AiokafkaProducer: the engine's producer interface on aiokafka's connections."""
+"""The engine's producer interfaces on aiokafka's connections."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from aioparallel.clients.aiokafka.encoding import BatchEncoder
 from aioparallel.clients.aiokafka.produce_requests import AiokafkaBrokers
 from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
-from aioparallel.clients.producing import QueueingProducer
+from aioparallel.clients.aiokafka.transaction_requests import TransactionalAiokafkaBrokers
+from aioparallel.clients.producing import QueueingProducer, TransactionalQueueingProducer
 from aioparallel.clients.producing.queues import PartitionQueues
 
-__all__ = ["AiokafkaProducer"]
+__all__ = ["AiokafkaProducer", "AiokafkaTransactionalProducer"]
 
 
 class AiokafkaProducer(QueueingProducer):
@@ -41,19 +42,57 @@ class AiokafkaProducer(QueueingProducer):
             consumer_options=consumer_options,
             producer_options=producer_options,
         )
-        encoder = BatchEncoder(settings.compression, settings.request_bytes)
-        partition_queues = PartitionQueues(
-            encoder,
-            encoder.check,
-            batch_bytes=settings.batch_bytes,
-            unchecked_bytes=encoder.unchecked_bytes,
-            partitioner=settings.partitioner,
-        )
         super().__init__(
-            partition_queues,
+            _partition_queues(settings, BatchEncoder(settings.compression, settings.request_bytes)),
             lambda on_metadata: AiokafkaBrokers(settings, on_metadata),
             servers=bootstrap_servers,
             delivery_timeout=delivery_timeout,
             linger=settings.linger,
             retry_backoff=settings.retry_backoff,
         )
+
+
+class AiokafkaTransactionalProducer(TransactionalQueueingProducer):
+    """Sends records in Kafka's transactions, with the offsets of a group. See
+    :class:`~aioparallel.transactions.TransactionalProducer` for what it promises.
+
+    ``group_id``: whose offsets. The rest as of :class:`AiokafkaProducer`.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        group_id: str,
+        *,
+        delivery_timeout: float,
+        consumer_options: Mapping[str, object],
+        producer_options: Mapping[str, object],
+    ) -> None:
+        settings = ProducerSettings(
+            bootstrap_servers,
+            delivery_timeout=delivery_timeout,
+            consumer_options=consumer_options,
+            producer_options=producer_options,
+        )
+        encoder = BatchEncoder(settings.compression, settings.request_bytes, is_transactional=True)
+        instance = consumer_options.get("group_instance_id")
+        super().__init__(
+            _partition_queues(settings, encoder),
+            lambda on_metadata: TransactionalAiokafkaBrokers(
+                settings, on_metadata, group_id, None if instance is None else str(instance)
+            ),
+            servers=bootstrap_servers,
+            delivery_timeout=delivery_timeout,
+            linger=settings.linger,
+            retry_backoff=settings.retry_backoff,
+        )
+
+
+def _partition_queues(settings: ProducerSettings, encoder: BatchEncoder) -> PartitionQueues:
+    return PartitionQueues(
+        encoder,
+        encoder.check,
+        batch_bytes=settings.batch_bytes,
+        unchecked_bytes=encoder.unchecked_bytes,
+        partitioner=settings.partitioner,
+    )

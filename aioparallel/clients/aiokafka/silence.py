@@ -33,8 +33,8 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from aioparallel.clients.aiokafka.dialing import Dialing
 from aioparallel.clients.aiokafka.internals import ClusterView, Connection, Connections, FetchAnswer, MetadataAnswer
-from aioparallel.clients.codes import ErrorCode
 from aioparallel.clients.contacts import Contacts
+from aioparallel.codes import ErrorCode
 from aioparallel.records import TopicPartition
 
 __all__ = ["Silence", "first_answer"]

@@ -3,6 +3,7 @@
 ::
 
     producer.py         QueueingProducer, behind ``delivery/producer.py``: coroutines and timers
+    transactional.py    the same within Kafka's transactions
     carrying.py         requests on their way, and brokers that do not answer them
     brokers.py          what it needs of a cluster; a client implements it
     trouble.py          whether anything can be sent at all
@@ -20,5 +21,6 @@ From ``queues.py`` downwards nothing awaits, and the time is passed in.
 """
 
 from aioparallel.clients.producing.producer import QueueingProducer
+from aioparallel.clients.producing.transactional import TransactionalQueueingProducer
 
-__all__ = ["QueueingProducer"]
+__all__ = ["QueueingProducer", "TransactionalQueueingProducer"]

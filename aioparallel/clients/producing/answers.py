@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 from typing import Final, NamedTuple
 
-from aioparallel.clients.codes import RETRIABLE, ErrorCode
+from aioparallel.codes import RETRIABLE, ErrorCode
 
-__all__ = ["Answer", "Verdict", "answer_of", "unanswered"]
+__all__ = ["Answer", "Verdict", "answer_in_transaction", "answer_of", "unanswered"]
 
 
 class Verdict(enum.Enum):
@@ -28,6 +28,8 @@ class Verdict(enum.Enum):
     """Not written, and it will not be."""
     UNCLEAR = "unclear"
     """It failed, and may be written all the same."""
+    BROKEN = "broken"
+    """Its transaction cannot be committed any more; the code says why."""
 
 
 class Answer(NamedTuple):
@@ -42,6 +44,8 @@ class Answer(NamedTuple):
     """Milliseconds since the epoch, -1 where the records keep their own."""
     is_heard: bool = True
     """Whether the broker has said it; False: no answer came."""
+    code: int = ErrorCode.NONE
+    """The broker's, where the verdict is ``BROKEN``."""
 
     def explain(self, size: int) -> str:
         """The reason, for a batch of this size in bytes."""
@@ -98,6 +102,15 @@ def answer_of(code: int, offset: int, timestamp: int) -> Answer:
         return Answer(*known)
     verdict = Verdict.AGAIN if code in RETRIABLE else Verdict.UNCLEAR
     return Answer(verdict, f"the broker answered {_name(code)} (error code {code})")
+
+
+_BREAK: Final = frozenset({Verdict.ANEW, Verdict.REJECTED, Verdict.UNCLEAR})
+
+
+def answer_in_transaction(code: int, offset: int, timestamp: int) -> Answer:
+    """The same for a batch of a transaction: whatever may have been written, and must not be, is aborted with it."""
+    answer = answer_of(code, offset, timestamp)
+    return answer._replace(verdict=Verdict.BROKEN, code=code) if answer.verdict in _BREAK else answer
 
 
 def _name(code: int) -> str:

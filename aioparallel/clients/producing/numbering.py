@@ -32,13 +32,14 @@ class Numbering:
     ever know, the epoch goes up, and the old batch cannot be written any more once the first one of the new epoch is.
     The epoch is this partition's own: no broker has to be asked for it, and no other partition hears of it.
 
-    For transactions the epochs would come from the coordinator: :meth:`abandon` after an abort, :meth:`reject` when
-    it fences the id.
+    In transactions the coordinator gives an epoch to each of them (KIP-890), and its numbers begin with 0 everywhere:
+    :meth:`adopt`. Then none is ever changed here.
     """
 
-    __slots__ = ("_identity", "_is_spent", "_sequence", "is_in_doubt")
+    __slots__ = ("_identity", "_is_given", "_is_spent", "_sequence", "is_in_doubt")
 
     def __init__(self) -> None:
+        self._is_given = False
         self.is_in_doubt = False
         """Whether the next numbers may be taken: a batch was sent with them, and no answer says what became of it."""
         self._identity: Identity | None = None
@@ -55,18 +56,25 @@ class Numbering:
         """
         identity = self._identity
         if identity is None or self._is_spent:
-            if fresh is None or (identity is not None and fresh.producer_id == identity.producer_id):
+            if self._is_given or fresh is None or (identity is not None and fresh.producer_id == identity.producer_id):
                 return None
             self._identity = identity = fresh
             self._is_spent = self.is_in_doubt = False
             self._sequence = 0
         return identity, self._sequence
 
+    def adopt(self, identity: Identity) -> None:
+        """What is sent from now on is of the transaction with this epoch; the same again changes nothing."""
+        if identity != self._identity:
+            self._identity, self._is_given = identity, True
+            self._is_spent = self.is_in_doubt = False
+            self._sequence = 0
+
     def acknowledged(self, count: int) -> None:
         """The batch with the last numbers stands in the log, ``count`` records."""
         self._sequence = (self._sequence + count) % _SEQUENCES
         self.is_in_doubt = False
-        if self._identity is not None and self._identity.epoch >= _WORN_EPOCH:
+        if not self._is_given and self._identity is not None and self._identity.epoch >= _WORN_EPOCH:
             self._is_spent = True
 
     def abandon(self) -> None:
@@ -75,7 +83,7 @@ class Numbering:
         if self._identity is None:
             return
         producer_id, epoch = self._identity
-        if epoch >= _LAST_EPOCH:
+        if self._is_given or epoch >= _LAST_EPOCH:
             self._is_spent = True
         else:
             self._identity = Identity(producer_id, epoch + 1)

@@ -254,6 +254,11 @@ class PartitionQueue:
         self._fail(batch.left, reason, passing=False)
         self._fail_doubtful(doubtful, reason)
 
+    def broken(self, batch: RecordBatch) -> list[PendingOutput] | None:
+        """The transaction it is of cannot be committed any more. Returns all that waits here, taken out; None where it
+        is of another transaction than the one that goes on now."""
+        return self.drain() if self.batch is batch else None
+
     # -- giving up
 
     def expire(self, deadline: float, explain: Callable[[PartitionQueue], str]) -> RecordBatch | None:

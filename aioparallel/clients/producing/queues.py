@@ -56,6 +56,9 @@ class PartitionQueues:
         self._largest_unchecked = unchecked_bytes
         self._partitioner = partitioner
         self._hashes = KeyHashes()
+        self._transaction: Identity | None = None
+        self.on_broken: Callable[[Answer], None] | None = None
+        """In transactions: hears why the one that goes on now cannot be committed."""
         # In the order of their turn: queues with something to send and nothing under way.
         self._ready: dict[PartitionQueue, None] = {}
         self._leaderless: dict[PartitionQueue, None] = {}
@@ -65,17 +68,21 @@ class PartitionQueues:
     def add(self, entry: PendingOutput) -> str | None:
         """Take a new entry; returns why it cannot be sent, if so: it has not failed yet then."""
         output = entry.output
-        key, value = output.key, output.value
-        size = (len(value) if value else 0) + (len(key) if key else 0)
         self.outstanding.count += 1
-        if (size > self._largest_unchecked or output.headers) and (reason := self._check(output)) is not None:
+        if (reason := self.refusal(output)) is not None:
             return reason
         topic = self.topics.get(output.topic)
-        if topic is None:
-            if not is_topic_name(output.topic):
-                return f"{output.topic!r} is no name of a topic: 249 letters, digits, '.', '_' and '-' at most"
-            topic = self._new(output.topic)
-        return self._route(topic, entry)
+        return self._route(self._new(output.topic) if topic is None else topic, entry)
+
+    def refusal(self, output: Outgoing) -> str | None:
+        """Why this output cannot be sent whatever the cluster looks like, or None."""
+        key, value = output.key, output.value
+        size = (len(value) if value else 0) + (len(key) if key else 0)
+        if (size > self._largest_unchecked or output.headers) and (reason := self._check(output)) is not None:
+            return reason
+        if output.topic not in self.topics and not is_topic_name(output.topic):
+            return f"{output.topic!r} is no name of a topic: 249 letters, digits, '.', '_' and '-' at most"
+        return None
 
     def _route(self, topic: Topic, entry: PendingOutput) -> str | None:
         """Put it where it waits; returns why it cannot be put anywhere."""
@@ -160,6 +167,8 @@ class PartitionQueues:
         batches: list[RecordBatch] = []
         size = 0
         for queue in queues:
+            if self._transaction is not None and queue.batch is None:
+                queue.numbering.adopt(self._transaction)
             if queue.batch is None and queue.numbering.next(self._fresh) is None:
                 self.needs_identity = True  # it stays ready
                 continue
@@ -180,6 +189,10 @@ class PartitionQueues:
         self._fresh = fresh
         self.needs_identity = False
 
+    def begin(self, transaction: Identity) -> None:
+        """What is taken from now on is of this transaction. Nothing is outstanding."""
+        self._transaction = transaction
+
     # -- back
 
     def answered(self, batch: RecordBatch, answer: Answer) -> None:
@@ -198,6 +211,11 @@ class PartitionQueues:
             case Verdict.REFUSED | Verdict.UNCLEAR:
                 was_written = answer.verdict is Verdict.UNCLEAR
                 queue.refused(batch, answer.explain(len(batch.data)), was_written=was_written)
+            case Verdict.BROKEN:
+                if (entries := queue.broken(batch)) is not None:
+                    assert self.on_broken is not None
+                    self.on_broken(answer)
+                    self.outstanding.failed(entries, answer.reason, passing=True)
         self.resume(batch)
 
     def resume(self, batch: RecordBatch) -> None:

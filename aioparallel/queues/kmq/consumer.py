@@ -103,6 +103,12 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
                 "cannot be kept in a queue: what is delivered again comes behind what was sent after it, and to "
                 "anybody; leave it out, or use ParallelConsumer",
             )
+        if options.get("commits") is not None:
+            raise ConfigurationError(
+                "commits",
+                options["commits"],
+                "cannot be told of a queue: its records are delivered again by their markers, at least once",
+            )
         self._queue = QueueTopics(topic, marker_topic, dead_letter)
         retry = retry or RetryPolicy(max_attempts=1)
         _check_lease_option(lease, retry, options.get("handler_timeout"))

@@ -131,6 +131,10 @@ class PriorityClient:
         client = self._clients[int(generation.group)]
         return await client.commit(offsets, generation._replace(group=""), timeout)
 
+    def fenced(self, generation: Generation) -> None:
+        """See :class:`~aioparallel.group.client.Client`."""
+        self._clients[int(generation.group)].fenced(generation._replace(group=""))
+
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, Committed]:

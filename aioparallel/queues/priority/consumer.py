@@ -86,6 +86,12 @@ class PriorityConsumer(ParallelConsumer[K_co, V_co]):
         names = checked_topics(topics)
         if isinstance(names, re.Pattern):
             raise ConfigurationError("topics", topics, "must be names: those of the priorities are made of them")
+        if options.get("commits") is not None:
+            raise ConfigurationError(
+                "commits",
+                options["commits"],
+                "transactions are of one group, and each priority has its own; leave it out",
+            )
         _check_polls(max_poll_records, history_window, burst_threshold, ageing)
         self._weights = _checked_weights(weights, priorities)
         self._ageing = ageing

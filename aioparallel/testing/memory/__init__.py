@@ -3,7 +3,7 @@
 The broker does what real ones do to a consumer: rebalances (eager and cooperative), expired sessions, fenced
 and late commits, transactions, gaps, truncated logs, requests that are slow, lost or refused; and to a producer:
 epochs and sequence numbers, leaders that move, nodes that hang or stop. See :class:`InMemoryBroker`,
-:class:`InMemoryClient`, :class:`InMemoryProducer` and :class:`Faults`.
+:class:`InMemoryClient`, :class:`InMemoryProducer`, :class:`InMemoryTransactionalProducer` and :class:`Faults`.
 
 ::
 
@@ -12,15 +12,16 @@ epochs and sequence numbers, leaders that move, nodes that hang or stop. See :cl
     topics.py, log.py       topics and their logs             reading.py   fetches
     groups.py, membership.py, assignor.py   groups, their members, who gets what
     nodes.py, broker_connections.py, produced.py   several nodes, and what producers send to them
+    transactions.py, transactional_connections.py   transactions
     refused.py              how it says no
 """
 
-from aioparallel.clients.codes import ErrorCode
+from aioparallel.codes import ErrorCode
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.client import InMemoryClient
 from aioparallel.testing.memory.faults import Fault, Faults, Request
 from aioparallel.testing.memory.log import Transaction
-from aioparallel.testing.memory.producer import InMemoryProducer
+from aioparallel.testing.memory.producer import InMemoryProducer, InMemoryTransactionalProducer
 
 __all__ = [
     "ErrorCode",
@@ -29,6 +30,7 @@ __all__ = [
     "InMemoryBroker",
     "InMemoryClient",
     "InMemoryProducer",
+    "InMemoryTransactionalProducer",
     "Request",
     "Transaction",
 ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from aioparallel.clients.codes import ErrorCode
+from aioparallel.codes import ErrorCode
 from aioparallel.errors import ConfigurationError
 from aioparallel.group.client import Committed, Generation
 from aioparallel.records import Outgoing, TopicPartition
@@ -16,6 +16,8 @@ from aioparallel.testing.memory.nodes import Nodes
 from aioparallel.testing.memory.produced import Numbers
 from aioparallel.testing.memory.refused import Refused
 from aioparallel.testing.memory.topics import Topics
+from aioparallel.testing.memory.transactions import TransactionCoordinator
+from aioparallel.transactions import Epoch
 
 __all__ = ["InMemoryBroker"]
 
@@ -63,6 +65,15 @@ class InMemoryBroker(Topics):
         """True: producers that ask for an id now are refused (cluster authorization failed)."""
         self.max_message_bytes: int | None = None
         """Largest batch it takes, in bytes; None: any. Real brokers begin with about 1 MiB."""
+        self.transaction_version = 2
+        """What it has finalized of ``transaction.version``; less: no transactions for our producer."""
+        self.transactions = TransactionCoordinator(
+            self.producers.new_id,
+            self.begin_transaction,
+            lambda transaction, commit: self.end_transaction(transaction, commit=commit),
+            lambda group_id, offsets: self.group(group_id).offsets.update(offsets),
+        )
+        """Who keeps the transactions of :class:`InMemoryTransactionalProducer`."""
         self._groups: dict[str, Group] = {}
         self._denied_groups: set[str] = set()
         self._sessions_stand_still = False
@@ -85,10 +96,12 @@ class InMemoryBroker(Topics):
         size: int,
         numbers: Numbers,
         node: int | None = None,
+        transactional_id: str | None = None,
+        now: float = 0.0,
     ) -> int:
         """Append a batch of ``size`` bytes once, however often it comes; the offset of its first record.
 
-        ``node``: which one was asked to; None: whoever leads the partition.
+        ``node``: which one was asked to; None: whoever leads the partition. ``transactional_id``: in whose transaction.
 
         Raises Refused. What is wrong with the batch itself is found before it is recognised, as with Kafka: one that
         was written may be refused when it comes again.
@@ -104,11 +117,16 @@ class InMemoryBroker(Topics):
             raise Refused(ErrorCode.MESSAGE_TOO_LARGE)
         if self.is_compacted(partition.topic) and any(record.key is None for record in records):
             raise Refused(ErrorCode.INVALID_RECORD)
+        transaction = None
+        if transactional_id is not None:
+            transaction = self.transactions.write(transactional_id, Epoch(numbers.producer_id, numbers.epoch), now)
         offset = self.producers.find(partition, numbers, len(records))
         if offset is None:
             offset = log.end_offset
+            if transaction is not None:
+                self.joins(transaction, partition)
             for record in records:
-                log.append(record.key, record.value, tuple(record.headers), record.timestamp or 0)
+                log.append(record.key, record.value, tuple(record.headers), record.timestamp or 0, transaction)
             self.producers.add(partition, numbers, len(records), offset)
             self._tell_log(partition)
         return offset
@@ -203,6 +221,40 @@ class InMemoryBroker(Topics):
         good = {p: committed for p, committed in offsets.items() if p not in results}
         return {**results, **group.commit(good, generation, now)}
 
+    def commit_in_transaction(
+        self,
+        transactional_id: str,
+        epoch: Epoch,
+        group_id: str,
+        offsets: Mapping[TopicPartition, Committed],
+        generation: Generation,
+        now: float,
+    ) -> dict[TopicPartition, ErrorCode | None]:
+        """TxnOffsetCommit: None for each partition that goes with the transaction, else why not. Raises Refused."""
+        group = self.coordinate(group_id)
+        self.transactions.check(transactional_id, epoch)
+        results: dict[TopicPartition, ErrorCode | None] = {
+            p: ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            if p.topic in self._denied_topics
+            else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for p in offsets
+            if p.topic in self._denied_topics or self.log(p) is None
+        }
+        good = {p: committed for p, committed in offsets.items() if p not in results}
+        results |= group.commit_in_transaction(good, generation, now)
+        taken = {p: offsets[p] for p, code in results.items() if code is None}
+        if taken:
+            self.transactions.add_offsets(transactional_id, epoch, group_id, taken, now)
+        return results
+
+    def stable_offsets(
+        self, group_id: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Committed | ErrorCode | None]:
+        """OffsetFetch with ``require_stable``. Raises Refused."""
+        committed = self.coordinate(group_id).committed(partitions)
+        pending = self.transactions.pending(group_id, partitions)
+        return {p: ErrorCode.UNSTABLE_OFFSET_COMMIT if p in pending else committed.get(p) for p in partitions}
+
     def expire_session(self, group_id: str, member_id: str, now: float) -> None:
         """Have the group throw the member out now, as it does when a session expires."""
         self.group(group_id).leave(member_id, now)
@@ -218,6 +270,7 @@ class InMemoryBroker(Topics):
             self._sessions_stand_still = False
             for group in self._groups.values():
                 group.restart_sessions(now)
+        self.transactions.advance(now)
         for group in self._groups.values():
             group.advance(now)
 

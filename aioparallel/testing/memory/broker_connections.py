@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import cycle
 from typing import Final, NamedTuple, TypeVar
 
-from aioparallel.clients.codes import ErrorCode
 from aioparallel.clients.producing.answers import Answer, Verdict, answer_of, unanswered
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import PartitionQueue, RecordBatch
+from aioparallel.codes import ErrorCode
 from aioparallel.errors import AuthenticationFailed, BrokerUnreachable, NotAuthorized
 from aioparallel.records import Outgoing, TopicPartition
 from aioparallel.testing.memory.broker import InMemoryBroker
@@ -21,7 +21,7 @@ from aioparallel.testing.memory.link import RETRY_BACKOFF
 from aioparallel.testing.memory.produced import Numbers
 from aioparallel.testing.memory.refused import RETRIABLE, Refused
 
-__all__ = ["NAME", "InMemoryBrokers"]
+__all__ = ["NAME", "InMemoryBrokers", "Sent"]
 
 NAME: Final = "the in-memory broker"
 _NEXT: Final = 1.0
@@ -37,7 +37,7 @@ class _Metadata(NamedTuple):
     refused: Collection[str]
 
 
-class _Sent(NamedTuple):
+class Sent(NamedTuple):
     """A batch as it is on its way: whatever becomes of it in the producer, this is what arrives."""
 
     partition: TopicPartition
@@ -139,18 +139,30 @@ class InMemoryBrokers:
         """One request with these batches, as they are now. Raises nothing."""
         sent = [_sent(batch) for batch in batches]
         try:
-            return await self._call(node, Request.PRODUCE, lambda now: [self._write(node, batch) for batch in sent])
+            return await self._call(
+                node, Request.PRODUCE, lambda now: [self._write(node, batch, now) for batch in sent]
+            )
         except Refused as refused:
-            return [_answer(refused.code)] * len(batches)
+            return [self._answer(refused.code)] * len(batches)
         except TimeoutError:
             return [unanswered(TimeoutError(f"{NAME} does not answer"))] * len(batches)
 
-    def _write(self, node: int, sent: _Sent) -> Answer:
+    def _write(self, node: int, sent: Sent, now: float) -> Answer:
         try:
-            offset = self._broker.produce(sent.partition, sent.records, size=sent.size, numbers=sent.numbers, node=node)
+            offset = self._append(node, sent, now)
         except Refused as refused:
-            return _answer(refused.code)
+            return self._answer(refused.code)
         return Answer(Verdict.WRITTEN, "", offset)
+
+    def _append(self, node: int, sent: Sent, now: float) -> int:
+        return self._broker.produce(sent.partition, sent.records, size=sent.size, numbers=sent.numbers, node=node)
+
+    def _answer(self, code: ErrorCode) -> Answer:
+        if code is ErrorCode.NETWORK_EXCEPTION:
+            return unanswered(ConnectionError(f"the connection to {NAME} broke"))
+        return self._meaning(code.value, -1, -1)
+
+    _meaning = staticmethod(answer_of)
 
     # -- metadata
 
@@ -215,19 +227,13 @@ class InMemoryBrokers:
             self.cut(node)
 
 
-def _sent(batch: RecordBatch) -> _Sent:
+def _sent(batch: RecordBatch) -> Sent:
     records = [_stamped(entry.output, entry.timestamp) for entry in batch.entries]
     where = TopicPartition(batch.queue.topic, batch.queue.partition)
-    return _Sent(where, records, len(batch.data), Numbers(*batch.identity, batch.sequence))
+    return Sent(where, records, len(batch.data), Numbers(*batch.identity, batch.sequence))
 
 
 def _stamped(output: Outgoing, timestamp: int) -> Outgoing:
     if output.timestamp is not None:
         return output
     return Outgoing(output.topic, output.value, output.key, output.headers, output.partition, timestamp)
-
-
-def _answer(code: ErrorCode) -> Answer:
-    if code is ErrorCode.NETWORK_EXCEPTION:
-        return unanswered(ConnectionError(f"the connection to {NAME} broke"))
-    return answer_of(code.value, -1, -1)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncGenerator, Collection, Mapping
 from typing import Final, Literal
 
-from aioparallel.clients.codes import ErrorCode
+from aioparallel.codes import ErrorCode
 from aioparallel.errors import (
     BrokerUnreachable,
     ClientError,
@@ -269,6 +269,11 @@ class InMemoryClient:
         if fencing and self._membership is not None:
             self._membership.fenced(generation, fencing[0])
         return {partition: None if code is None else fault_of(code) for partition, code in codes.items()}
+
+    def fenced(self, generation: Generation) -> None:
+        """See :meth:`Client.fenced <aioparallel.group.client.Client.fenced>`."""
+        if self._membership is not None:
+            self._membership.fenced(generation, ErrorCode.ILLEGAL_GENERATION)
 
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from aioparallel.clients.codes import ErrorCode
+from aioparallel.codes import ErrorCode
 from aioparallel.errors import ConfigurationError
 
 __all__ = ["Fault", "Faults", "Request"]
@@ -30,6 +30,9 @@ class Request(enum.Enum):
     OFFSET_FETCH = "offset fetch"
     PRODUCE = "produce"
     IDENTIFY = "init producer id"
+    """With a transactional id or without."""
+    TXN_OFFSETS = "txn offset commit"
+    END_TXN = "end txn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +77,9 @@ class Fault:
 HARMLESS = Fault()
 
 
-_TO_A_NODE: Final = frozenset({Request.CONNECT, Request.METADATA, Request.IDENTIFY, Request.PRODUCE})
+_TO_A_NODE: Final = frozenset(
+    {Request.CONNECT, Request.METADATA, Request.IDENTIFY, Request.PRODUCE, Request.TXN_OFFSETS, Request.END_TXN}
+)
 """Requests that go to one node of the broker; all others know only the broker as a whole."""
 
 _Place = tuple[Request, int | None]

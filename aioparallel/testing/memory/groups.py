@@ -19,7 +19,7 @@ import enum
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from aioparallel.clients.codes import ErrorCode
+from aioparallel.codes import ErrorCode
 from aioparallel.group.client import Committed, Generation
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory.assignor import Subscription, assign
@@ -205,6 +205,19 @@ class Group:
             raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR)
         self.offsets.update(taken)
         return results
+
+    def commit_in_transaction(
+        self, offsets: Mapping[TopicPartition, Committed], generation: Generation, now: float
+    ) -> dict[TopicPartition, ErrorCode | None]:
+        """TxnOffsetCommit: None for each partition that goes with the transaction, else why not. Raises Refused."""
+        if not (generation.id < 0 and self.state is GroupState.EMPTY):
+            self._fenced(generation)
+        return {
+            partition: ErrorCode.OFFSET_METADATA_TOO_LARGE
+            if utf16_length(committed.metadata) > self.metadata_limit
+            else None
+            for partition, committed in offsets.items()
+        }
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Committed]:
         """OffsetFetch: what is committed for those of them that have something."""

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from aioparallel.clients.codes import ErrorCode
 from aioparallel.clients.contacts import Contacts
+from aioparallel.codes import ErrorCode
 from aioparallel.errors import AuthenticationFailed, NotAuthorized
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.faults import Fault, Request

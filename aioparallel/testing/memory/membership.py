@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import NamedTuple, TypeVar
 
-from aioparallel.clients.codes import ErrorCode
+from aioparallel.codes import ErrorCode
 from aioparallel.errors import ConfigurationError
 from aioparallel.group.client import Generation, RebalanceListener
 from aioparallel.records import TopicPartition

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final, NamedTuple
 
-from aioparallel.clients.codes import ErrorCode
+from aioparallel.codes import ErrorCode
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory.refused import Refused
 

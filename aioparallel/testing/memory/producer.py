@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from aioparallel.clients.producing import QueueingProducer
+from aioparallel.clients.producing import QueueingProducer, TransactionalQueueingProducer
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import Unencodable
 from aioparallel.clients.producing.queues import PartitionQueues
@@ -15,8 +15,9 @@ from aioparallel.records import Outgoing
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.broker_connections import NAME, InMemoryBrokers
 from aioparallel.testing.memory.link import RETRY_BACKOFF
+from aioparallel.testing.memory.transactional_connections import InMemoryTransactionalBrokers
 
-__all__ = ["InMemoryProducer"]
+__all__ = ["InMemoryProducer", "InMemoryTransactionalProducer"]
 
 _BATCH_BYTES: Final = 16 * 1024
 _OVERHEAD: Final = 10
@@ -46,6 +47,32 @@ class InMemoryProducer(QueueingProducer):
         super().__init__(
             PartitionQueues(_encode, _accept, batch_bytes=_BATCH_BYTES, unchecked_bytes=2**31),
             lambda on_metadata: InMemoryBrokers(broker, on_metadata, timeout),
+            servers=NAME,
+            delivery_timeout=delivery_timeout,
+            retry_backoff=RETRY_BACKOFF,
+        )
+
+
+class InMemoryTransactionalProducer(TransactionalQueueingProducer):
+    """A :class:`~aioparallel.transactions.TransactionalProducer` of an :class:`InMemoryBroker`, for a consumer with
+    ``commits=Transactions(...)`` beside an :class:`InMemoryClient` that reads ``read_committed``.
+
+    ``group_id``: the consumer's. The rest as of :class:`InMemoryProducer`. Faults of ``Request.TXN_OFFSETS``,
+    ``Request.END_TXN``, ``Request.IDENTIFY`` and ``Request.OFFSET_FETCH`` meet what is asked of coordinators.
+    """
+
+    def __init__(
+        self,
+        broker: InMemoryBroker,
+        group_id: str,
+        *,
+        delivery_timeout: float = 120.0,
+        request_timeout: float = 1.0,
+    ) -> None:
+        timeout = min(request_timeout, delivery_timeout)
+        super().__init__(
+            PartitionQueues(_encode, _accept, batch_bytes=_BATCH_BYTES, unchecked_bytes=2**31),
+            lambda on_metadata: InMemoryTransactionalBrokers(broker, on_metadata, timeout, group_id),
             servers=NAME,
             delivery_timeout=delivery_timeout,
             retry_backoff=RETRY_BACKOFF,

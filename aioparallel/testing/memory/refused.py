@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aioparallel.clients import codes
-from aioparallel.clients.codes import ErrorCode
+from aioparallel import codes
+from aioparallel.codes import ErrorCode
 from aioparallel.errors import ClientError
 
 __all__ = ["FENCING", "RETRIABLE", "Refused"]

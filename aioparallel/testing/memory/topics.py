@@ -120,8 +120,8 @@ class Topics:
             raise ConfigurationError("transaction", transaction, "an open transaction of this broker")
         where = TopicPartition(topic, partition)
         offset = logs[partition].append(key, value, headers, timestamp, transaction)
-        if transaction is not None and where not in self._transaction_logs[transaction]:
-            self._transaction_logs[transaction].append(where)
+        if transaction is not None:
+            self.joins(transaction, where)
         self._tell_log(where)
         return where, offset
 
@@ -130,6 +130,11 @@ class Topics:
         transaction = Transaction()
         self._transaction_logs[transaction] = []
         return transaction
+
+    def joins(self, transaction: Transaction, partition: TopicPartition) -> None:
+        """The partition is written to in this transaction: its end is marked there."""
+        if partition not in self._transaction_logs[transaction]:
+            self._transaction_logs[transaction].append(partition)
 
     def end_transaction(self, transaction: Transaction, *, commit: bool) -> None:
         """Commit or abort: a marker, one offset, goes into each partition that was written to."""

@@ -289,7 +289,7 @@ class Gathered(SyncCore):
             self._ended(entry, EndState.SUCCEEDED)
             return ENDED
 
-        taken = self.scheduler.run_ready(step, lambda record, ended: False, [None] * most)
+        taken = self.scheduler.run_ready(step, lambda record, ended: None, [None] * most)
         if taken is not None and taken[1] is TOGETHER:
             assert not started
             assert isinstance(taken[0], Call)

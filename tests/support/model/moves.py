@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from aioparallel.engine.isolation import ENDED
+from aioparallel.engine.outlets import Offered
 from aioparallel.engine.sources import NO_CEILING
 from aioparallel.engine.tally import EndState
 from aioparallel.records import Record
@@ -65,10 +66,21 @@ class Moves(Sessions):
         ends=st.integers(0, 5),
         outputs=st.sets(st.integers(1, 5)),
         sent_at=st.integers(0, 5),
+        left=st.booleans(),
     )
-    def run(self, most: int, looked_at: int, ends: int, outputs: Collection[int] = (), sent_at: int = 0) -> None:
+    def run(
+        self,
+        most: int,
+        looked_at: int,
+        ends: int,
+        outputs: Collection[int] = (),
+        sent_at: int = 0,
+        *,
+        left: bool = False,
+    ) -> None:
         """A worker runs some whose handlers end in their first step, those of ``outputs`` with something to produce,
-        and perhaps one that goes on. One handler looks at the statistics, and somebody while outputs are sent."""
+        and perhaps one that goes on. One handler looks at the statistics, and somebody while outputs are sent; with
+        ``left`` nothing more is waited for then."""
         started: list[Entry] = []
 
         def step(record: Record) -> object:
@@ -88,15 +100,18 @@ class Moves(Sessions):
             self._ended(entry, EndState.SUCCEEDED)
             return ENDED
 
-        def hand_over(record: Record, outcome: object) -> bool:
+        def hand_over(record: Record, outcome: object) -> Offered | None:
             """There is room for some."""
             if outcome is not OUTPUT or len(self.model.entries(State.PRODUCING)) >= MAX_PRODUCING:
-                return False
+                return None
             if len(started) == sent_at:
                 self.scheduler.keep_books()
                 self.check_all()
+            if left:
+                self._ended(started[-1], EndState.SUCCEEDED)
+                return Offered.LEFT
             self._producing(started[-1])
-            return True
+            return Offered.LEAVING
 
         taken = self.scheduler.run_ready(step, hand_over, range(most))
         assert len(started) <= most

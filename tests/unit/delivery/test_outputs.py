@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from aioparallel import FailurePolicy, Outgoing, Produced, Producing, Record, RetryPolicy
+from aioparallel.delivery.outbox import Outbox
 from aioparallel.testing.memory import ErrorCode, Fault, Request
 from tests.support.memory.consuming import QUICK, committed, consumer_of, produce
 from tests.support.memory.sending import broker_with, values
@@ -135,8 +136,8 @@ async def test_unacknowledged_outputs_are_bounded_and_starting_slows_down() -> N
     async with consumer:
         running = asyncio.ensure_future(consumer.run(handle))
         await until(lambda: started == 14)
-        assert consumer._delivery.outbox is not None
-        assert consumer._delivery.outbox.unacknowledged_bytes == 10 * size
+        assert isinstance(consumer._delivery.outlet, Outbox)
+        assert consumer._delivery.outlet.unacknowledged_bytes == 10 * size
         stats = consumer.stats()
         assert (stats.producing, stats.in_flight, stats.buffered) == (10, 4, 36)
         broker.faults.heal()

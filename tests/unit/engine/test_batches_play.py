@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from aioparallel import FailurePolicy, Options, RetryPolicy
 from aioparallel.batches import Batch, By, batches
-from aioparallel.engine.outlets import Abandoned, Done, Receipts
+from aioparallel.engine.outlets import Abandoned, Done, Offered, Receipts
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
@@ -143,8 +143,8 @@ class Play:
 
     # -- as an outlet -----------------------------------------------------------------------------------
 
-    def offer(self, record: AnyRecord, value: object, receipts: Receipts) -> bool:
-        return False
+    def offer(self, record: AnyRecord, value: object, receipts: Receipts) -> Offered | None:
+        return None
 
     def collect(self, record: AnyRecord, value: object) -> object | None:
         return value
@@ -152,7 +152,9 @@ class Play:
     def room(self) -> Awaitable[None] | None:
         return None
 
-    def deliver(self, record: AnyRecord, collected: object, receipts: Receipts) -> None:
+    def deliver(
+        self, record: AnyRecord, collected: object, receipts: Receipts, together: Sequence[AnyRecord] = ()
+    ) -> None:
         assert isinstance(collected, _Output)
         fate, delay = next(self.fates, ("taken", 0.0))
         asyncio.get_running_loop().call_later(delay, self._left, record, collected, receipts, fate)

@@ -226,7 +226,7 @@ def test_a_call_of_several_partitions_takes_one_slot() -> None:
             scheduler.admit(session, [Record(f"t{rank}", partition, n, None, b"v") for n in range(10)])
     calls: list[object] = []
     while len(calls) < 18:
-        taken = scheduler.run_ready(lambda record: None, lambda record, ended: False, [None])
+        taken = scheduler.run_ready(lambda record: None, lambda record, ended: None, [None])
         if taken is not None:
             calls.append(taken[0])
     ranked = scheduler._ring

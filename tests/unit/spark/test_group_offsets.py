@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import aiokafka.errors as kafka
 import pytest
 
-from aioparallel.clients.codes import ErrorCode
+from aioparallel.codes import ErrorCode
 from aioparallel.errors import BrokerUnreachable
 from aioparallel.records import TopicPartition
 from aioparallel.spark import group_offsets

@@ -1,0 +1,133 @@
+"""TransactionalQueueingProducer: the queueing producer within Kafka's transactions, on whatever cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+from aioparallel.clients.producing.answers import Answer
+from aioparallel.clients.producing.brokers import Brokers
+from aioparallel.clients.producing.numbering import Identity
+from aioparallel.clients.producing.producer import QueueingProducer
+from aioparallel.clients.producing.queues import PartitionQueues
+from aioparallel.group.client import Committed, Generation
+from aioparallel.records import Outgoing, TopicPartition
+from aioparallel.transactions import NO_ANSWER, Epoch, Epochs, StableOffsets
+
+__all__ = ["TransactionalBrokers", "TransactionalQueueingProducer"]
+
+
+class TransactionalBrokers(Brokers, Protocol):
+    """A cluster that has transactions. One attempt each, within ``timeout`` seconds, which raises nothing but
+    CancelledError; see :class:`~aioparallel.transactions.TransactionalProducer` for what is asked.
+
+    Its batches are sent as those of the transactional id, and it looks up the coordinators by itself, anew after each
+    answer that says so.
+    """
+
+    transactional_id: str
+
+    async def check_transactions(self, timeout: float) -> None:
+        """Raise TransactionsUnsupported, TimeoutError."""
+
+    async def initialize(self, known: Epoch | None, transaction_timeout: float, timeout: float) -> Epochs:
+        """InitProducerId."""
+
+    async def commit_offsets(
+        self, epoch: Epoch, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
+    ) -> Mapping[TopicPartition, int]:
+        """TxnOffsetCommit."""
+
+    async def end(self, epoch: Epoch, timeout: float, *, commit: bool) -> Epochs:
+        """EndTxn."""
+
+    async def stable_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> StableOffsets:
+        """OffsetFetch."""
+
+
+class TransactionalQueueingProducer(QueueingProducer):
+    """See :class:`~aioparallel.transactions.TransactionalProducer`. Arguments as of :class:`QueueingProducer`."""
+
+    def __init__(
+        self,
+        partition_queues: PartitionQueues,
+        connect_to: Callable[[Callable[[], None]], TransactionalBrokers],
+        *,
+        servers: str,
+        delivery_timeout: float,
+        linger: float = 0.0,
+        retry_backoff: float = 0.1,
+    ) -> None:
+        self.on_broken: Callable[[int], None] | None = None
+        self._cluster: TransactionalBrokers | None = None
+
+        def connect(on_metadata: Callable[[], None]) -> TransactionalBrokers:
+            self._cluster = connect_to(on_metadata)
+            return self._cluster
+
+        super().__init__(
+            partition_queues,
+            connect,
+            servers=servers,
+            delivery_timeout=delivery_timeout,
+            linger=linger,
+            retry_backoff=retry_backoff,
+        )
+        partition_queues.on_broken = self._broken
+
+    def _broken(self, answer: Answer) -> None:
+        if self.on_broken is not None:
+            self.on_broken(answer.code)
+
+    async def _identify(self) -> None:
+        """The coordinator gives epochs, by the end of the transaction before: who waits for another one here waits for
+        the end of this transaction."""
+
+    def identify_as(self, transactional_id: str) -> str:
+        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
+        self._transactional.transactional_id = transactional_id
+        return transactional_id
+
+    def begin(self, epoch: Epoch) -> None:
+        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
+        self._partition_queues.begin(Identity(epoch.producer_id, epoch.number))
+
+    def abandon(self) -> None:
+        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
+        # A broker that owes an answer would keep the next transaction waiting as well.
+        self._carrier.cut(self._carrier.silent(asyncio.get_running_loop().time()), "it has not answered in time")
+        self._outstanding.failed(self._partition_queues.clear(), "its transaction is aborted", passing=True)
+
+    def refusal(self, output: Outgoing) -> str | None:
+        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
+        return self._partition_queues.refusal(output)
+
+    async def check_transactions(self, timeout: float) -> None:
+        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
+        await self._transactional.check_transactions(timeout)
+
+    async def initialize(self, known: Epoch | None, transaction_timeout: float, timeout: float) -> Epochs:
+        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
+        if not self._brokers.is_connected:
+            return Epochs(NO_ANSWER)
+        return await self._transactional.initialize(known, transaction_timeout, timeout)
+
+    async def commit_offsets(
+        self, epoch: Epoch, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
+    ) -> Mapping[TopicPartition, int]:
+        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
+        return await self._transactional.commit_offsets(epoch, positions, generation, timeout)
+
+    async def end(self, epoch: Epoch, timeout: float, *, commit: bool) -> Epochs:
+        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
+        return await self._transactional.end(epoch, timeout, commit=commit)
+
+    async def stable_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> StableOffsets:
+        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
+        return await self._transactional.stable_offsets(partitions, timeout)
+
+    @property
+    def _transactional(self) -> TransactionalBrokers:
+        assert self._cluster is not None
+        return self._cluster

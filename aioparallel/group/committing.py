@@ -1,0 +1,108 @@
+"""Who writes positions: what the other parts of a member see of it, and what they may ask for.
+
+A committer is one coroutine, and the one place that commits. The usual one (:mod:`aioparallel.group.committer`) writes
+through an :class:`~aioparallel.group.stores.OffsetStore`; another one writes positions in transactions with what
+handlers return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from aioparallel.engine.scheduler import Scheduler
+from aioparallel.group.client import Client, CommitFault
+from aioparallel.group.companions import Companion
+from aioparallel.group.offset_commits import MetadataLimit
+from aioparallel.group.sessions import Session
+from aioparallel.group.stores import Positions
+from aioparallel.observe.health import Problem
+from aioparallel.observe.stats import TransactionStats
+from aioparallel.options import Options
+from aioparallel.records import TopicPartition
+
+__all__ = ["Keeping", "MakeKeeping", "Member", "PositionCommitter", "owed", "reasons"]
+
+
+class PositionCommitter(Protocol):
+    """Writes what ledgers say."""
+
+    limit: MetadataLimit
+    """Characters of metadata that the broker takes."""
+    commits: int
+    """Acknowledged for every partition in them."""
+    failed_commits: int
+    """Of one partition, not taken."""
+
+    @property
+    def cut_maps(self) -> int:
+        """Maps that did not fit and were cut."""
+
+    async def run(self) -> None:
+        """Commit for ever; ends by cancellation. Raises what must end the run."""
+
+    def soon(self) -> None:
+        """Commit now rather than at the end of the interval."""
+
+    async def commit_until(self, sessions: Iterable[Session], deadline: float) -> Mapping[TopicPartition, CommitFault]:
+        """Commit what these sessions have to say now, trying again until the event loop's clock reaches ``deadline``;
+        what is refused is tried once more, what is fenced is not. Returns whose commit was not taken, and why."""
+
+    def problems(self) -> Sequence[Problem]:
+        """What somebody should look at, beside what the sessions tell themselves."""
+
+    def transactions(self) -> TransactionStats | None:
+        """Where positions are written in transactions: what became of them."""
+
+
+class Member(NamedTuple):
+    """What a committer is made of: parts of one member's run."""
+
+    client: Client
+    options: Options
+    scheduler: Scheduler
+    sessions: Callable[[], Collection[Session]]
+    on_unblocked: Callable[[], None]
+    """More may start: maps fit again."""
+    companion: Companion | None
+    fatal: Callable[[BaseException], None]
+    """Ends the run."""
+
+
+class Keeping(NamedTuple):
+    """How the positions of one member are kept."""
+
+    positions: Positions
+    committer: PositionCommitter
+    refuses_unreadable_maps: bool = False
+    """Whether a committed text that is no offset map ends the run. Else records above the committed offset run again.
+    """
+
+
+MakeKeeping = Callable[[Member], Keeping]
+
+
+def owed(
+    asked: Mapping[Session, tuple[int, int]], why: Mapping[TopicPartition, CommitFault]
+) -> dict[TopicPartition, CommitFault]:
+    """Of those that were to commit what they said at these versions: who still owes that, and why."""
+    # One that went meanwhile without this commit has another owner now.
+    gone = {session.partition: CommitFault.FENCED for session in asked if not session.current}
+    return {
+        session.partition: gone.get(session.partition) or why.get(session.partition, CommitFault.RETRIABLE)
+        for session, version in asked.items()
+        if session.owes(version)
+    }
+
+
+_REASONS = {
+    CommitFault.RETRIABLE: "no answer within the deadline; the next commit tries again",
+    CommitFault.METADATA_TOO_LARGE: "the broker takes no metadata of that length",
+    CommitFault.FENCED: "fenced: the partition may have another owner",
+    CommitFault.REFUSED: "refused: not authorised, or the topic is gone",
+}
+
+
+def reasons(owing: Mapping[TopicPartition, CommitFault]) -> dict[TopicPartition, str]:
+    """Why commits were not acknowledged, in words."""
+    return {partition: _REASONS[fault] for partition, fault in owing.items()}

@@ -1,0 +1,194 @@
+"""The transaction coordinator of the in-memory broker: Kafka's transactions of version 2 (KIP-98, KIP-447, KIP-890).
+
+Each transaction has an epoch of its own. What comes with another one is refused, however late; an end that is repeated
+is answered as it was. Offsets that go with a transaction are pending until it has ended. Plain data, time is passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from aioparallel.codes import ErrorCode
+from aioparallel.group.client import Committed
+from aioparallel.records import TopicPartition
+from aioparallel.testing.memory.log import Transaction
+from aioparallel.testing.memory.refused import Refused
+from aioparallel.transactions import Epoch
+
+__all__ = ["TransactionCoordinator"]
+
+LAST_EPOCH: Final = 32_766
+"""After it a producer gets another id."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """One that has begun and not ended, or whose markers are not written yet."""
+
+    transaction: Transaction
+    began: float
+    offsets: dict[str, dict[TopicPartition, Committed]] = field(default_factory=dict)
+    is_commit: bool | None = None
+    """How it ends; None: nobody has said."""
+    ends: float = 0.0
+    """When its markers are written."""
+
+
+@dataclass(slots=True)
+class _Producer:
+    """One transactional id."""
+
+    epoch: Epoch
+    timeout: float
+    before: Epoch | None = None
+    """The epoch before, and how its transaction ended: None, the brokers or another one have ended it."""
+    before_was_commit: bool | None = None
+    before_may_repeat: bool = False
+    open: _Open | None = None
+
+
+class TransactionCoordinator:
+    """All transactional ids. ``new_id()`` gives producer ids, ``begin()`` and ``end(transaction, commit)`` write to
+    logs, ``commit(group, offsets)`` to groups."""
+
+    def __init__(
+        self,
+        new_id: Callable[[], int],
+        begin: Callable[[], Transaction],
+        end: Callable[[Transaction, bool], None],
+        commit: Callable[[str, Mapping[TopicPartition, Committed]], None],
+    ) -> None:
+        self._new_id = new_id
+        self._begin = begin
+        self._end = end
+        self._commit = commit
+        self._producers: dict[str, _Producer] = {}
+        self.marker_delay = 0.0
+        """Seconds from the answer of an end until its markers are written; meanwhile offsets are not stable, and the
+        next transaction cannot begin."""
+        self.last_epoch = LAST_EPOCH
+
+    # -- requests
+
+    def initialize(self, transactional_id: str, known: Epoch | None, timeout: float, now: float) -> Epoch:
+        """InitProducerId. Raises Refused."""
+        producer = self._producers.get(transactional_id)
+        if producer is None:
+            producer = self._producers[transactional_id] = _Producer(Epoch(self._new_id(), 0), timeout)
+            return producer.epoch
+        if known is not None and known not in (producer.epoch, producer.before):
+            raise Refused(ErrorCode.PRODUCER_FENCED)
+        if producer.open is not None:
+            if producer.open.is_commit is None:
+                self._decide(producer, commit=False, now=now)
+                self._bump(producer, None)
+            self.advance(now)
+            if producer.open is not None:
+                raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS)
+        producer.timeout = timeout
+        self._bump(producer, None)
+        return producer.epoch
+
+    def write(self, transactional_id: str, epoch: Epoch, now: float) -> Transaction:
+        """The transaction that a batch goes into, begun by it if need be. Raises Refused."""
+        return self._opened(self._current(transactional_id, epoch), now).transaction
+
+    def check(self, transactional_id: str, epoch: Epoch) -> None:
+        """Raises Refused where offsets or batches of this epoch are not taken now."""
+        self._current(transactional_id, epoch)
+
+    def add_offsets(
+        self,
+        transactional_id: str,
+        epoch: Epoch,
+        group_id: str,
+        offsets: Mapping[TopicPartition, Committed],
+        now: float,
+    ) -> None:
+        """Those that the group's coordinator has taken go with the transaction."""
+        opened = self._opened(self._current(transactional_id, epoch), now)
+        opened.offsets.setdefault(group_id, {}).update(offsets)
+
+    def end(self, transactional_id: str, epoch: Epoch, now: float, *, commit: bool) -> Epoch:
+        """EndTxn; the epoch of the next transaction. Raises Refused."""
+        producer = self._producers.get(transactional_id)
+        if producer is None:
+            raise Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if epoch == producer.epoch:
+            if producer.open is None and commit:
+                raise Refused(ErrorCode.INVALID_TXN_STATE)
+            if producer.open is not None:
+                self._decide(producer, commit=commit, now=now)
+            self._bump(producer, commit)
+            self.advance(now)
+            return producer.epoch
+        if epoch != producer.before or not producer.before_may_repeat:
+            raise Refused(ErrorCode.PRODUCER_FENCED)
+        if producer.before_was_commit is not commit:
+            raise Refused(ErrorCode.INVALID_TXN_STATE)
+        if producer.open is not None and producer.open.is_commit is not None:
+            raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS)
+        return producer.epoch
+
+    def pending(self, group_id: str, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Those of these whose offsets are part of a transaction."""
+        held: set[TopicPartition] = set()
+        for opened in self._all_open():
+            held.update(opened.offsets.get(group_id, ()))
+        return held.intersection(partitions)
+
+    # -- time
+
+    def advance(self, now: float) -> None:
+        """Abort what is open for too long, write the markers that are due."""
+        for producer in self._producers.values():
+            opened = producer.open
+            if opened is None:
+                continue
+            if opened.is_commit is None and now >= opened.began + producer.timeout:
+                self._decide(producer, commit=False, now=now)
+                self._bump(producer, None)
+                producer.before_may_repeat, producer.before_was_commit = True, None
+            if opened.is_commit is not None and now >= opened.ends:
+                producer.open = None
+                self._end(opened.transaction, opened.is_commit)
+                if opened.is_commit:
+                    for group_id, offsets in opened.offsets.items():
+                        self._commit(group_id, offsets)
+
+    @property
+    def open_transactions(self) -> int:
+        """How many have begun, and have no markers yet."""
+        return sum(1 for _ in self._all_open())
+
+    def _all_open(self) -> Iterator[_Open]:
+        return (producer.open for producer in self._producers.values() if producer.open is not None)
+
+    def _current(self, transactional_id: str, epoch: Epoch) -> _Producer:
+        producer = self._producers.get(transactional_id)
+        if producer is None:
+            raise Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if epoch != producer.epoch:
+            raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH)
+        if producer.open is not None and producer.open.is_commit is not None:
+            raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS)
+        return producer
+
+    def _opened(self, producer: _Producer, now: float) -> _Open:
+        if producer.open is None:
+            producer.open = _Open(self._begin(), now)
+        return producer.open
+
+    def _decide(self, producer: _Producer, *, commit: bool, now: float) -> None:
+        assert producer.open is not None
+        producer.open.is_commit = commit
+        producer.open.ends = now + self.marker_delay
+
+    def _bump(self, producer: _Producer, ended_by_commit: bool | None) -> None:
+        """The next epoch. ``ended_by_commit``: how the producer itself has ended the one before."""
+        producer.before, producer.before_was_commit = producer.epoch, ended_by_commit
+        producer.before_may_repeat = ended_by_commit is not None
+        producer_id, number = producer.epoch
+        producer.epoch = Epoch(producer_id, number + 1) if number < self.last_epoch else Epoch(self._new_id(), 0)

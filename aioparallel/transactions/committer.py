@@ -1,0 +1,457 @@
+"""The committer that writes positions and outputs in transactions: what drives the machine.
+
+One coroutine does all of it. Whoever must have something committed (a partition goes, the run ends) asks it to begin
+early and waits. For each ``await`` here: sessions may have gone meanwhile, or belong to another generation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from aioparallel.codes import ErrorCode
+from aioparallel.delivery.outputs import tell
+from aioparallel.delivery.waiters import Waiters
+from aioparallel.errors import NotAuthorized
+from aioparallel.group.client import CommitFault, Generation
+from aioparallel.group.committing import Member, owed
+from aioparallel.group.offset_commits import Sample, requests
+from aioparallel.group.sampling import Sampler
+from aioparallel.group.sessions import COMMITTABLE, Session
+from aioparallel.observe.health import Problem, ProblemKind
+from aioparallel.observe.stats import TransactionStats
+from aioparallel.policies import OnProduced, Transactions
+from aioparallel.records import TopicPartition
+from aioparallel.transactions.codes import Ask, Meaning, meaning_of
+from aioparallel.transactions.cut import Cut, share, take
+from aioparallel.transactions.machine import Machine, Outcome, Phase
+from aioparallel.transactions.outbox import TransactionOutbox
+from aioparallel.transactions.positions import StablePositions
+from aioparallel.transactions.producer import NO_ANSWER, TransactionalProducer
+from aioparallel.transactions.refusals import Refusals
+from aioparallel.transactions.sending import Sending
+
+__all__ = ["TransactionCommitter"]
+
+logger = logging.getLogger(__name__)
+
+_ONE: Final = 3.0
+"""Seconds for one request about a transaction. A coordinator that is gone may show by silence alone."""
+_LEAVING: Final = 1.0
+"""Seconds for aborting what is open when nothing more is wanted."""
+_REST_AFTER_ABORT: Final = 1.0
+"""Seconds, at most, until what was aborted is tried again: doubled with each in a row."""
+_LONG: Final = 5.0
+"""Seconds of doubt that somebody should hear of."""
+_OFTEN: Final = 3
+"""Aborts in a row that somebody should hear of."""
+_LEFT_OUT: Final = 5.0
+"""Seconds for which a partition is left alone whose offsets are refused: it would have all others aborted with it."""
+_LARGE_REQUEST: Final = 64 * 1024
+"""Bytes of metadata from which an unknown server error means "too large", as for commits without a transaction."""
+
+
+class TransactionCommitter:
+    """A :class:`~aioparallel.group.committing.PositionCommitter`."""
+
+    def __init__(
+        self,
+        producer: TransactionalProducer,
+        outbox: TransactionOutbox,
+        refusals: Refusals,
+        member: Member,
+        policy: Transactions,
+        new_id: Callable[[], str],
+    ) -> None:
+        self._producer = producer
+        self._outbox = outbox
+        self._waiting = outbox.waiting
+        self._refusals = refusals
+        self._member = member
+        self._options = member.options
+        self._on_produced: OnProduced | None = member.options.producing.on_produced
+        self._policy = policy
+        self._new_id = new_id
+        self._id = producer.identify_as(new_id())
+        self._machine = Machine(policy.transaction_timeout)
+        self._sampler = Sampler(member.options, member.scheduler, member.on_unblocked)
+        self._early = asyncio.Event()
+        self._ended = Waiters()  # those that wait for the end of a transaction
+        self._loop = asyncio.get_running_loop()
+        self._has_ended = False
+        self._began = 0.0
+        self._cut = Cut(())
+        self._sending: Sending | None = None
+        self._sent: Sending | None = None
+        self._left_out: dict[Session, float] = {}  # whose offsets are refused, until then
+        self._phase = self._machine.phase
+        self._since = self._loop.time()  # it is in that phase
+        self._aborts_in_a_row = 0
+        self._told = float("-inf")
+        self.limit = self._sampler.limit
+        self.commits = self.failed_commits = 0
+        self._aborted: Counter[str] = Counter()
+        self._fenced = 0
+        self._seconds: deque[float] = deque(maxlen=100)
+        self.positions: StablePositions | None = None
+        """Whose problems are told with those of transactions."""
+        outbox.on_much = self.soon
+        producer.on_broken = self._broken
+
+    # -- what others ask --------------------------------------------------------------------------------
+
+    @property
+    def cut_maps(self) -> int:
+        """Maps that did not fit and were cut."""
+        return self._sampler.cut_maps
+
+    def soon(self) -> None:
+        """Begin now rather than at the end of the interval."""
+        self._early.set()
+
+    async def commit_until(self, sessions: Iterable[Session], deadline: float) -> Mapping[TopicPartition, CommitFault]:
+        """See :class:`~aioparallel.group.committing.PositionCommitter`. What is not accepted by the deadline is aborted
+        when its sessions go; what is accepted is committed, whatever comes."""
+        asked = {session: session.ledger.version for session in sessions if session.state in COMMITTABLE}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                while not self._has_ended and any(
+                    session.may_commit() and session.owes(version) and not self._is_left_out(session)
+                    for session, version in asked.items()
+                ):
+                    self.soon()
+                    await self._ended.enter()
+        why = {session.partition: session.fault for session in asked if session.fault is not None}
+        return owed(asked, why)
+
+    def released(self, partition: TopicPartition) -> None:
+        """A partition went."""
+        if self._sending is not None and not self._cut.is_ours:
+            self._sending.give_up("a partition went")
+
+    # -- one coroutine ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """One transaction after the other, for ever; ends by cancellation. Raises NotAuthorized."""
+        try:
+            await self._drive()
+            while True:
+                await self._rest()
+                await self._one()
+                self._ended.wake_all()
+        finally:
+            self._has_ended = True
+            self._ended.wake_all()
+            await self._leave()
+
+    async def _rest(self) -> None:
+        loop = self._loop
+        pause = self._sampler.rest
+        if self._aborts_in_a_row > 1:
+            pause = max(pause, min(_REST_AFTER_ABORT, 0.05 * 2 ** min(self._aborts_in_a_row, 10)))
+        await asyncio.sleep(pause)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(max(loop.time(), self._began + self._policy.interval)):
+                await self._early.wait()
+        self._early.clear()
+        self._sampler.begin_round()
+
+    async def _one(self) -> None:
+        """A transaction from its cut to its end; nothing, where there is nothing to say."""
+        self._waiting.drop_dropped()
+        self._began = began = self._loop.time()
+        self._outbox.cutting()
+        self._cut = await self._take()
+        if not self._cut.shares:
+            return
+        self._machine.begin(self._loop.time())
+        await self._drive()
+        self._settle(self._loop.time() - began)
+        if self._machine.phase is Phase.NEW:
+            await self._drive()
+        self._cut = Cut(())
+
+    async def _take(self) -> Cut:
+        shares = []
+        limit, formats = self.limit.characters, self._options.offset_map_formats
+        for session in list(self._member.sessions()):
+            if not session.may_commit() or self._is_left_out(session):
+                continue
+            if not (session.dirty or self._waiting.has(session)):
+                continue
+            taken = take(session, self._waiting)
+            one = await self._sampler.write(taken.said, partial(share, taken, limit, formats))
+            if not session.may_commit():
+                continue  # went while its map was written
+            self._sampler.note(one.sample, taken.said.map.incompletes)
+            await self._sampler.wrote(session)
+            if one.says_nothing:
+                self._sampler.acknowledged(one.sample)
+            else:
+                shares.append(one)
+        return Cut([one for one in shares if one.sample.session.may_commit()])
+
+    def _is_left_out(self, session: Session) -> bool:
+        if session in self._waiting.held:
+            return True
+        until = self._left_out.get(session)
+        if until is not None and (session.dropped or self._loop.time() >= until):
+            del self._left_out[session]
+        return session in self._left_out
+
+    async def _drive(self) -> None:
+        """Ask until there is nothing to ask."""
+        machine = self._machine
+        answering: Mapping[Ask, Callable[[], Awaitable[None]]] = {
+            Ask.INITIALIZE: self._initialize,
+            Ask.SEND: self._send,
+            Ask.OFFSETS: self._commit_offsets,
+            Ask.COMMIT: self._commit,
+            Ask.ABORT: self._abort,
+            Ask.READ: self._verify,
+        }
+        while True:
+            if not self._cut.is_ours:
+                machine.abort("a partition went")
+            machine.out_of_time(self._loop.time())
+            self._look_at_phase()
+            if machine.phase is Phase.FENCED:
+                self._fence_all()
+                return
+            ask = machine.ask
+            if ask is None:
+                break
+            await asyncio.sleep(machine.pause)
+            if machine.ask is ask:
+                await answering[ask]()
+        if machine.forbidden:
+            raise NotAuthorized(f"transactions of {self._id!r}: {machine.forbidden}")
+        await asyncio.sleep(machine.pause)
+
+    # -- asking -----------------------------------------------------------------------------------------
+
+    async def _initialize(self) -> None:
+        timeout = self._policy.transaction_timeout
+        self._machine.initialized(await self._producer.initialize(self._machine.epoch, timeout, _ONE))
+
+    async def _send(self) -> None:
+        machine, epoch = self._machine, self._machine.epoch
+        assert epoch is not None
+        assert machine.deadline is not None
+        self._producer.begin(epoch)
+        self._sending = sending = Sending(self._producer, keeps_places=self._on_produced is not None)
+        try:
+            await sending.send(entry for one in self._cut.shares.values() for entry in one.entries)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(machine.deadline):
+                    await sending.wait()
+        finally:
+            self._sending = None
+            if not sending.is_done:
+                self._producer.abandon()
+        if sending.is_done:
+            machine.sent()
+            self._sent = sending
+            return
+        for entry, failure in sending.refused.items():
+            machine.abort(f"an output is refused: {failure.reason}")
+            source = entry.records[0]._source
+            assert isinstance(source, Session)
+            self._refusals.refuse(source, entry, failure)
+        if not machine.out_of_time(self._loop.time()):
+            machine.abort(sending.trouble or "not acknowledged")
+
+    def _broken(self, code: int) -> None:
+        self._machine.broken(code)
+        if self._sending is not None:
+            self._sending.give_up(self._machine.why)
+
+    async def _commit_offsets(self) -> None:
+        machine, epoch = self._machine, self._machine.epoch
+        assert epoch is not None
+        codes: dict[TopicPartition, int] = {}
+        sampled = {one.sample.session.partition: one.sample for one in self._cut.shares.values()}
+        for generation, part in requests(sampled.values()):
+            positions = {one.session.partition: one.committed for one in part}
+            answer = await self._producer.commit_offsets(epoch, positions, generation, _ONE)
+            size = sum(len(committed.metadata.encode()) for committed in positions.values())
+            for partition in positions:
+                code = answer.get(partition, NO_ANSWER)
+                if code == ErrorCode.UNKNOWN_SERVER_ERROR and size > _LARGE_REQUEST:
+                    code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+                codes[partition] = code
+                self._take_in(sampled[partition], meaning_of(Ask.OFFSETS, code), generation)
+            if not self._cut.is_ours:
+                machine.abort("a partition went")
+                return
+        if machine.out_of_time(self._loop.time()):
+            return
+        machine.offsets(codes.values())
+
+    def _take_in(self, one: Sample, meaning: Meaning, generation: Generation) -> None:
+        """What the answer says of one partition by itself."""
+        session = one.session
+        match meaning:
+            case Meaning.TOO_LARGE:
+                self._sampler.too_large(one)
+                session.fault = CommitFault.METADATA_TOO_LARGE
+            case Meaning.REFUSED:
+                self._left_out[session] = self._loop.time() + _LEFT_OUT
+                session.fault = CommitFault.REFUSED
+            case Meaning.NOT_OURS if session.generation == generation:
+                self._fence(session, generation)
+            case _:
+                return
+        self.failed_commits += 1
+
+    async def _commit(self) -> None:
+        epoch = self._machine.epoch
+        assert epoch is not None
+        self._machine.asking_to_end()
+        self._machine.ended(await self._producer.end(epoch, _ONE, commit=True))
+
+    async def _abort(self) -> None:
+        epoch = self._machine.epoch
+        assert epoch is not None
+        self._machine.ended(await self._producer.end(epoch, _ONE, commit=False))
+
+    async def _verify(self) -> None:
+        """Whether what was to be committed is what stands there. Whose partition went says nothing about it: it may
+        have been committed anew by its next owner, and nothing of it is sent again."""
+        wanted = {session: one for session, one in self._cut.shares.items() if session.may_commit()}
+        if not wanted:
+            self._machine.verified(is_committed=False)
+            return
+        answer = await self._producer.stable_offsets([session.partition for session in wanted], _ONE)
+        if answer.code != ErrorCode.NONE:
+            self._machine.verified(is_committed=None)
+            return
+        # Each says something new, so one of them is enough: they were committed all or none.
+        for session, one in wanted.items():
+            found = answer.found.get(session.partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            if not isinstance(found, int):
+                self._machine.verified(is_committed=found == one.sample.committed)
+                return
+        self._machine.verified(is_committed=None)
+
+    # -- what became of it ------------------------------------------------------------------------------
+
+    def _settle(self, seconds: float) -> None:
+        if self._machine.outcome is Outcome.COMMITTED:
+            self._aborts_in_a_row = 0
+            self.commits += 1
+            self._seconds.append(seconds)
+            for session, one in self._cut.shares.items():
+                self._waiting.remove(session, one.entries)
+                self._sampler.acknowledged(one.sample)
+            if self._on_produced is not None and self._sent is not None:
+                for entry, output, place in self._sent.places or ():
+                    if not entry.is_letter:
+                        tell(self._on_produced, entry.records[0], output, place)
+            self._outbox.left()
+        elif self._machine.outcome is Outcome.ABORTED:
+            self._aborts_in_a_row += 1
+            why = self._machine.why or "in doubt"
+            self._aborted[_kind(why)] += 1
+            self._tell_abort(why)
+        self._waiting.drop_dropped()
+        self._outbox.left()
+        self._sent = None
+
+    def _tell_abort(self, why: str) -> None:
+        now = self._loop.time()
+        quiet = now - self._told < _LONG
+        if not quiet:
+            self._told = now
+        logger.log(
+            logging.DEBUG if quiet else logging.WARNING,
+            "A transaction of %s was aborted: %s; its outputs are kept and go into the next one",
+            self._id,
+            why,
+            extra={"action": "transaction_aborted", "transactional_id": self._id},
+        )
+
+    def _look_at_phase(self) -> None:
+        before, self._phase = self._phase, self._machine.phase
+        if self._phase is before:
+            return
+        self._since = self._loop.time()
+        if self._phase is Phase.DOUBT:
+            logger.warning(
+                "It is not known what became of a transaction of %s (%s): finding out",
+                self._id,
+                self._machine.why,
+                extra={"action": "transaction_in_doubt", "transactional_id": self._id},
+            )
+
+    def _fence(self, session: Session, generation: Generation) -> None:
+        """Another member has the partition."""
+        self._fenced += 1
+        session.fault, session.fenced = CommitFault.FENCED, True
+        self._member.client.fenced(generation)
+
+    def _fence_all(self) -> None:
+        """Somebody else uses this transactional id: whoever that is, it is no good time to hold partitions."""
+        logger.warning(
+            "Somebody else uses the transactional id %s: giving all partitions up, and joining again with another one",
+            self._id,
+            extra={"action": "transaction_fenced", "transactional_id": self._id},
+        )
+        for session in list(self._member.sessions()):
+            if session.may_commit():
+                self._fence(session, session.generation)
+        self._id = self._producer.identify_as(self._new_id())
+        self._machine.restart()
+
+    async def _leave(self) -> None:
+        """Nothing more is wanted: let nobody wait for the brokers to abort what is open."""
+        machine = self._machine
+        epoch = machine.epoch
+        if epoch is None or machine.phase not in (Phase.SENDING, Phase.OFFSETS, Phase.ABORTING):
+            return
+        with contextlib.suppress(Exception):
+            self._producer.abandon()
+            async with asyncio.timeout(_LEAVING):
+                await self._producer.end(epoch, _LEAVING, commit=False)
+
+    # -- showing ----------------------------------------------------------------------------------------
+
+    def problems(self) -> Sequence[Problem]:
+        """A transaction in doubt; one abort after the other."""
+        found = [] if self.positions is None else [*self.positions.problems(self._loop.time())]
+        machine = self._machine
+        seconds = self._loop.time() - self._since
+        if machine.ask is not None and seconds > _LONG and not machine.may_abort:
+            text = f"transactions of {self._id} wait for {machine.ask.value} for {seconds:.0f} s"
+            told = "; ".join(filter(None, (machine.trouble, machine.why)))
+            found.append(Problem(ProblemKind.IN_DOUBT, f"{text}: {told}" if told else text))
+        if self._aborts_in_a_row >= _OFTEN:
+            text = f"the last {self._aborts_in_a_row} transactions of {self._id} were aborted"
+            found.append(Problem(ProblemKind.TRANSACTIONS_ABORTED, f"{text}: {self._machine.why}"))
+        return found
+
+    def transactions(self) -> TransactionStats:
+        """What became of them."""
+        return TransactionStats(
+            committed=self.commits,
+            aborted=self._aborted.total(),
+            aborted_for=dict(self._aborted),
+            fenced=self._fenced,
+            refused=self._refusals.count,
+            seconds=self._seconds[-1] if self._seconds else None,
+            longest=max(self._seconds, default=None),
+            phase=self._machine.phase.value,
+            waiting_outputs=self._waiting.outputs,
+            waiting_bytes=self._waiting.bytes,
+            transactional_id=self._id,
+        )
+
+
+def _kind(why: str) -> str:
+    """Without what differs from one to the next."""
+    return why.split(":", maxsplit=1)[0] if why.startswith("an output is refused") else why

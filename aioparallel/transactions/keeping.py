@@ -1,0 +1,84 @@
+"""What one consumer needs to commit in transactions, put together."""
+
+from __future__ import annotations
+
+import copy
+import secrets
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from aioparallel.batches import BatchHandler
+from aioparallel.engine.outlets import Disposal
+from aioparallel.group.committing import Keeping, Member
+from aioparallel.handlers import Handlers
+from aioparallel.options import Options
+from aioparallel.policies import Transactions
+from aioparallel.transactions.committer import TransactionCommitter
+from aioparallel.transactions.outbox import Letters, TransactionOutbox
+from aioparallel.transactions.positions import StablePositions
+from aioparallel.transactions.producer import TransactionalProducer
+from aioparallel.transactions.refusals import Refusals
+
+__all__ = ["TransactionKeeping"]
+
+
+class TransactionKeeping:
+    """One for each consumer. ``policy``: the consumer's ``commits``."""
+
+    def __init__(self, producer: TransactionalProducer, options: Options, policy: Transactions, group_id: str) -> None:
+        self._producer = producer
+        self._options = options
+        self._policy = policy
+        self._group_id = group_id
+        self.outbox = TransactionOutbox(producer, options.producing.max_unacknowledged_bytes)
+        self.letters = Letters(self.outbox)
+        self.disposal: Disposal | None = None
+        """Where records go that cannot be produced for."""
+        instance = options.client_options.get("group_instance_id")
+        self._instance = None if instance is None else str(instance)
+
+    async def check(self, topics: Collection[str], timeout: float) -> None:
+        """See that the brokers can, and remember that these topics are there. Raises TransactionsUnsupported, and what
+        connecting raises."""
+        await self._producer.start(timeout)
+        await self._producer.check_transactions(timeout)
+        if topics:
+            await self.outbox.know(topics)
+
+    def __call__(self, member: Member) -> Keeping:
+        """For one run, within its event loop."""
+        refusals = Refusals(self.outbox.waiting, self._options.failures, self.disposal, member.fatal)
+        committer = TransactionCommitter(self._producer, self.outbox, refusals, member, self._policy, self._new_id)
+        timeout = self._policy.transaction_timeout
+        positions = StablePositions(self._producer, self._group_id, timeout, committer.released)
+        committer.positions = positions
+        return Keeping(positions, committer, refuses_unreadable_maps=True)
+
+    @staticmethod
+    def within_partitions(handlers: Handlers) -> Handlers:
+        """The same handlers, where each batch is of one partition: what a batch lets leave is committed with all its
+        offsets, or with none of them, and partitions may go to different members."""
+        made: dict[int, BatchHandler[Any, Any]] = {}
+
+        def within(handler: Any) -> Any:
+            if not isinstance(handler, BatchHandler) or handler.by != "any":
+                return handler
+            if id(handler) not in made:
+                made[id(handler)] = copy.copy(handler)
+                made[id(handler)].by = "partition"
+            return made[id(handler)]
+
+        return (
+            {topic: within(one) for topic, one in handlers.items()}
+            if isinstance(handlers, Mapping)
+            else within(handlers)
+        )
+
+    async def close(self) -> None:
+        """After the last drain."""
+        await self.outbox.close()
+
+    def _new_id(self) -> str:
+        """A static member takes over at once what it has left open. Any other one has a name that nobody has."""
+        instance, self._instance = self._instance, None
+        return f"{self._policy.id_prefix or self._group_id}-{instance or secrets.token_hex(8)}"

@@ -1,0 +1,190 @@
+"""The outbox of a consumer that commits in transactions: what handlers return waits here for the next one.
+
+A record is complete when its outputs stand in the list of its session: nothing is *producing*, and its key goes on. So
+all that can be known of an output is looked at before: its size, its headers, its topic. What only a broker refuses
+comes too late for the record to be run again; see :mod:`aioparallel.transactions.refusals`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, cast
+
+from aioparallel.delivery.outputs import changed_since, outputs_in
+from aioparallel.delivery.waiters import Waiters
+from aioparallel.engine.outlets import Offered, Receipts
+from aioparallel.errors import ClientError, InvalidOutput, ProduceFailed
+from aioparallel.group.sessions import Session
+from aioparallel.records import Outgoing, Record
+from aioparallel.transactions.producer import TransactionalProducer
+from aioparallel.transactions.waiting import Entry, Waiting
+
+__all__ = ["Letters", "TransactionOutbox"]
+
+AnyRecord = Record[Any, Any]
+
+_LOOK_UP: Final = 5.0
+"""Seconds to find out whether a topic exists."""
+
+
+class TransactionOutbox:
+    """An :class:`~aioparallel.engine.outlets.Outlet`. ``bound``: bytes that may wait; then handlers that have ended
+    wait as well. ``on_much()``: half of that waits, a transaction should begin."""
+
+    def __init__(self, producer: TransactionalProducer, bound: int) -> None:
+        self._producer = producer
+        self._bound = bound
+        self._waiters = Waiters()
+        self._partitions: dict[str, int] = {}  # of the topics that are known to exist
+        self._unknown: set[str] = set()
+        self._looking: asyncio.Task[None] | None = None
+        self._trouble = ""
+        self.waiting = Waiting()
+        self.on_much: Callable[[], None] | None = None
+        self._told_at = 0
+
+    # -- the engine's side ------------------------------------------------------------------------------
+
+    def offer(self, record: AnyRecord, value: object, receipts: Receipts) -> Offered | None:
+        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+        if type(value) is not Outgoing or self.waiting.bytes >= self._bound:
+            return None
+        try:
+            value.check()
+        except TypeError:
+            return None  # deliver() comes next, and tells it
+        if self._refusal(value) is not None:
+            return None
+        self._add(Entry((record,), (value,)))
+        return Offered.LEFT
+
+    def collect(self, record: AnyRecord, value: object) -> Sequence[Outgoing] | None:
+        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+        outputs = outputs_in(record, value)
+        self._unknown.update(output.topic for output in outputs or () if not self._is_known(output))
+        return outputs
+
+    def room(self) -> Awaitable[None] | None:
+        """See :class:`~aioparallel.engine.outlets.Outlet`. Who has outputs for a topic that was never seen waits here
+        until it is known whether that exists."""
+        if self._unknown:
+            if self._looking is None:
+                self._looking = asyncio.get_running_loop().create_task(self._look_up(), name="aioparallel-topics")
+            return asyncio.shield(self._looking)
+        if self.waiting.bytes < self._bound:
+            return None
+        return self._waiters.enter()
+
+    def deliver(
+        self, record: AnyRecord, collected: object, receipts: Receipts, together: Sequence[AnyRecord] = ()
+    ) -> None:
+        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+        outputs = cast("Sequence[Outgoing]", collected)
+        if (failure := self._failure(record, outputs)) is not None:
+            asyncio.get_running_loop().call_soon(receipts.undelivered, record, failure)
+            return
+        self._add(Entry(together or (record,), outputs))
+        receipts.delivered((record,))
+        if self.waiting.bytes < self._bound:
+            self._waiters.wake(1)
+
+    def deliver_letter(self, record: AnyRecord, letter: Sequence[Outgoing], receipts: Receipts) -> None:
+        """The record itself leaves, to where it is put away."""
+        if (failure := self._failure(record, letter)) is not None:
+            asyncio.get_running_loop().call_soon(receipts.undelivered, record, failure)
+            return
+        self._add(Entry((record,), letter, is_letter=True))
+        receipts.delivered((record,))
+
+    def _add(self, entry: Entry) -> None:
+        source = entry.records[0]._source
+        assert isinstance(source, Session)
+        self.waiting.add(source, entry)
+        if self.waiting.bytes - self._told_at >= self._bound // 2 and self.on_much is not None:
+            self._told_at = self.waiting.bytes
+            self.on_much()
+
+    # -- the committer's side ---------------------------------------------------------------------------
+
+    def cutting(self) -> None:
+        """A transaction takes what waits now."""
+        self._told_at = self.waiting.bytes
+
+    def left(self) -> None:
+        """Some of it has left."""
+        self._told_at = min(self._told_at, self.waiting.bytes)
+        if self.waiting.bytes < self._bound:
+            self._waiters.wake_all()
+
+    async def close(self) -> None:
+        """Look nothing up any more."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
+
+    # -- what may leave ---------------------------------------------------------------------------------
+
+    def _failure(self, record: AnyRecord, outputs: Iterable[Outgoing]) -> InvalidOutput | ProduceFailed | None:
+        if (changed := changed_since(record, outputs)) is not None:
+            return changed
+        for output in outputs:
+            if (reason := self._refusal(output)) is not None:
+                passing = bool(self._trouble) and output.topic not in self._partitions
+                return ProduceFailed(output.topic, output.partition, reason, passing=passing)
+        return None
+
+    def _refusal(self, output: Outgoing) -> str | None:
+        """Why it cannot leave, as far as is known here."""
+        if (reason := self._producer.refusal(output)) is not None:
+            return reason
+        partitions = self._partitions.get(output.topic)
+        if partitions is None:
+            return self._trouble or "topic not found: create it, or check the name (nothing was created)"
+        if output.partition is not None and output.partition >= partitions:
+            return f"the topic has no partition {output.partition}, it has {partitions} (0 to {partitions - 1})"
+        return None
+
+    def _is_known(self, output: Outgoing) -> bool:
+        if self._producer.refusal(output) is not None:
+            return True  # deliver() tells what is wrong with it
+        partitions = self._partitions.get(output.topic)
+        return partitions is not None and (output.partition is None or output.partition < partitions)
+
+    async def know(self, topics: Iterable[str]) -> None:
+        """Find out about these topics before they are used. Raises TimeoutError, ClientError."""
+        await self._ask(set(topics))
+
+    async def _look_up(self) -> None:
+        topics, self._unknown = self._unknown, set()
+        try:
+            await self._ask(topics)
+            self._trouble = ""
+        except (ClientError, TimeoutError, OSError) as error:
+            self._trouble = f"the cluster does not tell whether the topic exists: {str(error) or 'no answer'}"
+        finally:
+            self._looking = None
+
+    async def _ask(self, topics: set[str]) -> None:
+        found = await self._producer.partitions(topics, _LOOK_UP)
+        for topic in topics:
+            numbers = [partition.partition for partition in found if partition.topic == topic]
+            if numbers:
+                self._partitions[topic] = max(numbers) + 1
+            else:
+                self._partitions.pop(topic, None)
+
+
+class Letters:
+    """Where dead letters and records for retry topics go: into the next transaction."""
+
+    def __init__(self, outbox: TransactionOutbox) -> None:
+        self._outbox = outbox
+
+    def room(self) -> Awaitable[None] | None:
+        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+        return self._outbox.room()
+
+    def deliver(self, record: AnyRecord, letter: Sequence[Outgoing], receipts: Receipts) -> None:
+        """Let this one leave."""
+        self._outbox.deliver_letter(record, letter, receipts)

@@ -1,0 +1,86 @@
+"""Outputs that only a broker refuses, found out when their record was complete already.
+
+The record is never run again: the next one of its key may have run meanwhile. It is put away, or skipped, or ends the
+run, as the failure policy says of records whose patience has ended; retry topics are for another run, so they are left
+out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from aioparallel.delivery.letters import without_texts
+from aioparallel.engine.outlets import Disposal
+from aioparallel.errors import ProduceFailed, RecordStopped
+from aioparallel.group.sessions import Session
+from aioparallel.policies import FailurePolicy
+from aioparallel.record_logging import coordinates
+from aioparallel.records import Outgoing, Record
+from aioparallel.transactions.waiting import Entry, Waiting
+
+__all__ = ["Refusals"]
+
+logger = logging.getLogger(__name__)
+
+
+class Refusals:
+    """Decides what becomes of them. ``fatal(error)`` ends the run."""
+
+    def __init__(
+        self, waiting: Waiting, policy: FailurePolicy, disposal: Disposal | None, fatal: Callable[[BaseException], None]
+    ) -> None:
+        self._waiting = waiting
+        self._policy = policy
+        self._disposal = disposal
+        self._fatal = fatal
+        self.count = 0
+        """Records."""
+
+    def refuse(self, session: Session, entry: Entry, failure: ProduceFailed) -> None:
+        """The transaction it was in is aborted; it goes in no other one."""
+        self._waiting.remove(session, (entry,))
+        if session.dropped:
+            return
+        if entry.is_letter:
+            self._refuse_letter(session, entry, failure)
+            return
+        self.count += len(entry.records)
+        for record in entry.records:
+            self._put_away(session, record, failure)
+
+    def _put_away(self, session: Session, record: Record[Any, Any], failure: ProduceFailed) -> None:
+        if self._policy.dead_letter is not None and self._disposal is not None:
+            # Until it is put away its offset may not be committed, though it is complete.
+            self._waiting.hold(session)
+            self._disposal.dispose(record, failure, None, lambda _record, _error: self._waiting.let_go(session))
+        elif self._policy.give_up == "skip":
+            logger.error(
+                "%s: the brokers refuse what its handler has returned, and it is skipped: %s",
+                record.place,
+                failure,
+                extra={"action": "output_skipped", **coordinates(record)},
+            )
+        else:
+            self._stop(session, record, failure)
+
+    def _refuse_letter(self, session: Session, entry: Entry, failure: ProduceFailed) -> None:
+        """It is larger than the record was, and brokers have limits: once more without what may be left out."""
+        letter = entry.outputs[0]
+        headers = without_texts(tuple(letter.headers))
+        if headers == tuple(letter.headers):
+            self._stop(session, entry.records[0], failure)
+            return
+        short = Outgoing(letter.topic, letter.value, letter.key, headers)
+        self._waiting.add(session, Entry(entry.records, (short,), is_letter=True))
+
+    def _stop(self, session: Session, record: Record[Any, Any], failure: ProduceFailed) -> None:
+        self._waiting.hold(session)  # for good: nothing of it is committed any more
+        stopped = RecordStopped(
+            f"{record.place}: the brokers refuse what was to be produced for it: {failure}. Nothing of its partition "
+            "is committed since the last transaction, so it runs again at the next start. Mend the cause, or tell the "
+            'failure policy where such records go: FailurePolicy(dead_letter="a topic"), or give_up="skip"'
+        )
+        stopped.__cause__ = failure
+        self._fatal(stopped)

@@ -1,0 +1,110 @@
+"""The outputs of one transaction, on their way to the brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from aioparallel.delivery.producer import PendingOutput
+from aioparallel.errors import ProduceFailed
+from aioparallel.records import Outgoing, Produced
+from aioparallel.transactions.producer import TransactionalProducer
+from aioparallel.transactions.waiting import Entry
+
+__all__ = ["Sending"]
+
+_AT_ONCE: Final = 500
+"""Outputs that are given to the producer in one turn of the event loop, about a millisecond's worth."""
+
+
+class Sending:
+    """Sends outputs and hears what became of each.
+
+    ``keeps_places``: whether :attr:`places` is wanted.
+    """
+
+    def __init__(self, producer: TransactionalProducer, *, keeps_places: bool) -> None:
+        self._producer = producer
+        self._left = 0
+        self._is_sending = True
+        self._changed = asyncio.Event()
+        self.places: list[tuple[Entry, Outgoing, Produced]] | None = [] if keeps_places else None
+        """Where they stand."""
+        self.refused: dict[Entry, ProduceFailed] = {}
+        """Those that the brokers do not take, each by itself."""
+        self.trouble: str | None = None
+        """Why some failed that may well be taken another time."""
+
+    async def send(self, entries: Iterable[Entry]) -> None:
+        """Give them all to the producer, in their order; ends early when something has failed already."""
+        count = 0
+        for entry in entries:
+            for output in entry.outputs:
+                self._left += 1
+                self._producer.send_one(_Output(self, entry, output))
+                count += 1
+            if count >= _AT_ONCE:
+                count = 0
+                await asyncio.sleep(0)
+                if self.has_failed:
+                    break
+        self._is_sending = False
+        self._look()
+
+    async def wait(self) -> None:
+        """Until all are acknowledged, or one of them has failed."""
+        await self._changed.wait()
+
+    def give_up(self, why: str) -> None:
+        """Wait no more."""
+        self.trouble = self.trouble or why
+        self._look()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether not all can be acknowledged any more."""
+        return self.trouble is not None or bool(self.refused)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all are acknowledged."""
+        return not (self._left or self._is_sending or self.has_failed)
+
+    def ended(self) -> None:
+        """One more has."""
+        self._left -= 1
+        if not self._left:
+            self._look()
+
+    def failed(self, entry: Entry, failure: ProduceFailed) -> None:
+        """One more has, and is not there."""
+        self._left -= 1
+        if failure.passing:
+            self.trouble = self.trouble or str(failure)
+        else:
+            self.refused.setdefault(entry, failure)
+        self._look()
+
+    def _look(self) -> None:
+        if self.has_failed or not (self._left or self._is_sending):
+            self._changed.set()
+
+
+class _Output(PendingOutput):
+    """One of them."""
+
+    __slots__ = ("_entry", "_sending")
+
+    def __init__(self, sending: Sending, entry: Entry, output: Outgoing) -> None:
+        self.output = output
+        self._sending = sending
+        self._entry = entry
+
+    def placed(self, place: Produced) -> None:
+        if self._sending.places is not None:
+            self._sending.places.append((self._entry, self.output, place))
+        self._sending.ended()
+
+    def failed(self, failure: ProduceFailed) -> None:
+        self._sending.failed(self._entry, failure)

@@ -1,0 +1,119 @@
+"""Outputs of records that are complete, until the transaction has ended that they go in. Plain objects, no I/O.
+
+Of each session there is one list, in the order in which its records ended. A record is complete and its outputs stand
+here in one step; so the outputs of a key stand in the order of its records, and whatever is cut off the front holds no
+later one without the earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from aioparallel.delivery.outputs import size_of
+from aioparallel.group.sessions import Session
+from aioparallel.records import Outgoing, Record
+
+__all__ = ["Entry", "Waiting"]
+
+AnyRecord = Record[Any, Any]
+
+
+class Entry:
+    """What one record lets leave, or several together (a batch): in one transaction with their offsets.
+
+    ``records``: whose outputs these are, of one session, the first of them first. ``is_letter``: it is the record
+    itself that leaves, to where it is put away.
+    """
+
+    __slots__ = ("is_letter", "outputs", "records", "size")
+
+    def __init__(self, records: Sequence[AnyRecord], outputs: Sequence[Outgoing], *, is_letter: bool = False) -> None:
+        self.records = records
+        self.outputs = outputs
+        self.is_letter = is_letter
+        self.size = sum([size_of(output) for output in outputs])
+        """Bytes."""
+
+    def __repr__(self) -> str:
+        return f"<Entry of {self.records[0].place}: {len(self.outputs)} outputs, {self.size} bytes>"
+
+    def is_within(self, base: int, highest: int) -> bool:
+        """Whether all its records are complete by a committed offset, and a map that speaks of offsets up to
+        ``highest``."""
+        if len(self.records) == 1:
+            offset = self.records[0].offset
+            return offset < base or offset <= highest
+        return all(record.offset < base or record.offset <= highest for record in self.records)
+
+
+class Waiting:
+    """The lists of all sessions."""
+
+    def __init__(self) -> None:
+        self._lists: dict[Session, list[Entry]] = {}
+        self._held: set[Session] = set()
+        self.bytes = 0
+        """Of all that waits, with what it costs beside its bytes. What is on its way is among it."""
+
+    def add(self, session: Session, entry: Entry) -> None:
+        """At the end of its list, in the same step in which its records complete."""
+        entries = self._lists.get(session)
+        if entries is None:
+            entries = self._lists[session] = []
+        entries.append(entry)
+        self.bytes += entry.size
+
+    def of(self, session: Session) -> Sequence[Entry]:
+        """What waits of it, as it is now."""
+        return tuple(self._lists.get(session, ()))
+
+    def has(self, session: Session) -> bool:
+        """Whether something of it waits."""
+        return bool(self._lists.get(session))
+
+    @property
+    def outputs(self) -> int:
+        """How many there are."""
+        return sum(len(entry.outputs) for entry in self._all())
+
+    def remove(self, session: Session, gone: Sequence[Entry]) -> None:
+        """These have left, or never will. Most often they are the front of the list."""
+        entries = self._lists.get(session)
+        if entries is None or not gone:
+            return
+        if (
+            len(gone) <= len(entries) and gone[-1] is entries[len(gone) - 1]
+        ):  # they keep their order, so it is the front
+            del entries[: len(gone)]
+        else:
+            ids = set(map(id, gone))
+            entries[:] = [entry for entry in entries if id(entry) not in ids]
+        self.bytes -= sum([entry.size for entry in gone])
+        if not entries:
+            del self._lists[session]
+
+    def drop_dropped(self) -> None:
+        """Forget what is of sessions that are over: their records run again at the next owner."""
+        for session in [session for session in self._lists if session.dropped]:
+            self.bytes -= sum(entry.size for entry in self._lists.pop(session))
+        self._held = {session for session in self._held if not session.dropped}
+
+    # -- sessions of which nothing may go
+
+    def hold(self, session: Session) -> None:
+        """Commit nothing of it: one of its records is complete here, and nobody has taken what was to leave of it."""
+        self._held.add(session)
+
+    def let_go(self, session: Session) -> None:
+        """It may be committed again."""
+        self._held.discard(session)
+
+    @property
+    def held(self) -> Collection[Session]:
+        """Those that :meth:`hold` was called for."""
+        return self._held
+
+    def _all(self) -> Iterator[Entry]:
+        for entries in self._lists.values():
+            yield from entries
