@@ -46,6 +46,7 @@ from aioparallel.errors import (
     LoopThreadEnded,
     NoCommittedOffset,
     NoHandler,
+    NoOffsetMap,
     NotAuthorized,
     NotCommitted,
     OffsetMapError,
@@ -59,13 +60,14 @@ from aioparallel.errors import (
     RequestTimeout,
     RetryLater,
     TopicNotFound,
+    TransactionsUnsupported,
 )
 from aioparallel.handling import CallNext, Handling, Ordering
 from aioparallel.mapping import ParallelMap, parallel_map
 from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.observe.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
 from aioparallel.options import Options
-from aioparallel.policies import Deduplicate, FailurePolicy, Producing, RetryPolicy
+from aioparallel.policies import Deduplicate, FailurePolicy, Producing, RetryPolicy, Transactions
 from aioparallel.record_logging import RecordFilter, name_records
 from aioparallel.records import Failure, Origin, Outgoing, Produced, Record, TopicPartition
 from aioparallel.resources import resource
@@ -112,6 +114,7 @@ __all__ = [
     "LoopThreadEnded",
     "NoCommittedOffset",
     "NoHandler",
+    "NoOffsetMap",
     "NotAuthorized",
     "NotCommitted",
     "OffsetMapError",
@@ -147,6 +150,8 @@ __all__ = [
     "Token",
     "TopicNotFound",
     "TopicPartition",
+    "Transactions",
+    "TransactionsUnsupported",
     "Work",
     "__version__",
     "batches",

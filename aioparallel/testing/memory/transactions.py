@@ -117,6 +117,8 @@ class TransactionCoordinator:
         if producer is None:
             raise Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if epoch == producer.epoch:
+            if producer.open is not None and producer.open.is_commit is not None:
+                raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS)
             if producer.open is None and commit:
                 raise Refused(ErrorCode.INVALID_TXN_STATE)
             if producer.open is not None:

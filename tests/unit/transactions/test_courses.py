@@ -1,0 +1,24 @@
+"""Whole courses of members, faults and transactions, in virtual time, against what must be true at the end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support.examples import examples
+from tests.support.transactions.play import Course
+from tests.support.virtual_time import VirtualLoop
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_exactly_once_whatever_happens(part: int) -> None:
+    """Requests that are lost, late or refused, brokers that hang, members that are killed, frozen, fenced, that join and
+    leave, outputs that only the broker refuses, maps that do not fit: each record has its outputs once, in order."""
+    for seed in range(part * 1_000, part * 1_000 + examples(15)):
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            try:
+                runner.run(Course(seed).run())
+            except BaseException as error:
+                error.add_note(f"seed {seed}")
+                raise
