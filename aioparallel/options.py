@@ -104,7 +104,7 @@ class Options(Handling):
     """``"end"``: run up to the end offsets at the start of the run, commit, and return."""
     when_map_is_full: Literal["continue", "block"] = "continue"
     """When the offset map does not fit the commit's metadata: go on (after a crash the records above what
-    fitted run again), or start nothing above it until it fits."""
+    fitted run again), or start nothing above it until it fits, as it always is with ``Transactions``."""
     offset_map_formats: Literal["all", "java"] = "all"
     """``"java"``: write only formats that the Java Parallel Consumer reads."""
     connect_timeout: float = 30.0

@@ -51,7 +51,8 @@ class Committer:
         self._sessions = sessions
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by group
         self._early = asyncio.Event()
-        self._sampler = Sampler(options, scheduler, on_unblocked)
+        blocks = options.when_map_is_full == "block"
+        self._sampler = Sampler(options, scheduler, on_unblocked, blocks=blocks)
         self.limit = self._sampler.limit
         self.commits = 0
         self.failed_commits = 0
@@ -167,7 +168,7 @@ class Committer:
             one = await self._sampler.write(what, partial(sample, what, self.limit.characters, formats))
             if not session.may_commit():
                 continue  # went while its map was written
-            self._sampler.note(one, what.map.incompletes)
+            self._sampler.note(one, what.map)
             samples.append(one)
             await self._sampler.wrote(session)
         return samples

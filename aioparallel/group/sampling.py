@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from aioparallel.engine.scheduler import Scheduler
 from aioparallel.engine.sources import NO_CEILING
 from aioparallel.group.offset_commits import MetadataLimit, Said, Sample
 from aioparallel.group.sessions import Session
+from aioparallel.offsets import OffsetMap
 from aioparallel.options import Options
 
 __all__ = ["Sampler"]
@@ -34,9 +35,13 @@ _SESSION_COST = 50
 
 
 class Sampler:
-    """What committers share. ``on_unblocked()``: more may start, under ``when_map_is_full="block"``."""
+    """What committers share. ``blocks``: whether nothing starts that is above what a cut map can say.
+    ``on_unblocked()``: more may start."""
 
-    def __init__(self, options: Options, scheduler: Scheduler, on_unblocked: Callable[[], None]) -> None:
+    def __init__(
+        self, options: Options, scheduler: Scheduler, on_unblocked: Callable[[], None], *, blocks: bool
+    ) -> None:
+        self._blocks = blocks
         self._options = options
         self._scheduler = scheduler
         self._on_unblocked = on_unblocked
@@ -107,18 +112,18 @@ class Sampler:
             extra={"action": "metadata_limit"},
         )
 
-    def note(self, one: Sample, incompletes: Sequence[int]) -> None:
-        """Whether the map did not fit, and what may start then."""
+    def note(self, one: Sample, said: OffsetMap) -> None:
+        """Whether the map did not fit, and what may start then. ``said``: what was to be said."""
         session = one.session
         session.cut = one.highest if one.cut else None
         if one.cut:
             self.cut_maps += 1
-        if self._options.when_map_is_full == "block":
+        if self._blocks:
             # Where no map fits at all, the record at the base must start: nothing else ever moves the base.
-            ceiling = max(one.highest, one.committed.offset) if one.cut else NO_CEILING
+            ceiling = max(one.highest, said.base_offset) if one.cut else NO_CEILING
             if one.cut:
                 # What waits above the ceiling waits for a commit: soon after half of what may start has ended.
-                enough = max(1, bisect_right(incompletes, ceiling) // 2)
+                enough = max(1, bisect_right(said.incompletes, ceiling) // 2)
                 self._scheduler.tally.succeeded_left = min(self._scheduler.tally.succeeded_left, enough)
             if ceiling != session.map_ceiling:
                 self._scheduler.set_ceiling(session, ceiling)

@@ -79,7 +79,8 @@ class TransactionCommitter:
         self._new_id = new_id
         self._id = producer.identify_as(new_id())
         self._machine = Machine(policy.transaction_timeout)
-        self._sampler = Sampler(member.options, member.scheduler, member.on_unblocked)
+        # Outputs of what is complete above a cut map wait for it: there must not be more and more of them.
+        self._sampler = Sampler(member.options, member.scheduler, member.on_unblocked, blocks=True)
         self._early = asyncio.Event()
         self._ended = Waiters()  # those that wait for the end of a transaction
         self._loop = asyncio.get_running_loop()
@@ -88,6 +89,7 @@ class TransactionCommitter:
         self._cut = Cut(())
         self._sending: Sending | None = None
         self._sent: Sending | None = None
+        self._took_out = False  # what is refused, out of the last one
         self._left_out: dict[Session, float] = {}  # whose offsets are refused, until then
         self._phase = self._machine.phase
         self._since = self._loop.time()  # it is in that phase
@@ -165,10 +167,10 @@ class TransactionCommitter:
         """A transaction from its cut to its end; nothing, where there is nothing to say."""
         self._waiting.drop_dropped()
         self._began = began = self._loop.time()
-        self._outbox.cutting()
         self._cut = await self._take()
         if not self._cut.shares:
             return
+        self._took_out = False
         self._machine.begin(self._loop.time())
         await self._drive()
         self._settle(self._loop.time() - began)
@@ -178,6 +180,8 @@ class TransactionCommitter:
 
     async def _take(self) -> Cut:
         shares = []
+        self._outbox.cutting()
+        left_behind = 0
         limit, formats = self.limit.characters, self._options.offset_map_formats
         for session in list(self._member.sessions()):
             if not session.may_commit() or self._is_left_out(session):
@@ -188,12 +192,14 @@ class TransactionCommitter:
             one = await self._sampler.write(taken.said, partial(share, taken, limit, formats))
             if not session.may_commit():
                 continue  # went while its map was written
-            self._sampler.note(one.sample, taken.said.map.incompletes)
+            self._sampler.note(one.sample, taken.said.map)
+            left_behind += sum([entry.size for entry in taken.entries]) - sum([entry.size for entry in one.entries])
             await self._sampler.wrote(session)
             if one.says_nothing:
                 self._sampler.acknowledged(one.sample)
             else:
                 shares.append(one)
+        self._outbox.left_behind(left_behind)
         return Cut([one for one in shares if one.sample.session.may_commit()])
 
     def _is_left_out(self, session: Session) -> bool:
@@ -258,6 +264,7 @@ class TransactionCommitter:
             machine.sent()
             self._sent = sending
             return
+        self._took_out = bool(sending.refused)
         for entry, failure in sending.refused.items():
             machine.abort(f"an output is refused: {failure.reason}")
             source = entry.records[0]._source
@@ -355,7 +362,8 @@ class TransactionCommitter:
                         tell(self._on_produced, entry.records[0], output, place)
             self._outbox.left()
         elif self._machine.outcome is Outcome.ABORTED:
-            self._aborts_in_a_row += 1
+            # One less that is refused is progress.
+            self._aborts_in_a_row += not self._took_out
             why = self._machine.why or "in doubt"
             self._aborted[_kind(why)] += 1
             self._tell_abort(why)

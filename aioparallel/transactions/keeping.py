@@ -43,7 +43,7 @@ class TransactionKeeping:
         await self._producer.start(timeout)
         await self._producer.check_transactions(timeout)
         if topics:
-            await self.outbox.know(topics)
+            await self.outbox.know(topics, timeout)
 
     def __call__(self, member: Member) -> Keeping:
         """For one run, within its event loop."""

@@ -43,12 +43,13 @@ class TransactionOutbox:
         self.waiting = Waiting()
         self.on_much: Callable[[], None] | None = None
         self._told_at = 0
+        self._left_behind = 0
 
     # -- the engine's side ------------------------------------------------------------------------------
 
     def offer(self, record: AnyRecord, value: object, receipts: Receipts) -> Offered | None:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
-        if type(value) is not Outgoing or self.waiting.bytes >= self._bound:
+        if type(value) is not Outgoing or self._is_full:
             return None
         try:
             value.check()
@@ -72,9 +73,7 @@ class TransactionOutbox:
             if self._looking is None:
                 self._looking = asyncio.get_running_loop().create_task(self._look_up(), name="aioparallel-topics")
             return asyncio.shield(self._looking)
-        if self.waiting.bytes < self._bound:
-            return None
-        return self._waiters.enter()
+        return self._waiters.enter() if self._is_full else None
 
     def deliver(
         self, record: AnyRecord, collected: object, receipts: Receipts, together: Sequence[AnyRecord] = ()
@@ -86,7 +85,7 @@ class TransactionOutbox:
             return
         self._add(Entry(together or (record,), outputs))
         receipts.delivered((record,))
-        if self.waiting.bytes < self._bound:
+        if not self._is_full:
             self._waiters.wake(1)
 
     def deliver_letter(self, record: AnyRecord, letter: Sequence[Outgoing], receipts: Receipts) -> None:
@@ -114,8 +113,18 @@ class TransactionOutbox:
     def left(self) -> None:
         """Some of it has left."""
         self._told_at = min(self._told_at, self.waiting.bytes)
-        if self.waiting.bytes < self._bound:
+        if not self._is_full:
             self._waiters.wake_all()
+
+    def left_behind(self, size: int) -> None:
+        """So many bytes wait for more than the next transaction: their records are above what a cut map can say. They
+        take no room, or those that they wait for would wait for them."""
+        self._left_behind = size
+        self.left()
+
+    @property
+    def _is_full(self) -> bool:
+        return self.waiting.bytes - self._left_behind >= self._bound
 
     async def close(self) -> None:
         """Look nothing up any more."""
@@ -151,22 +160,22 @@ class TransactionOutbox:
         partitions = self._partitions.get(output.topic)
         return partitions is not None and (output.partition is None or output.partition < partitions)
 
-    async def know(self, topics: Iterable[str]) -> None:
+    async def know(self, topics: Iterable[str], timeout: float) -> None:
         """Find out about these topics before they are used. Raises TimeoutError, ClientError."""
-        await self._ask(set(topics))
+        await self._ask(set(topics), timeout)
 
     async def _look_up(self) -> None:
         topics, self._unknown = self._unknown, set()
         try:
-            await self._ask(topics)
+            await self._ask(topics, _LOOK_UP)
             self._trouble = ""
         except (ClientError, TimeoutError, OSError) as error:
             self._trouble = f"the cluster does not tell whether the topic exists: {str(error) or 'no answer'}"
         finally:
             self._looking = None
 
-    async def _ask(self, topics: set[str]) -> None:
-        found = await self._producer.partitions(topics, _LOOK_UP)
+    async def _ask(self, topics: set[str], timeout: float) -> None:
+        found = await self._producer.partitions(topics, timeout)
         for topic in topics:
             numbers = [partition.partition for partition in found if partition.topic == topic]
             if numbers:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from aioparallel import FailurePolicy, Outgoing, ParallelConsumer, Producing, Record, Reject, RetryPolicy, Transactions
-from aioparallel.errors import ClientError, RecordStopped
 from aioparallel.batches import Batch, batches
+from aioparallel.errors import ClientError, RecordStopped
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import (
     ErrorCode,
@@ -25,8 +25,8 @@ from aioparallel.testing.memory import (
     InMemoryTransactionalProducer,
     Request,
 )
-from aioparallel.testing.memory.connection import Connection
 from aioparallel.testing.memory.link import Link
+from aioparallel.testing.memory.refused import Refused
 from aioparallel.testing.memory.transactional_connections import InMemoryTransactionalBrokers
 
 __all__ = ["Course", "Member", "World"]
@@ -73,10 +73,11 @@ class Switch:
         self.runs.set()
 
     async def passes(self) -> None:
-        """Wait until it runs; for ever if it is dead."""
+        """Wait until it runs. Raises Refused if it is dead."""
         await self.runs.wait()
         if self.is_dead:
-            await asyncio.get_running_loop().create_future()
+            await asyncio.sleep(0.01)
+            raise Refused(ErrorCode.NETWORK_EXCEPTION)
 
 
 class _Link(Link):
@@ -117,7 +118,7 @@ class Member:
         client._link = _Link(broker, GROUP, self.switch)
         producer = InMemoryTransactionalProducer(broker, GROUP)
         cluster = producer._transactional
-        cluster.__class__ = _Brokers  # type: ignore[assignment]
+        cluster.__class__ = _Brokers
         cluster.switch = self.switch  # type: ignore[attr-defined]
         self.client = client
         self.consumer: ParallelConsumer[Any, Any] = ParallelConsumer(
@@ -133,9 +134,7 @@ class Member:
             commit_timeout=chance.choice([0.3, 2.0]),
             connect_timeout=600.0,
             producing=Producing(max_unacknowledged_bytes=chance.choice([2_000, 10**6])),
-            failures=FailurePolicy(
-                retry=RetryPolicy(first_delay=0.05, multiplier=1, max_attempts=3), dead_letter=DEAD
-            ),
+            failures=FailurePolicy(retry=RetryPolicy(first_delay=0.05, multiplier=1, max_attempts=3), dead_letter=DEAD),
         )
         self.name = name
         self.task = asyncio.create_task(self._run(), name=name)
@@ -364,7 +363,20 @@ class Course:
         world, chance = self.world, self.chance
         running = [member for member in world.members if not member.task.done()]
         match chance.choice(
-            ["append", "append", "fault", "fault", "fault", "join", "kill", "stop", "freeze", "expire", "node", "markers"]
+            [
+                "append",
+                "append",
+                "fault",
+                "fault",
+                "fault",
+                "join",
+                "kill",
+                "stop",
+                "freeze",
+                "expire",
+                "node",
+                "markers",
+            ]
         ):
             case "append":
                 world.append(chance.choice([1, 10, 40]))

@@ -13,8 +13,9 @@ from tests.support.virtual_time import VirtualLoop
 
 @pytest.mark.parametrize("part", range(4))
 def test_exactly_once_whatever_happens(part: int) -> None:
-    """Requests that are lost, late or refused, brokers that hang, members that are killed, frozen, fenced, that join and
-    leave, outputs that only the broker refuses, maps that do not fit: each record has its outputs once, in order."""
+    """Requests that are lost, late or refused, brokers that hang, members that are killed, frozen, fenced, that join
+    and leave, outputs that only the broker refuses, maps that do not fit: each record has its outputs once, in order.
+    """
     for seed in range(part * 1_000, part * 1_000 + examples(15)):
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
             try:
