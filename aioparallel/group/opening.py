@@ -122,6 +122,7 @@ class Opener:
             restored = None
         session.ledger = Ledger(committed.offset, restored)
         session.acknowledged = committed
+        session.promised = session.ledger.restored_until
         session.acknowledged_version = session.ledger.version
 
     def go(self, session: Session) -> None:

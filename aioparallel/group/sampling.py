@@ -91,6 +91,7 @@ class Sampler:
         """The broker has exactly this now."""
         session, text = one.session, one.committed.metadata
         session.acknowledged, session.acknowledged_version, session.fault = one.committed, one.version, None
+        session.promised = one.highest
         self.limit.accepted(len(text))
         if text and not text.isascii() and not session.wrote_dense:
             session.wrote_dense = True
@@ -112,15 +113,16 @@ class Sampler:
             extra={"action": "metadata_limit"},
         )
 
-    def note(self, one: Sample, said: OffsetMap) -> None:
-        """Whether the map did not fit, and what may start then. ``said``: what was to be said."""
+    def note(self, one: Sample, said: OffsetMap, least: int = -1) -> None:
+        """Whether the map did not fit, and what may start then. ``said``: what was to be said. ``least``: up to there
+        all may."""
         session = one.session
         session.cut = one.highest if one.cut else None
         if one.cut:
             self.cut_maps += 1
         if self._blocks:
             # Where no map fits at all, the record at the base must start: nothing else ever moves the base.
-            ceiling = max(one.highest, said.base_offset) if one.cut else NO_CEILING
+            ceiling = max(one.highest, said.base_offset, least) if one.cut else NO_CEILING
             if one.cut:
                 # What waits above the ceiling waits for a commit: soon after half of what may start has ended.
                 enough = max(1, bisect_right(said.incompletes, ceiling) // 2)

@@ -51,6 +51,7 @@ class Session(Source):
         "generation",
         "opened",
         "partition",
+        "promised",
         "resetting",
         "target",
         "wrote_dense",
@@ -83,6 +84,9 @@ class Session(Source):
         self.fenced = False
         self.cut: int | None = None  # highest offset the last map could say, when it could not say all
         self.wrote_dense = False
+        # The highest offset that a committed map speaks of: what it calls complete must not be run again where outputs
+        # are committed with it.
+        self.promised = base - 1
 
     def register(self, records: Sequence[Record], next_offset: int) -> Sequence[Record]:
         """Take in what was read: ``records`` ascending by offset, and the position after them. Returns those that must

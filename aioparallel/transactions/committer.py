@@ -46,6 +46,8 @@ _LEAVING: Final = 1.0
 """Seconds for aborting what is open when nothing more is wanted."""
 _REST_AFTER_ABORT: Final = 1.0
 """Seconds, at most, until what was aborted is tried again: doubled with each in a row."""
+_REST_AFTER_NOTHING: Final = 0.005
+"""The same where there was nothing to commit, though somebody has asked for it."""
 _LONG: Final = 5.0
 """Seconds of doubt that somebody should hear of."""
 _OFTEN: Final = 3
@@ -89,6 +91,9 @@ class TransactionCommitter:
         self._cut = Cut(())
         self._sending: Sending | None = None
         self._sent: Sending | None = None
+        self._cuts = 0
+        self._cut_something = True
+        self._short: dict[Session, int] = {}  # whose map did not fit, and in which cut
         self._took_out = False  # what is refused, out of the last one
         self._left_out: dict[Session, float] = {}  # whose offsets are refused, until then
         self._phase = self._machine.phase
@@ -122,8 +127,12 @@ class TransactionCommitter:
         asked = {session: session.ledger.version for session in sessions if session.state in COMMITTABLE}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
+                cuts = self._cuts
                 while not self._has_ended and any(
-                    session.may_commit() and session.owes(version) and not self._is_left_out(session)
+                    session.may_commit()
+                    and session.owes(version)
+                    and not self._is_left_out(session)
+                    and self._short.get(session, 0) <= cuts
                     for session, version in asked.items()
                 ):
                     self.soon()
@@ -153,7 +162,7 @@ class TransactionCommitter:
 
     async def _rest(self) -> None:
         loop = self._loop
-        pause = self._sampler.rest
+        pause = max(self._sampler.rest, 0.0 if self._cut_something else _REST_AFTER_NOTHING)
         if self._aborts_in_a_row > 1:
             pause = max(pause, min(_REST_AFTER_ABORT, 0.05 * 2 ** min(self._aborts_in_a_row, 10)))
         await asyncio.sleep(pause)
@@ -168,7 +177,8 @@ class TransactionCommitter:
         self._waiting.drop_dropped()
         self._began = began = self._loop.time()
         self._cut = await self._take()
-        if not self._cut.shares:
+        self._cut_something = bool(self._cut.shares)
+        if not self._cut_something:
             return
         self._took_out = False
         self._machine.begin(self._loop.time())
@@ -180,6 +190,8 @@ class TransactionCommitter:
 
     async def _take(self) -> Cut:
         shares = []
+        self._cuts += 1
+        self._short = {session: cut for session, cut in self._short.items() if not session.dropped}
         self._outbox.cutting()
         left_behind = 0
         limit, formats = self.limit.characters, self._options.offset_map_formats
@@ -192,9 +204,14 @@ class TransactionCommitter:
             one = await self._sampler.write(taken.said, partial(share, taken, limit, formats))
             if not session.may_commit():
                 continue  # went while its map was written
-            self._sampler.note(one.sample, taken.said.map)
-            left_behind += sum([entry.size for entry in taken.entries]) - sum([entry.size for entry in one.entries])
+            self._sampler.note(one.sample, taken.said.map, taken.promised)
+            left_behind += sum([entry.size for entry in taken.entries])
+            if not one.is_short:
+                left_behind -= sum([entry.size for entry in one.entries])
             await self._sampler.wrote(session)
+            if one.is_short:
+                self._short[session] = self._cuts
+                continue
             if one.says_nothing:
                 self._sampler.acknowledged(one.sample)
             else:

@@ -24,6 +24,8 @@ class Taken(NamedTuple):
 
     said: Said
     entries: Sequence[Entry]
+    promised: int
+    """The highest offset that the committed map speaks of."""
 
 
 class Share(NamedTuple):
@@ -31,6 +33,9 @@ class Share(NamedTuple):
 
     sample: Sample
     entries: Sequence[Entry]
+    is_short: bool = False
+    """Whether it says less than is committed already: the map did not fit even so far. Committed, it would have records
+    run again whose outputs stand there; so the session waits, until what holds its base has ended."""
 
     @property
     def says_nothing(self) -> bool:
@@ -40,7 +45,7 @@ class Share(NamedTuple):
 
 def take(session: Session, waiting: Waiting) -> Taken:
     """Take base, map and list of a session: one step."""
-    return Taken(said(session), waiting.of(session))
+    return Taken(said(session), waiting.of(session), session.promised)
 
 
 def share(taken: Taken, limit: int, formats: Literal["all", "java"]) -> Share:
@@ -50,7 +55,7 @@ def share(taken: Taken, limit: int, formats: Literal["all", "java"]) -> Share:
     that these are complete. Outputs of several records together need all of them said; where that cannot be, none of
     them is, as if they were not complete yet.
     """
-    what, entries = taken
+    what, entries, promised = taken
     unsaid: set[int] = set()
     while True:
         one = sample(what, limit, formats)
@@ -63,7 +68,7 @@ def share(taken: Taken, limit: int, formats: Literal["all", "java"]) -> Share:
                 unsaid |= torn
                 what = what._replace(map=_without(what.map, torn))
                 continue
-        return Share(one, entries)
+        return Share(one, entries, one.cut and max(one.highest, one.committed.offset - 1) < promised)
 
 
 def _without(said: OffsetMap, offsets: set[int]) -> OffsetMap:

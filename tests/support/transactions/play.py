@@ -221,7 +221,7 @@ class World:
             await asyncio.sleep(self.chance.choice([0.0, 0.01, 0.2, 1.2]))
         if self.kind(record.value) == "rejected":
             raise Reject("no")
-        if self.chance.random() < 0.02:
+        if record.attempt == 1 and self.chance.random() < 0.05:
             raise ValueError("once")
         found = self.outputs(record)
         return found[0] if len(found) == 1 else found or None
@@ -313,7 +313,6 @@ class World:
         missing, more = wanted - found, found - wanted
         assert not missing, f"lost: {dict(missing)}"
         assert not more, f"twice: {dict(more)}"
-        # What has failed three times in a row by chance is put away as well; here it cannot (max_attempts and 2 %).
         assert letters == dead, f"letters: {letters - dead} too many, {dead - letters} missing"
         orders: defaultdict[tuple[int, bytes | None], list[tuple[int, int]]] = defaultdict(list)
         for record in self.broker.records(OUT):
