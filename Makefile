@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo pipeline bench test docs spark-jars lint format unit unit-newer spark-newer explore chaos load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-kmq load-map load-spark load-pipeline clean
+.PHONY: help demo exactly-once pipeline bench test docs spark-jars lint format unit unit-newer spark-newer explore chaos load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-kmq load-map load-spark load-pipeline clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -33,6 +33,10 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 
 demo: $(VENV)/.examples  ## enrich 20,000 real flights over HTTP: plain loop against aioparallel
 	$(BIN)/python -m examples.flights $(ARGS)
+
+exactly-once: $(VENV)/.examples  ## 40,000 flights through Kafka's transactions, members killed: totals equal to the file's (1 minute)
+	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
+	$(BIN)/python -m examples.exactly_once $(ARGS)
 
 pipeline: $(VENV)/.pipeline  ## 336,776 flights: Kafka, Spark, aioparallel, Spark, a plot (5 minutes; ARGS="--flights 20000")
 	@$(BIN)/python -m aioparallel.jvm kafka --directory
@@ -112,6 +116,10 @@ load-long-handler: $(VENV)/.dev  ## 3 minutes in one handler, a session of 10 s:
 load-kmq: $(VENV)/.dev  ## a queue of 200,000 records, its members and trackers killed every 5 s: none lost (5 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m pytest -s tests/load/test_kmq_kills.py $(ARGS)
+
+load-exactly-once: $(VENV)/.dev  ## 200,000 records in transactions, members killed, frozen, joining and leaving: each once (3 minutes)
+	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
+	$(BIN)/python -m pytest -s tests/load/test_exactly_once.py $(ARGS)
 
 load-partitions: $(VENV)/.dev  ## 500 partitions, also with full maps: no long holds of the loop (1 minute)
 	$(BIN)/python -m pytest tests/load/test_partitions.py $(ARGS)

@@ -97,7 +97,7 @@ class GroupRun:
                 lambda: self._assignment.sessions.values(),  # noqa: PLW0108 - it is made behind this
                 self._processor.notify,
                 companion,
-                self._fail,
+                self._fail_committing,
             )
         )
         holdings = Holdings(scheduler, kept.positions, targets, companion, ranking.rank_of)
@@ -122,6 +122,7 @@ class GroupRun:
         self._tasks: list[asyncio.Task[None]] = []
         self._fetching: asyncio.Task[None] | None = None
         self._failed_late = False
+        self._failed_at_end: BaseException | None = None
         self._owing: Mapping[TopicPartition, str] = {}  # not committed when it was settled, and why
 
     # -- running ----------------------------------------------------------------------------------------
@@ -147,6 +148,8 @@ class GroupRun:
         if self._state.failure is not None:
             raise self._state.failure
         await self.settle()
+        if self._failed_at_end is not None:
+            raise self._failed_at_end
         if self._targets is not None and self._owing:
             raise NotCommitted(self._group_id, self._owing)
 
@@ -216,6 +219,12 @@ class GroupRun:
             self._failed_late = True
             logger.log(level, "after the end of the run: %r", error, extra={"action": "late_failure"})
         self.follow()
+
+    def _fail_committing(self, error: BaseException) -> None:
+        """What the commit has found out must be heard also at the end, by whoever waits for that: it is not in it."""
+        if self._state.ending.is_set() and self._state.failure is None:
+            self._failed_at_end = self._failed_at_end or error
+        self._fail(error)
 
     # -- the listener -----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, cast
 
-from aioparallel.delivery.outputs import changed_since, outputs_in
+from aioparallel.delivery.outputs import changed_since, outputs_in, size_of
 from aioparallel.delivery.waiters import Waiters
 from aioparallel.engine.outlets import Offered, Receipts
 from aioparallel.errors import ClientError, InvalidOutput, ProduceFailed
@@ -35,6 +35,7 @@ class TransactionOutbox:
     def __init__(self, producer: TransactionalProducer, bound: int) -> None:
         self._producer = producer
         self._bound = bound
+        self._plain_size = producer.unchecked_bytes
         self._waiters = Waiters()
         self._partitions: dict[str, int] = {}  # of the topics that are known to exist
         self._unknown: set[str] = set()
@@ -42,7 +43,7 @@ class TransactionOutbox:
         self._trouble = ""
         self.waiting = Waiting()
         self.on_much: Callable[[], None] | None = None
-        self._told_at = 0
+        self._tell_at = bound // 2
         self._left_behind = 0
 
     # -- the engine's side ------------------------------------------------------------------------------
@@ -55,9 +56,13 @@ class TransactionOutbox:
             value.check()
         except TypeError:
             return None  # deliver() comes next, and tells it
-        if self._refusal(value) is not None:
+        size = size_of(value)
+        if value.topic not in self._partitions or value.partition is not None or size > self._plain_size:
+            if self._refusal(value) is not None:
+                return None
+        elif value.headers and self._producer.refusal(value) is not None:
             return None
-        self._add(Entry((record,), (value,)))
+        self._add(record, Entry((record,), (value,), size))
         return Offered.LEFT
 
     def collect(self, record: AnyRecord, value: object) -> Sequence[Outgoing] | None:
@@ -83,7 +88,7 @@ class TransactionOutbox:
         if (failure := self._failure(record, outputs)) is not None:
             asyncio.get_running_loop().call_soon(receipts.undelivered, record, failure)
             return
-        self._add(Entry(together or (record,), outputs))
+        self._add(record, Entry(together or (record,), outputs))
         receipts.delivered((record,))
         if not self._is_full:
             self._waiters.wake(1)
@@ -93,26 +98,26 @@ class TransactionOutbox:
         if (failure := self._failure(record, letter)) is not None:
             asyncio.get_running_loop().call_soon(receipts.undelivered, record, failure)
             return
-        self._add(Entry((record,), letter, is_letter=True))
+        self._add(record, Entry((record,), letter, is_letter=True))
         receipts.delivered((record,))
 
-    def _add(self, entry: Entry) -> None:
-        source = entry.records[0]._source
-        assert isinstance(source, Session)
-        self.waiting.add(source, entry)
-        if self.waiting.bytes - self._told_at >= self._bound // 2 and self.on_much is not None:
-            self._told_at = self.waiting.bytes
-            self.on_much()
+    def _add(self, record: AnyRecord, entry: Entry) -> None:
+        waiting = self.waiting
+        waiting.add(cast("Session", record._source), entry)
+        if waiting.bytes >= self._tell_at:
+            self._tell_at = waiting.bytes + self._bound // 2
+            if self.on_much is not None:
+                self.on_much()
 
     # -- the committer's side ---------------------------------------------------------------------------
 
     def cutting(self) -> None:
         """A transaction takes what waits now."""
-        self._told_at = self.waiting.bytes
+        self._tell_at = self.waiting.bytes + self._bound // 2
 
     def left(self) -> None:
         """Some of it has left."""
-        self._told_at = min(self._told_at, self.waiting.bytes)
+        self._tell_at = min(self._tell_at, self.waiting.bytes + self._bound // 2)
         if not self._is_full:
             self._waiters.wake_all()
 

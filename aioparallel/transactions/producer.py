@@ -12,10 +12,10 @@ What it promises beside :mod:`aioparallel.delivery.producer`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from aioparallel.delivery.producer import Producer
+from aioparallel.delivery.producer import PendingOutput, Producer
 from aioparallel.group.client import Committed, Generation
 from aioparallel.records import Outgoing, TopicPartition
 
@@ -62,6 +62,13 @@ class TransactionalProducer(Producer, Protocol):
     async def check_transactions(self, timeout: float) -> None:
         """Raise TransactionsUnsupported where the brokers have no transactions of version 2, BrokerUnreachable where
         none answers within ``timeout`` seconds."""
+
+    @property
+    def unchecked_bytes(self) -> int:
+        """Key and value together: an output up to here, without headers and for a topic that exists, is never refused."""
+
+    def send_all(self, deliveries: Sequence[PendingOutput]) -> None:
+        """:meth:`send_one` for each of these, for which :meth:`refusal` has said None."""
 
     def refusal(self, output: Outgoing) -> str | None:
         """Why this output can never be sent, as far as that is known without a broker; or None."""

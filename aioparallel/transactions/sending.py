@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from aioparallel.delivery.producer import PendingOutput
@@ -38,19 +38,24 @@ class Sending:
 
     async def send(self, entries: Iterable[Entry]) -> None:
         """Give them all to the producer, in their order; ends early when something has failed already."""
-        count = 0
+        portion: list[PendingOutput] = []
         for entry in entries:
             for output in entry.outputs:
-                self._left += 1
-                self._producer.send_one(_Output(self, entry, output))
-                count += 1
-            if count >= _AT_ONCE:
-                count = 0
-                await asyncio.sleep(0)
-                if self.has_failed:
-                    break
+                portion.append(_Output(self, entry, output))
+                if len(portion) >= _AT_ONCE:
+                    self._give(portion)
+                    portion = []
+                    await asyncio.sleep(0)
+                    if self.has_failed:
+                        return
+        self._give(portion)
         self._is_sending = False
         self._look()
+
+    def _give(self, portion: Sequence[PendingOutput]) -> None:
+        self._left += len(portion)
+        if portion:
+            self._producer.send_all(portion)
 
     async def wait(self) -> None:
         """Until all are acknowledged, or one of them has failed."""

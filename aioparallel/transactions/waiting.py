@@ -22,17 +22,19 @@ AnyRecord = Record[Any, Any]
 class Entry:
     """What one record lets leave, or several together (a batch): in one transaction with their offsets.
 
-    ``records``: whose outputs these are, of one session, the first of them first. ``is_letter``: it is the record
-    itself that leaves, to where it is put away.
+    ``records``: whose outputs these are, of one session, the first of them first. ``size``: bytes, 0: to be found out.
+    ``is_letter``: it is the record itself that leaves, to where it is put away.
     """
 
     __slots__ = ("is_letter", "outputs", "records", "size")
 
-    def __init__(self, records: Sequence[AnyRecord], outputs: Sequence[Outgoing], *, is_letter: bool = False) -> None:
+    def __init__(
+        self, records: Sequence[AnyRecord], outputs: Sequence[Outgoing], size: int = 0, *, is_letter: bool = False
+    ) -> None:
         self.records = records
         self.outputs = outputs
         self.is_letter = is_letter
-        self.size = sum([size_of(output) for output in outputs])
+        self.size = size or sum([size_of(output) for output in outputs])
         """Bytes."""
 
     def __repr__(self) -> str:

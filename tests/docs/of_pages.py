@@ -146,6 +146,13 @@ stopping = asyncio.ensure_future(stop_once_ready())
 GIVEN: Mapping[str, Given] = {
     "aioparallel.queues.kmq.consumer.KmqConsumer": Given(before=_WORKS, topics=_JOBS, says=r"(worked\n){10}"),
     "aioparallel.queues.kmq.tracker.RedeliveryTracker": Given(before=_WORKS + _ONCE_READY, topics=_JOBS),
+    "docs/exactly-once.md: Exactly once": Given(
+        instead={"commits=Transactions(),": 'commits=Transactions(), until="end",'},
+        after="print(consumer.stats().transactions.waiting_outputs)\n",
+        topics={"flights": _FLIGHTS, "delays": []},
+        starts_kafka=True,
+        says="0\n",
+    ),
     "docs/queues.md: Records acknowledged one by one (KMQ)": Given(
         topics=_JOBS, lines=10, says=r"(working on b'\d' for the 1 time\n){10}"
     ),

@@ -53,7 +53,7 @@ class PartitionQueues:
         self._encode = encode
         self._check = check
         self._batch_bytes = batch_bytes
-        self._largest_unchecked = unchecked_bytes
+        self.unchecked_bytes = unchecked_bytes
         self._partitioner = partitioner
         self._hashes = KeyHashes()
         self._transaction: Identity | None = None
@@ -74,11 +74,23 @@ class PartitionQueues:
         topic = self.topics.get(output.topic)
         return self._route(self._new(output.topic) if topic is None else topic, entry)
 
+    def add_all(self, entries: Iterable[PendingOutput]) -> list[tuple[PendingOutput, str]]:
+        """:meth:`add` for each of these, for which :meth:`refusal` has said None. Returns those that cannot be sent all
+        the same, and why."""
+        refused, topics = [], self.topics
+        for entry in entries:
+            self.outstanding.count += 1
+            name = entry.output.topic
+            topic = topics.get(name)
+            if (reason := self._route(self._new(name) if topic is None else topic, entry)) is not None:
+                refused.append((entry, reason))
+        return refused
+
     def refusal(self, output: Outgoing) -> str | None:
         """Why this output cannot be sent whatever the cluster looks like, or None."""
         key, value = output.key, output.value
         size = (len(value) if value else 0) + (len(key) if key else 0)
-        if (size > self._largest_unchecked or output.headers) and (reason := self._check(output)) is not None:
+        if (size > self.unchecked_bytes or output.headers) and (reason := self._check(output)) is not None:
             return reason
         if output.topic not in self.topics and not is_topic_name(output.topic):
             return f"{output.topic!r} is no name of a topic: 249 letters, digits, '.', '_' and '-' at most"

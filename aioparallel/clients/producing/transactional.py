@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from aioparallel.clients.producing.answers import Answer
@@ -11,6 +12,7 @@ from aioparallel.clients.producing.brokers import Brokers
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.producer import QueueingProducer
 from aioparallel.clients.producing.queues import PartitionQueues
+from aioparallel.delivery.producer import PendingOutput
 from aioparallel.group.client import Committed, Generation
 from aioparallel.records import Outgoing, TopicPartition
 from aioparallel.transactions import NO_ANSWER, Epoch, Epochs, StableOffsets
@@ -98,6 +100,28 @@ class TransactionalQueueingProducer(QueueingProducer):
         # A broker that owes an answer would keep the next transaction waiting as well.
         self._carrier.cut(self._carrier.silent(asyncio.get_running_loop().time()), "it has not answered in time")
         self._outstanding.failed(self._partition_queues.clear(), "its transaction is aborted", passing=True)
+
+    @property
+    def unchecked_bytes(self) -> int:
+        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
+        return self._partition_queues.unchecked_bytes
+
+    def send_all(self, deliveries: Sequence[PendingOutput]) -> None:
+        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
+        loop = self._loop = asyncio.get_running_loop()
+        if self._is_closed:
+            for delivery in deliveries:
+                self.send_one(delivery)
+            return
+        deadline, now = loop.time() + self._delivery_timeout, int(time.time() * 1000)
+        for delivery in deliveries:
+            delivery.deadline = deadline
+            given = delivery.output.timestamp
+            delivery.timestamp = now if given is None else given
+        for delivery, reason in self._partition_queues.add_all(deliveries):
+            loop.call_soon(self._refuse, delivery, reason, False)
+        if not self._is_awake or self._timer is None:
+            self._set_out(loop, deadline)
 
     def refusal(self, output: Outgoing) -> str | None:
         """See :class:`~aioparallel.transactions.TransactionalProducer`."""

@@ -24,7 +24,6 @@ _SETTINGS: Final = {
     "group.id": "read",
     "enable.auto.commit": False,
     "enable.partition.eof": True,
-    "isolation.level": "read_uncommitted",
     "fetch.wait.max.ms": 10,
     "socket.timeout.ms": int(_ASK * 1000),
     "topic.metadata.refresh.interval.ms": 2_000,
@@ -32,13 +31,15 @@ _SETTINGS: Final = {
 }
 
 
-async def read_all(servers: str, topic: str) -> list[Record]:
-    """Every record of the topic, each partition in its order. Raises AssertionError when that takes too long."""
-    return await asyncio.to_thread(_read_all, servers, topic)
+async def read_all(servers: str, topic: str, *, is_committed: bool = False) -> list[Record]:
+    """Every record of the topic, each partition in its order; ``is_committed``: under ``read_committed``. Raises
+    AssertionError when that takes too long."""
+    level = "read_committed" if is_committed else "read_uncommitted"
+    return await asyncio.to_thread(_read_all, servers, topic, level)
 
 
-def _read_all(servers: str, topic: str) -> list[Record]:
-    consumer = Consumer({"bootstrap.servers": servers, **_SETTINGS})
+def _read_all(servers: str, topic: str, level: str) -> list[Record]:
+    consumer = Consumer({"bootstrap.servers": servers, **_SETTINGS, "isolation.level": level})
     deadline = time.monotonic() + DEADLINE
     found: list[Record] = []
     try:

@@ -1,0 +1,165 @@
+"""Flights in, statistics of each carrier's delays out, exactly once, while members are killed at random.
+
+In a clone of the repository::
+
+    make exactly-once                           # or, with Java and Maven installed:
+    python -m examples.exactly_once --flights 40000 --kills 8
+
+It starts Apache Kafka, puts real flights on topic ``flights`` and starts two members of ``delays.py``. Every few
+seconds it kills one of them (SIGKILL) and starts it again. Meanwhile it reads topic ``delays`` under ``read_committed``
+and compares, carrier by carrier, with what it computes from the CSV file: how many flights, and how late they came.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import TopicPartition as Partition
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from aioparallel.testing import LocalKafka
+from examples.flights.flights import read_flights
+
+PARTITIONS = 8
+Totals = tuple[Counter[str], Counter[str]]
+"""By carrier: flights that have arrived, and the sum of their delays in minutes."""
+
+
+def from_file(count: int) -> Totals:
+    """What must come out."""
+    flights, minutes = Counter[str](), Counter[str]()
+    for flight in read_flights(count):
+        row = json.loads(flight.value)
+        if row["arr_delay"] is not None:
+            flights[row["carrier"]] += 1
+            minutes[row["carrier"]] += row["arr_delay"]
+    return flights, minutes
+
+
+async def fill(servers: str, count: int) -> None:
+    """The flights, keyed by tail number."""
+    async with AIOKafkaProducer(bootstrap_servers=servers, linger_ms=20) as producer:
+        sent = [await producer.send("flights", flight.value, flight.key) for flight in read_flights(count)]
+        await asyncio.gather(*sent)
+
+
+@asynccontextmanager
+async def reader(servers: str) -> AsyncIterator[tuple[AIOKafkaConsumer, list[Partition]]]:
+    """Reads topic ``delays``, committed records only."""
+    places = [Partition("delays", number) for number in range(PARTITIONS)]
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest"
+    )
+    async with consumer:
+        consumer.assign(places)
+        yield consumer, places
+
+
+class Members:
+    """Processes of ``delays.py``."""
+
+    def __init__(self, servers: str, names: list[str]) -> None:
+        self._servers = servers
+        self._running = {name: self._start(name) for name in names}
+        self.kills = 0
+
+    def _start(self, name: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "examples.exactly_once.delays", self._servers, name]
+        return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+    def kill_one(self) -> str:
+        """SIGKILL, and the same one again."""
+        name = random.choice(list(self._running))
+        self._running[name].kill()
+        self._running[name].wait()
+        self._running[name] = self._start(name)
+        self.kills += 1
+        return name
+
+    def stop(self) -> None:
+        """All of them."""
+        for process in self._running.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self._running.values():
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+async def watch(servers: str, members: Members, wanted: int, kills: int, pause: float, console: Console) -> Totals:
+    """Read what becomes visible, and kill members meanwhile."""
+    flights, minutes = Counter[str](), Counter[str]()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    kill_at = time.monotonic() + pause
+    last = time.monotonic()
+    async with reader(servers) as (consumer, _):
+        with Progress(*columns, console=console) as progress:
+            task = progress.add_task("delays", total=wanted)
+            # Some more seconds after the last one: what is there twice would come now.
+            while flights.total() < wanted or time.monotonic() - last < 2:
+                for records in (await consumer.getmany(timeout_ms=200)).values():
+                    for record in records:
+                        flights[record.key.decode()] += 1
+                        minutes[record.key.decode()] += int(record.value)
+                        last = time.monotonic()
+                progress.update(task, completed=flights.total())
+                if time.monotonic() > kill_at and members.kills < kills and flights.total() < wanted:
+                    name = members.kill_one()
+                    progress.update(task, description=f"delays, kill {members.kills} of {kills} ({name})")
+                    kill_at = time.monotonic() + pause * random.uniform(0.5, 1.5)
+                if time.monotonic() - last > 120:
+                    break
+    return flights, minutes
+
+
+def show(found: Totals, wanted: Totals, console: Console) -> bool:
+    """A table; whether all is as it must be."""
+    table = Table("carrier", "flights", "of", "minutes late", "of", "")
+    for carrier in sorted(wanted[0]):
+        same = all(totals[carrier] == others[carrier] for totals, others in zip(found, wanted, strict=True))
+        cells = [f"{totals[carrier]:,}" for pair in zip(found, wanted, strict=True) for totals in pair]
+        table.add_row(carrier, *cells, "equal" if same else "[bold red]DIFFERENT[/bold red]")
+    console.print(table)
+    return found == wanted
+
+
+async def main() -> int:
+    """The whole of it."""
+    parser = argparse.ArgumentParser(prog="python -m examples.exactly_once", description=__doc__)
+    parser.add_argument("--flights", type=int, default=40_000)
+    parser.add_argument("--kills", type=int, default=8)
+    parser.add_argument("--pause", type=float, default=2.0, help="seconds between two kills, on average")
+    given = parser.parse_args()
+    console = Console()
+    with LocalKafka() as kafka:
+        servers = kafka.bootstrap_servers
+        for topic in ("flights", "delays"):
+            await kafka.create_topic(topic, PARTITIONS)
+        await fill(servers, given.flights)
+        wanted = from_file(given.flights)
+        console.print(f"{given.flights:,} flights are on topic flights, {wanted[0].total():,} of them have arrived")
+        members = Members(servers, ["one", "two"])
+        try:
+            found = await watch(servers, members, wanted[0].total(), given.kills, given.pause, console)
+        finally:
+            members.stop()
+    equal = show(found, wanted, console)
+    console.print(f"{members.kills} kills: {'equal to the file' if equal else 'NOT equal to the file'}")
+    return 0 if equal else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(asyncio.run(main()))

@@ -1,0 +1,178 @@
+"""Members that copy in transactions, killed, frozen, joining and leaving, on Apache Kafka. All of it:
+``make load-exactly-once``."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from aioparallel.testing import LocalKafka
+from aioparallel.testing.processes.child import Child
+from aioparallel.testing.pytest_plugin import TopicMaker
+from tests.support.kafka.brokers import coordinator, until_whole
+from tests.support.kafka.filling import fill, fill_numbered, numbered
+from tests.support.kafka.reading import check_numbers, committed, read_all
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.real
+
+MODULE = "tests.support.children.exact"
+PARTITIONS = 8
+KEYS = 1_000
+PLACES = ("produce", "offsets", "end", "ending")
+Small = pytest.param(20_000, 1.5, 3, id="small")
+Large = pytest.param(200_000, 4.0, 1_000, id="large", marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])
+Tell = Callable[[str], None]
+
+
+async def copied(servers: str, group: str, records: int) -> bool:
+    """Whether all that was read is committed."""
+    return sum([one.offset for one in (await committed(servers, group)).values()]) >= records
+
+
+async def check(servers: str, target: str, records: int) -> int:
+    """Each is there once under ``read_committed``, those of a key in order. How many more other readers see."""
+    seen = await read_all(servers, target, is_committed=True)
+    check_numbers(seen, range(records))
+    return len(await read_all(servers, target)) - len(seen)
+
+
+@pytest.mark.parametrize(("records", "pause", "kills"), [Small, Large])
+async def test_kills_repeat_and_lose_nothing(
+    local_kafka: LocalKafka, kafka_topic: TopicMaker, tmp_path: Path, tell: Tell, records: int, pause: float, kills: int
+) -> None:
+    """One member is killed again and again and restarted under its name; another one joins and leaves, now and then
+    killed too. Each record stands in the target once, in the order of its key."""
+    servers = local_kafka.bootstrap_servers
+    source, target = await kafka_topic(partitions=PARTITIONS), await kafka_topic(partitions=PARTITIONS)
+    fill_numbered(servers, source, records, KEYS)
+    numbers, chance = itertools.count(), random.Random(7)
+
+    async def member(*options: str) -> Child:
+        name = f"member {next(numbers)}"
+        given = (servers, source, target, f"{source}-group", "40", *options)
+        child = await stack.enter_async_context(Child.of_module(name, MODULE, *given, log=tmp_path / f"{name}.log"))
+        assert await child.line(60) == "ready"
+        return child
+
+    killed = left = 0
+    at = time.monotonic()
+    async with AsyncExitStack() as stack:
+        first = await member("instance=first")
+        second: Child | None = None
+        while not await copied(servers, f"{source}-group", records):
+            assert time.monotonic() - at < 1_200
+            await asyncio.sleep(pause * chance.uniform(0.5, 1.5))
+            if killed >= kills:
+                continue
+            killed += 1
+            await first.kill()
+            first = await member("instance=first")
+            if second is None:
+                second = await member()
+            elif chance.random() < 0.5:
+                second.terminate()
+                await second.ended(60)
+                second, left = None, left + 1
+            elif chance.random() < 0.3:
+                await second.kill()
+                second = None
+        for child in (first, second):
+            if child is not None:
+                child.terminate()
+                await child.ended(60)
+    took = time.monotonic() - at
+    more = await check(servers, target, records)
+    tell(
+        f"{records:,} records in {took:.0f} s, one member killed {killed} times, another one left {left} times: each "
+        f"is there once, in the order of its key; {more:,} outputs of aborted transactions"
+    )
+
+
+async def test_zombies_write_nothing_twice(
+    local_kafka: LocalKafka, kafka_topic: TopicMaker, tmp_path: Path, tell: Tell
+) -> None:
+    """A member is frozen for longer than its session, in four places of a transaction, each in a group of its own;
+    another one takes over, and the first comes back: each record stands in the target once, in the order of its key."""
+
+    async def zombie(place: str) -> None:
+        servers = local_kafka.bootstrap_servers
+        source, target = await kafka_topic(partitions=4), await kafka_topic(partitions=4)
+        await asyncio.to_thread(fill_numbered, servers, source, 3_000, 100)
+        given = (servers, source, target, f"{source}-group")
+
+        def member(name: str, *options: str) -> Child:
+            return Child.of_module(f"{place} {name}", MODULE, *given, *options, log=tmp_path / f"{place}-{name}.log")
+
+        async with member("frozen", "60", f"freeze={place}") as frozen, member("heir", "5") as heir:
+            while not (await frozen.line(60)).startswith("frozen"):
+                pass
+            await until(lambda: copied(servers, f"{source}-group", 3_000), 90)
+            frozen.resume()
+            # It finds out that it is out, joins again, and is told where the group stands.
+            await asyncio.to_thread(fill, servers, source, itertools.islice(numbered(6_000, 100), 3_000, None))
+            await until(lambda: copied(servers, f"{source}-group", 6_000), 60)
+            for child in (frozen, heir):
+                assert child.running, child.last_words()
+                child.terminate()
+                await child.ended(60)
+        more = await check(servers, target, 6_000)
+        tell(f"frozen at {place!r}: 6,000 of 6,000 once, in order; {more:,} outputs of aborted transactions")
+
+    async with asyncio.TaskGroup() as group:
+        for place in PLACES:
+            group.create_task(zombie(place))
+
+
+PHASES = ("offsets", "end", "ending")
+ROLES = ("the coordinator of transactions", "the coordinator of the group", "the leader of the output")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("phase", PHASES)
+async def test_a_broker_is_killed_in_a_phase(
+    kafka_cluster: LocalKafka, tmp_path: Path, tell: Tell, role: str, phase: str
+) -> None:
+    """Of three brokers one is killed after the outputs of a transaction were acknowledged, after its offsets were, or
+    with its end under way, and comes back later; two members. Each record is there once, in order."""
+    servers = kafka_cluster.bootstrap_servers
+    source, target = (f"{kind}-{ROLES.index(role)}-{phase}" for kind in ("source", "target"))
+    await kafka_cluster.create_topic(source, 4)
+    await kafka_cluster.create_topic(target, 1)
+    await asyncio.to_thread(fill_numbered, servers, source, 6_000, 100)
+    given = (servers, source, target, f"{source}-group", "20")
+
+    def member(name: str, *options: str) -> Child:
+        return Child.of_module(name, MODULE, *given, *options, log=tmp_path / f"{name}.log")
+
+    async with member("frozen", f"freeze={phase}") as frozen, member("other") as other:
+        while not (line := await frozen.line(60)).startswith("frozen"):
+            pass
+        if role == ROLES[0]:
+            victim = int(line.split()[1])
+        elif role == ROLES[1]:
+            victim = await coordinator(kafka_cluster, f"{source}-group")
+        else:
+            (victim,) = (await kafka_cluster.leaders(target)).values()
+        await asyncio.to_thread(kafka_cluster.kill, victim)
+        at = time.monotonic()
+        frozen.resume()
+        await until(lambda: copied(servers, f"{source}-group", 6_000), 120)
+        took = time.monotonic() - at
+        await asyncio.to_thread(kafka_cluster.restart, victim)
+        for child in (frozen, other):
+            assert child.running, child.last_words()
+            child.terminate()
+            await child.ended(60)
+    await until_whole(kafka_cluster, source, target)
+    more = await check(servers, target, 6_000)
+    tell(f"done {took:.1f} s after the kill; 6,000 once, in order; {more:,} outputs of aborted transactions")
