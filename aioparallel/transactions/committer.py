@@ -192,6 +192,7 @@ class TransactionCommitter:
         shares = []
         self._cuts += 1
         self._short = {session: cut for session, cut in self._short.items() if not session.dropped}
+        self._left_out = {session: until for session, until in self._left_out.items() if not session.dropped}
         self._outbox.cutting()
         left_behind = 0
         limit, formats = self.limit.characters, self._options.offset_map_formats
@@ -223,7 +224,7 @@ class TransactionCommitter:
         if session in self._waiting.held:
             return True
         until = self._left_out.get(session)
-        if until is not None and (session.dropped or self._loop.time() >= until):
+        if until is not None and self._loop.time() >= until:
             del self._left_out[session]
         return session in self._left_out
 

@@ -7,6 +7,7 @@ later one without the earlier.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -54,7 +55,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self._lists: dict[Session, list[Entry]] = {}
-        self._held: set[Session] = set()
+        self._held: Counter[Session] = Counter()  # and how often
         self.bytes = 0
         """Of all that waits, with what it costs beside its bytes. What is on its way is among it."""
 
@@ -99,22 +100,26 @@ class Waiting:
         """Forget what is of sessions that are over: their records run again at the next owner."""
         for session in [session for session in self._lists if session.dropped]:
             self.bytes -= sum(entry.size for entry in self._lists.pop(session))
-        self._held = {session for session in self._held if not session.dropped}
+        self._held = Counter({session: times for session, times in self._held.items() if not session.dropped})
 
     # -- sessions of which nothing may go
 
     def hold(self, session: Session) -> None:
-        """Commit nothing of it: one of its records is complete here, and nobody has taken what was to leave of it."""
-        self._held.add(session)
+        """Commit nothing of it: one of its records is complete here, and nobody has taken what was to leave of it. Once
+        for each of them."""
+        self._held[session] += 1
 
     def let_go(self, session: Session) -> None:
-        """It may be committed again."""
-        self._held.discard(session)
+        """One of those records is taken; it may be committed again when all are."""
+        if self._held[session] > 1:
+            self._held[session] -= 1
+        else:
+            del self._held[session]
 
     @property
     def held(self) -> Collection[Session]:
         """Those that :meth:`hold` was called for."""
-        return self._held
+        return self._held.keys()
 
     def _all(self) -> Iterator[Entry]:
         for entries in self._lists.values():

@@ -1,0 +1,57 @@
+"""Outputs that only the broker refuses, of records that a function is to put away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from aioparallel import FailurePolicy, Outgoing, ParallelConsumer, Record, Transactions
+from aioparallel.batches import Batch, batches
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryTransactionalProducer
+from tests.support.virtual_time import VirtualLoop
+
+
+def test_nothing_is_committed_until_each_refused_record_is_put_away() -> None:
+    """Of several refused together, the first that is put away lets none of the others be committed."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(_one_is_put_away_late())
+
+
+async def _one_is_put_away_late() -> None:
+    broker = InMemoryBroker()
+    broker.create_topic("in", 1)
+    broker.create_topic("tight", 1)
+    broker.make_compacted("tight")  # takes nothing without a key
+    for number in range(4):
+        broker.append("in", b"%d" % number, key=b"%d" % number)
+    later = asyncio.Event()
+    put_away: set[bytes | None] = set()
+
+    async def put(record: Record[Any, Any], _error: Exception) -> None:
+        if record.value == b"1":
+            await later.wait()
+        put_away.add(record.value)
+
+    async def handle(_batch: Batch[Record[Any, Any]]) -> list[Outgoing]:
+        return [Outgoing("tight", b"of all")]
+
+    consumer: ParallelConsumer[Any, Any] = ParallelConsumer(
+        "in",
+        group_id="g",
+        client=InMemoryClient(broker, "g", isolation_level="read_committed"),
+        producer=InMemoryTransactionalProducer(broker, "g"),
+        commits=Transactions(interval=0.05),
+        failures=FailurePolicy(dead_letter=put),
+    )
+    async with consumer:
+        run = asyncio.create_task(consumer.run(batches(handle, size=4, linger=0.1)))
+        await asyncio.sleep(5)
+        assert put_away == {b"0", b"2", b"3"}
+        assert not broker.group("g").offsets, "record 1 is nowhere yet"
+        later.set()
+        await asyncio.sleep(5)
+        assert {committed.offset for committed in broker.group("g").offsets.values()} == {4}
+        run.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await run
