@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import Any, Unpack
 
 from aioparallel.consumer import ParallelConsumer
@@ -208,6 +209,10 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
 def _check_lease_option(lease: Any, retry: Any, handler_timeout: float | None) -> None:
     if not isinstance(retry, RetryPolicy):
         raise ConfigurationError("retry", retry, "must be a RetryPolicy")
+    if iscoroutinefunction(lease):
+        raise ConfigurationError(
+            "lease", lease, "must be a plain function: it is called as records are read, not awaited"
+        )
     if callable(lease):
         return
     check_seconds("lease", lease)

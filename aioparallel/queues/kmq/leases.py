@@ -54,10 +54,11 @@ class Leased(Source):
     """The records of one partition of the queue, whoever has it now: what was begun here ends here. Made within the
     running loop."""
 
-    __slots__ = ("_ends", "_time", "failed", "leases", "partition")
+    __slots__ = ("_ends", "_place", "_time", "failed", "leases", "partition")
 
     def __init__(self, partition: TopicPartition, ends: EndMarkers) -> None:
         super().__init__(partition)
+        self._place = partition
         self.partition = partition.partition
         self.leases: dict[int, float] = {}
         """By offset, when the lease ends, on the loop's clock; of records not ended."""
@@ -75,6 +76,9 @@ class Leased(Source):
         return math.inf if ends is None else ends - self._time()
 
     def _ended(self, offset: int) -> None:
+        left = self.lease_left(offset)
+        if left < 0:
+            self._ends.is_late(self._place, offset, -left)
         self._released(offset)
         self._ends.write(self.partition, offset)
 
