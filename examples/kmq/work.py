@@ -9,10 +9,10 @@ In a clone of the repository, in three terminals::
     python examples/kmq/order_jobs.py           # a hundred jobs: one hangs the first time, one always fails
 
 The job that hangs holds up no other, and comes again when its lease is over: another call of the handler does it,
-here or in another process. (To start ``work.py`` in several terminals give the broker ``--kafka``, which needs Java: in
-a group of the embedded one there is room for one.) The one that always fails is delivered four times in all and then put into
-``jobs__undelivered``: ``aioparallel dlq list jobs__undelivered`` shows it, ``aioparallel kmq status jobs --group
-workers-redelivery`` what is open meanwhile.
+here or in another process. (Before you start ``work.py`` in several terminals, give the broker ``--kafka``, which
+needs Java: in a group of the embedded one there is room for one.) The one that always fails is delivered four times in
+all and then put into ``jobs__undelivered``: ``aioparallel dlq list jobs__undelivered`` shows it, ``aioparallel kmq
+status jobs --group workers-redelivery`` what is open meanwhile.
 """
 
 import asyncio
