@@ -5,13 +5,14 @@ In a clone of the repository, in three terminals::
     pip install --editable '.[examples]'
     aioparallel broker --topic jobs:4 --topic jobs-markers:4 --topic jobs__undelivered
                                                 # prints an `export` line: copy it into the other terminals
-    python examples/kmq/work.py                 # until Ctrl-C; start it in several terminals
+    python examples/kmq/work.py                 # until Ctrl-C
     python examples/kmq/order_jobs.py           # a hundred jobs: one hangs the first time, one always fails
 
 The job that hangs holds up no other, and comes again when its lease is over: another call of the handler does it,
-here or in another process. The one that always fails is delivered four times in all and then put into
-``jobs__undelivered``: ``aioparallel dlq list jobs__undelivered`` shows it, ``aioparallel kmq status jobs --group
-workers-redelivery`` what is open meanwhile.
+here or in another process. (Before you start ``work.py`` in several terminals, give the broker ``--kafka``, which
+needs Java: in a group of the embedded one there is room for one.) The one that always fails is delivered four times in
+all and then put into ``jobs__undelivered``: ``aioparallel dlq list jobs__undelivered`` shows it, ``aioparallel kmq
+status jobs --group workers-redelivery`` what is open meanwhile.
 """
 
 import asyncio

@@ -22,14 +22,15 @@ pytestmark = pytest.mark.real
 LEASE = 2.0
 
 
-async def status(servers: str, queue: str, group: str) -> list[dict[str, object]]:
-    """What the command tells."""
+async def status(servers: str, queue: str, group: str, *, is_read: bool) -> list[dict[str, object]]:
+    """What the command tells. ``is_read``: whether the group has committed anything, of which it speaks else."""
     command = [sys.executable, "-c", "from aioparallel.cli import main; main()", "kmq", "status", queue, "--json"]
     child = await asyncio.create_subprocess_exec(
         *command, "--group", group, "--bootstrap-servers", servers, stdout=PIPE, stderr=PIPE
     )
     said, errors = await child.communicate()
     assert child.returncode == 0, errors.decode()
+    assert (f"Group {group} has committed nothing" in errors.decode()) is not is_read
     return [json.loads(line) for line in said.splitlines()]
 
 
@@ -68,6 +69,7 @@ async def test_what_hangs_comes_again(local_kafka: LocalKafka, kafka_topic: Topi
         over.set()
         consumer.stop()
         await running
+    await status(servers, queue, f"{queue}-redelivery", is_read=True)
 
 
 async def test_status_tells_what_is_open(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
@@ -85,10 +87,10 @@ async def test_status_tells_what_is_open(local_kafka: LocalKafka, kafka_topic: T
         running = asyncio.create_task(consumer.run(work))
         fill(servers, queue, [Message(b"k", b"%d" % n) for n in range(1_000)] + [Message(b"k", b"slow")])
         await until(lambda: begun.is_set() and consumer.stats().succeeded == 1_000)
-        found = await status(servers, queue, "nobody")
+        found = await status(servers, queue, "nobody", is_read=False)
         assert sorted(str(one["open"]) for one in found) == ["0", "1"]
         over.set()
         consumer.stop()
         await running
-    found = await status(servers, queue, "nobody")
+    found = await status(servers, queue, "nobody", is_read=False)
     assert [one["open"] for one in found] == [0, 0]

@@ -24,8 +24,8 @@ class QueueAccess(Cluster):
     marker_topic: str | None = None
     """Where the markers are; not given: the name of the queue with `-markers`."""
     group: Annotated[str | None, Parameter(metavar="GROUP")] = None
-    """The group of the trackers; not given: the name of the queue with `-trackers`. Those that run inside of
-    `KmqConsumer` have its group with `-redelivery`."""
+    """The group of the trackers; not given: the name of the queue with `-trackers`, as **tracker** has it. Those that
+    run inside of `KmqConsumer` have its group with `-redelivery`."""
 
 
 @Parameter(name="*", group=HOW)
@@ -76,7 +76,9 @@ kmq = App(
 def tracker_command(queue: Queue, /, *, how: Trackers = Trackers(), where: QueueAccess = QueueAccess()) -> None:
     """Deliver again what was begun and not ended in time, until Ctrl-C or SIGTERM.
 
-    Any number of them share the partitions. A line is written when something was delivered again, or put away.
+    Any number of them share the partitions, in one group: beside consumers that run trackers of their own (any
+    `KmqConsumer` without `tracker=False`), give it the `--group` of these, or everything is delivered again twice. A
+    line is written when something was delivered again, or put away.
 
     **Examples**
 
@@ -92,8 +94,9 @@ def tracker_command(queue: Queue, /, *, how: Trackers = Trackers(), where: Queue
 async def status_command(queue: Queue, /, *, how: Reporting = Reporting(), where: QueueAccess = QueueAccess()) -> None:
     """Show which records of a queue somebody has, by partition: how many, since when, and until when.
 
-    It reads the markers from where the trackers have committed, so give it their `--group`; without one, from the
-    begin of the marker topic.
+    It reads the markers from where the trackers have committed, so give it their `--group`; where that has committed
+    nothing, from the beginning of the marker topic. Records that nobody has read yet are not among them: they are the
+    lag of the consumers' group.
 
     **Examples**
 

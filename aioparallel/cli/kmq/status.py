@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 
 from aioparallel.cli.cluster import connecting_options
-from aioparallel.cli.console import make_console
+from aioparallel.cli.console import make_console, say
 from aioparallel.cli.dlq.opening import CONNECT_TIMEOUT, REQUEST_TIMEOUT, STOP_TIMEOUT
 from aioparallel.cli.kmq.commands import QueueAccess, Reporting
 from aioparallel.clients.aiokafka import AiokafkaClient
@@ -119,10 +119,15 @@ def table(queue: str, partitions: Sequence[PartitionStatus]) -> Table:
             f"{sum(one.overdue for one in partitions):,}",
             f"{sum(one.redelivered for one in partitions):,}",
             str(max(one.most for one in partitions)),
-            f"{sum(one.behind or 0 for one in partitions):,}",
+            "-" if is_unknown(partitions) else f"{sum(one.behind or 0 for one in partitions):,}",
             style="bold",
         )
     return shown
+
+
+def is_unknown(partitions: Iterable[PartitionStatus]) -> bool:
+    """Whether the group has committed nothing in any of them."""
+    return all(one.behind is None for one in partitions)
 
 
 class _Looking:
@@ -132,6 +137,8 @@ class _Looking:
         self._client = client
         self._topics = topics
         self._markers: dict[TopicPartition, _Markers] = {}
+        self.is_from_beginning = False
+        """Whether the group has committed nothing."""
 
     async def begin(self, servers: str) -> None:
         """Raises TopicNotFound, and what else is wrong with the topics."""
@@ -142,6 +149,7 @@ class _Looking:
         partitions = sorted(one for one in found if one.topic == self._topics.markers)
         committed = await self._client.committed(partitions, REQUEST_TIMEOUT)
         beginnings = await self._client.beginning_offsets(partitions, REQUEST_TIMEOUT)
+        self.is_from_beginning = not committed
         for partition in partitions:
             start = committed[partition].offset if partition in committed else 0
             self._markers[partition] = _Markers(max(start, beginnings[partition]))
@@ -183,13 +191,18 @@ class _Looking:
 async def show_status(queue: str, how: Reporting, where: QueueAccess) -> None:
     """Once, or again and again."""
     topics = QueueTopics(queue, where.marker_topic, None)
-    client = AiokafkaClient(
-        where.bootstrap_servers, where.group or f"{queue}-trackers", client_options=connecting_options(where)
-    )
+    group = where.group or f"{queue}-trackers"
+    client = AiokafkaClient(where.bootstrap_servers, group, client_options=connecting_options(where))
     try:
         await client.start(CONNECT_TIMEOUT)
         looking = _Looking(client, topics)
         await looking.begin(where.bootstrap_servers)
+        if looking.is_from_beginning:
+            say(
+                f"Group {group} has committed nothing in {topics.markers}, read from its beginning. Where "
+                "another group tracks this queue, --group names it: of a KmqConsumer's own tracker it is the consumer's "
+                "group with -redelivery."
+            )
         if how.as_json:
             await _as_json(looking, how)
             return

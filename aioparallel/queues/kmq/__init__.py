@@ -7,6 +7,7 @@
     topics.py         the queue, its markers, its dead letters
     leases.py         records under way in a consumer, and until when they are its own
     end_markers.py    the markers of their ends
+    renewing.py       leases of records that wait for their handlers
     marking.py        the start markers, before the engine has the records
     consumer.py       KmqConsumer
     redelivery.py     reading records again, and sending them again or away

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
+from inspect import iscoroutinefunction
+from math import ceil
 from typing import Any, Unpack
 
 from aioparallel.consumer import ParallelConsumer
@@ -59,8 +61,9 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
     ``dead_letter``: a topic for records that were delivered too often, and for what a handler rejects; by default its
     name with ``__undelivered``.
     ``lease``: seconds, or a quick function of the record, deserialised, that gives them; where that raises, the record
-    fails, and comes again after 30 s. It begins when the record was read: also what waits for its handler uses it up
-    (``max_buffered``, by default twice ``max_concurrency``).
+    fails, and comes again after 30 s. It begins when the record is read, and anew when its handler is called. Meanwhile
+    it is renewed, for as long as handlers of a lease each may take to come to it; what was not begun by then is left to
+    others (by default after three leases, for ``max_buffered`` is twice ``max_concurrency``).
     ``retry``: tries of this consumer within the lease; by default one. Then, and where the lease would end before the
     next try, the record is left alone, and is delivered again when its lease is over.
     ``max_redeliveries``: of one record, by the tracker.
@@ -157,7 +160,9 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
     def _mark(self, processor: Processor, fatal: Callable[[BaseException], None]) -> Marking:
         assert self._producer is not None
         prepare = partial(deserialise, self.options.key_deserializer, self.options.value_deserializer)
-        self._marking = Marking(processor, fatal, self._producer, self._queue.markers, self._lease, prepare)
+        # So many leases it takes until all that was read before a record has had a handler for a lease.
+        patience = 1 + ceil(self.options.max_buffered / self.options.max_concurrency)
+        self._marking = Marking(processor, fatal, self._producer, self._queue.markers, self._lease, prepare, patience)
         return self._marking
 
     async def _connect(self) -> None:
@@ -214,6 +219,10 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
 def _check_lease_option(lease: Any, retry: Any, handler_timeout: float | None) -> None:
     if not isinstance(retry, RetryPolicy):
         raise ConfigurationError("retry", retry, "must be a RetryPolicy")
+    if iscoroutinefunction(lease):
+        raise ConfigurationError(
+            "lease", lease, "must be a plain function: it is called as records are read, not awaited"
+        )
     if callable(lease):
         return
     check_seconds("lease", lease)

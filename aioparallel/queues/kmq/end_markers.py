@@ -7,7 +7,7 @@ import logging
 from aioparallel.delivery.producer import PendingOutput, Producer
 from aioparallel.errors import ProduceFailed
 from aioparallel.queues.kmq.markers import END, output_of
-from aioparallel.records import Outgoing, Produced
+from aioparallel.records import Outgoing, Produced, TopicPartition
 
 __all__ = ["EndMarkers"]
 
@@ -22,10 +22,32 @@ class EndMarkers:
         self._topic = topic
         self.lost = 0
         """Those that could not be written."""
+        self.late = 0
+        """Records that were handled when their lease was over."""
 
     def write(self, partition: int, offset: int) -> None:
         """The record has ended."""
         self._producer.send_one(_EndMarker(output_of(self._topic, partition, offset, END), self))
+
+    def is_late(self, place: TopicPartition, offset: int, seconds: float) -> None:
+        """The record has ended so many seconds after its lease. Told once in a while: nobody else can say why handlers
+        that succeed are called again, and their records put away in the end."""
+        self.late += 1
+        if self.late in (1, 10) or self.late % 1_000 == 0:
+            logger.warning(
+                "%d records were handled when their lease was over, the last one %.1f s after: %s offset %d; each is "
+                "delivered again all the same, and put away in the end: give a longer lease, or extend() it",
+                self.late,
+                seconds,
+                place,
+                offset,
+                extra={
+                    "action": "lease_outlived",
+                    "topic": place.topic,
+                    "partition": place.partition,
+                    "offset": offset,
+                },
+            )
 
 
 class _EndMarker(PendingOutput):

@@ -21,6 +21,8 @@ __all__ = ["Lease", "LeaseFailed", "LeaseOver", "Leased", "Redelivery", "check_l
 Lease = float | Callable[[Record[Any, Any]], float]
 """Seconds, or a function of the record that gives them."""
 
+# So much of a lease is the whole of it: what waited for less is not worth a marker.
+_MOST: Final = 0.9
 # The shortest that a marker can say.
 _SHORTEST: Final = 0.001
 
@@ -37,8 +39,8 @@ class LeaseOver(AioparallelError):
 
     def __init__(self) -> None:
         super().__init__(
-            "its lease was over before its handler was called: the lease is too short for what is read ahead "
-            "(max_buffered), or handlers take too long"
+            "its lease was over before its handler was called: handlers hang, or take longer than the lease; or the "
+            "consumer was paused, or held, for so long"
         )
 
 
@@ -54,16 +56,22 @@ class Leased(Source):
     """The records of one partition of the queue, whoever has it now: what was begun here ends here. Made within the
     running loop."""
 
-    __slots__ = ("_ends", "_time", "failed", "leases", "partition")
+    __slots__ = ("_ends", "_place", "_renew", "_time", "failed", "leases", "partition", "waiting")
 
-    def __init__(self, partition: TopicPartition, ends: EndMarkers) -> None:
+    def __init__(
+        self, partition: TopicPartition, ends: EndMarkers, renew: Callable[[Leased, int, float], None]
+    ) -> None:
         super().__init__(partition)
+        self._place = partition
         self.partition = partition.partition
         self.leases: dict[int, float] = {}
         """By offset, when the lease ends, on the loop's clock; of records not ended."""
         self.failed: dict[int, LeaseFailed] = {}
         """By offset, of those whose own lease could not be told."""
+        self.waiting: dict[int, tuple[float, float]] = {}
+        """By offset, of those whose handler was not called yet: their lease in seconds, and how long it is renewed."""
         self._ends = ends
+        self._renew = renew
         self._time = asyncio.get_running_loop().time  # to ask for the loop is a system call each time
         self.complete = self._ended
         self.complete_all = self._all_ended
@@ -74,7 +82,19 @@ class Leased(Source):
         ends = self.leases.get(offset)
         return math.inf if ends is None else ends - self._time()
 
+    def begin(self, offset: int) -> None:
+        """Its handler is called: it has the whole lease to itself. Raises LeaseOver."""
+        seconds, _ = self.waiting.pop(offset, (0.0, 0.0))
+        left = self.lease_left(offset)
+        if left <= 0:
+            raise LeaseOver
+        if left < _MOST * seconds:
+            self._renew(self, offset, seconds)
+
     def _ended(self, offset: int) -> None:
+        left = self.lease_left(offset)
+        if left < 0:
+            self._ends.is_late(self._place, offset, -left)
         self._released(offset)
         self._ends.write(self.partition, offset)
 
@@ -84,6 +104,7 @@ class Leased(Source):
 
     def _released(self, offset: int) -> None:
         self.leases.pop(offset, None)
+        self.waiting.pop(offset, None)
         if self.failed:
             self.failed.pop(offset, None)
 
@@ -94,8 +115,7 @@ def check_lease(record: Record[Any, Any]) -> None:
     assert isinstance(source, Leased)
     if source.failed and (failure := source.failed.get(record.offset)) is not None:
         raise failure
-    if source.lease_left(record.offset) <= 0:
-        raise LeaseOver
+    source.begin(record.offset)
 
 
 class Redelivery:

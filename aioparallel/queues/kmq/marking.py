@@ -17,6 +17,7 @@ from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.queues.kmq.end_markers import EndMarkers
 from aioparallel.queues.kmq.leases import Lease, Leased, LeaseFailed, check_seconds
 from aioparallel.queues.kmq.markers import output_of, start_of
+from aioparallel.queues.kmq.renewing import Renewal, Renewing
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
 
 __all__ = ["Marking"]
@@ -34,12 +35,13 @@ _OTHERWISE: Final = 30.0
 class _Portion:
     """Records of one fetch of one partition, while their start markers are on their way."""
 
-    __slots__ = ("failed", "failure", "left", "records", "session", "size", "until")
+    __slots__ = ("failed", "failure", "left", "records", "seconds", "session", "size", "until")
 
     def __init__(self, session: Session, records: Sequence[Record[Any, Any]], size: int) -> None:
         self.session = session
         self.records = records
         self.size = size
+        self.seconds: list[float] = []
         self.until: list[float] = []
         self.failed: dict[int, LeaseFailed] = {}
         self.left = 0
@@ -90,7 +92,8 @@ class _Extension(PendingOutput):
 
 class Marking:
     """An :class:`~aioparallel.group.admission.Admission` through start markers. ``fatal`` hears of what must end the
-    run. ``prepare`` is called with each record before a function ``lease``. Made within the running loop."""
+    run. ``prepare`` is called with each record before a function ``lease``. ``patience``: so many leases a record is
+    kept that waits for its handler. Made within the running loop."""
 
     def __init__(
         self,
@@ -100,6 +103,7 @@ class Marking:
         topic: str,
         lease: Lease,
         prepare: Callable[[Record[Any, Any]], None],
+        patience: float,
     ) -> None:
         self._processor = processor
         self._fatal = fatal
@@ -107,6 +111,7 @@ class Marking:
         self._topic = topic
         self._lease = lease
         self._prepare = prepare
+        self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._sources: dict[TopicPartition, Leased] = {}
         self.ends = EndMarkers(producer, topic)
@@ -114,6 +119,7 @@ class Marking:
         self._on_way: Counter[Session] = Counter()  # portions
         self._records = self._size = 0  # of these portions
         self._retries: set[asyncio.TimerHandle] = set()
+        self._renewing = Renewing(self._sources.values, self._renew, lambda: not processor.scheduler.paused)
         self._unmarked: dict[TopicPartition, str] = {}  # why, as of their last try
         self._ended: set[asyncio.Future[None]] = set()  # of those who wait until nothing is on its way
 
@@ -136,10 +142,11 @@ class Marking:
         now, lease, send = self._loop.time(), self._lease, self._producer.send_one
         portion.failure, portion.left = None, len(portion.records)
         if callable(lease):
-            each = [self._told(lease, record, portion) for record in portion.records]
-            values = [start_of(int(seconds * 1_000)) for seconds in each]
-            portion.until = [now + seconds for seconds in each]
+            portion.seconds = [self._told(lease, record, portion) for record in portion.records]
+            values = [start_of(int(seconds * 1_000)) for seconds in portion.seconds]
+            portion.until = [now + seconds for seconds in portion.seconds]
         else:
+            portion.seconds = [lease] * portion.left
             values = [start_of(int(lease * 1_000))] * portion.left
             portion.until = [now + lease] * portion.left
         for record, value in zip(portion.records, values, strict=True):
@@ -186,8 +193,12 @@ class Marking:
         offsets = [record.offset for record in portion.records]
         source = self._sources.get(session.partition)
         if source is None:
-            source = self._sources[session.partition] = Leased(session.partition, self.ends)
+            source = self._sources[session.partition] = Leased(session.partition, self.ends, self._renew)
         source.leases.update(zip(offsets, portion.until, strict=True))
+        now, patience = self._loop.time(), self._patience
+        waits = [(seconds, now + patience * seconds) for seconds in portion.seconds]
+        source.waiting.update(zip(offsets, waits, strict=True))
+        self._renewing.wait(min(portion.seconds))
         source.failed.update(portion.failed)
         session.complete_all(offsets)
         self._processor.admit(source, portion.records)
@@ -237,6 +248,11 @@ class Marking:
         if record.offset in source.leases:
             source.leases[record.offset] = until
 
+    def _renew(self, source: Leased, offset: int, seconds: float) -> None:
+        """A further start marker, which nobody waits for: without it the lease ends as it would have."""
+        output = output_of(self._topic, source.partition, offset, start_of(int(seconds * 1_000)))
+        self._producer.send_one(Renewal(output, source, offset, self._loop.time() + seconds))
+
     # -- out --------------------------------------------------------------------------------------------
 
     def waiting(self) -> tuple[int, int]:
@@ -285,6 +301,7 @@ class Marking:
                 await asyncio.sleep(_LOOK)
         finally:
             scheduler.pause()
+            self._renewing.close()
             for timer in self._retries:
                 timer.cancel()
         left = max(0.0, seconds - (self._loop.time() - began))

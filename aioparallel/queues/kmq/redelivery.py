@@ -247,8 +247,8 @@ class Redeliverer:
     def _log_put_away(self, place: TopicPartition) -> None:
         if self.dead_lettered in (1, 10) or self.dead_lettered % 100 == 0:
             logger.warning(
-                "%d records have become dead letters, the last one of %s: delivered %d times, and nobody said that "
-                "they were handled",
+                "%d records have become dead letters, the last one of %s: delivered %d times, and nobody said in time "
+                "that they were handled",
                 self.dead_lettered,
                 place,
                 self._most + 1,
@@ -261,7 +261,7 @@ class Redeliverer:
 
     def _letter(self, record: Record[Any, Any]) -> Outgoing:
         count = redeliveries(record)
-        said = f"delivered {count + 1} times, and nobody has said that it was handled"
+        said = f"delivered {count + 1} times, and nobody has said in time that it was handled"
         failure = Failure(time.time(), "aioparallel.queues.kmq.NotEnded", said)
         origin = Origin(record.topic, record.partition, record.offset, record.timestamp)
         letter = Letter(origin, self._group_id, count + 1, failure, failure, "")

@@ -139,3 +139,12 @@ def test_other_errors_name_options_as_they_are_typed() -> None:
     flags = {"bootstrap_servers": "--bootstrap-servers", "client_options": "--client-option"}
     said = console.as_typed(BrokerUnreachable("localhost:1", 10, "refused"), flags)
     assert "check --bootstrap-servers, the network, and whether the cluster wants TLS or a login" in said
+
+
+def test_as_a_module() -> None:
+    """``python -m aioparallel`` is the command, under the name that people type: for interpreters whose scripts are not
+    on the path."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "aioparallel", "kmq", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "Usage: aioparallel kmq COMMAND" in ran.stdout

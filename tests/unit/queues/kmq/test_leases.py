@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -107,3 +108,26 @@ async def test_batches_of_a_queue(broker: InMemoryBroker) -> None:
         assert one.stats().succeeded == 25
         assert one.stats().released == 4
     assert max(calls) > 1
+
+
+async def test_a_handler_that_outlives_the_lease_is_told(
+    broker: InMemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has succeeded, and its record comes again all the same: nobody would know why."""
+    handler = Handler(lambda record: asyncio.sleep(0.5) if record.value == b"slow" else None)
+    async with running(consumer(broker, lease=0.2), handler) as one:
+        produce(broker, [b"slow", b"quick"])
+        await until(lambda: one.stats().succeeded == 2)
+    (line,) = [found for found in caplog.records if getattr(found, "action", None) == "lease_outlived"]
+    assert "1 records were handled when their lease was over, the last one 0." in line.getMessage()
+    assert "q-0 offset 0" in line.getMessage()
+
+
+def test_a_lease_that_would_be_awaited(broker: InMemoryBroker) -> None:
+    """Refused at once: it would fail each record, and all would be put away in the end."""
+
+    async def lease(record: Record) -> float:
+        return 1
+
+    with pytest.raises(ConfigurationError, match="must be a plain function"):
+        consumer(broker, lease=lease)

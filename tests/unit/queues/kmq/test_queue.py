@@ -144,18 +144,35 @@ async def test_tries_within_the_lease(broker: InMemoryBroker) -> None:
         assert one.stats().failed_attempts == 3
 
 
-async def test_what_waits_beyond_its_lease_is_not_run_here(broker: InMemoryBroker) -> None:
-    """It would be run twice at once; who has time gets it."""
+async def test_what_waits_keeps_its_lease(broker: InMemoryBroker) -> None:
+    """Handlers that take most of a lease, and three times as many records as there are handlers: each of them has the
+    whole lease to itself, however long it waited, and nothing is delivered again."""
+    handler = Handler(lambda record: asyncio.sleep(0.6))
+    both = consumer(broker, lease=1, max_concurrency=2)
+    async with running(tracker(broker)) as watching, running(both, handler) as one:
+        produce(broker, [b"%d" % n for n in range(12)])
+        await until(lambda: len(handler.ended) == 12)
+        await until(lambda: not open_markers(broker))
+        assert one.stats().released == watching.stats().redelivered == 0
+    assert handler.seen.total() == 12
+
+
+async def test_what_waits_for_handlers_that_hang_goes_to_others(broker: InMemoryBroker) -> None:
+    """When handlers that keep within their lease would have come to it: not at the end of the first one, nor never."""
     gate = asyncio.Event()
     handler = Handler(lambda record: gate.wait() if record.value == b"0" else None)
-    async with running(tracker(broker)), running(consumer(broker, max_concurrency=1, max_buffered=32), handler) as one:
+    both = consumer(broker, max_concurrency=1, max_buffered=2, lease=0.4)
+    time = asyncio.get_running_loop().time
+    async with running(tracker(broker)) as watching, running(both, handler) as one:
         produce(broker, [b"0", b"1", b"2"])
         await until(lambda: handler.seen == {b"0": 1})
-        await asyncio.sleep(0.6)
+        began = time()
+        await until(lambda: watching.stats().redelivered == 3)
+        assert time() - began > 0.9
         gate.set()
         await until(lambda: one.stats().released == 2)
+        await until(lambda: handler.ended[b"1"] == handler.ended[b"2"] == 1)
         await until(lambda: not open_markers(broker))
-        assert handler.ended[b"1"] == handler.ended[b"2"] == 1
 
 
 async def test_a_lease_can_be_extended_and_differ(broker: InMemoryBroker) -> None:
