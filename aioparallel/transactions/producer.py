@@ -65,7 +65,7 @@ class TransactionalProducer(Producer, Protocol):
 
     @property
     def unchecked_bytes(self) -> int:
-        """Key and value together: an output up to here, without headers and for a topic that exists, is never refused."""
+        """Key and value together: up to here an output without headers, for a topic that exists, is never refused."""
 
     def send_all(self, deliveries: Sequence[PendingOutput]) -> None:
         """:meth:`send_one` for each of these, for which :meth:`refusal` has said None."""
