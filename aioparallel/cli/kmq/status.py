@@ -200,8 +200,8 @@ async def show_status(queue: str, how: Reporting, where: QueueAccess) -> None:
         if looking.is_from_beginning:
             say(
                 f"Group {group} has committed nothing in {topics.markers}, read from its beginning. Where "
-                "another group tracks this queue, --group names it: of a KmqConsumer's own tracker it is the consumer's "
-                "group with -redelivery."
+                "another group tracks this queue, --group names it: of a KmqConsumer's own tracker it is the "
+                "consumer's group with -redelivery."
             )
         if how.as_json:
             await _as_json(looking, how)
