@@ -52,7 +52,7 @@ from aioparallel.options import Options, PlainFields, checked_text, checked_topi
 from aioparallel.placing import Place, placed_by_topic
 from aioparallel.records import K_co, Record, TopicPartition, V_co
 from aioparallel.resources import Resources
-from aioparallel.transactions import TransactionalProducer, TransactionKeeping
+from aioparallel.transactions import keeping_of
 
 __all__ = ["ParallelConsumer"]
 
@@ -112,10 +112,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
         check_middleware(self.options.middleware)
         self._topics = with_retry_topics(checked_topics(topics), self.options.failures.retry_topics)
         self._producer = producer = self._chosen_producer(client, producer)
-        self._transactions = self._transaction_keeping(producer)
-        outlet, letters = (
-            (self._transactions.outbox, self._transactions.letters) if self._transactions else (None, None)
-        )
+        self._transactions = into = keeping_of(producer, self.options, self._group_id)
+        outlet, letters = (None, None) if into is None else (into.outbox, into.letters)
         self._delivery = Delivery(producer, self.options, self._group_id, outlet, letters)
         self._client: Client = client or self._new_client(self._group_id)
         self._seen = self._seen_topic(producer)
@@ -158,16 +156,6 @@ class ParallelConsumer(Generic[K_co, V_co]):
             consumer_options=self.options.connecting_options,
             producer_options=self.options.producing.client_options,
         )
-
-    def _transaction_keeping(self, producer: Producer | None) -> TransactionKeeping | None:
-        policy = self.options.commits
-        if policy is None:
-            return None
-        if not hasattr(producer, "commit_offsets"):
-            raise ConfigurationError(
-                "commits", policy, "needs a producer beside a client of your own that can write in transactions"
-            )
-        return TransactionKeeping(cast("TransactionalProducer", producer), self.options, policy, self._group_id)
 
     def _seen_topic(self, producer: Producer | None) -> SeenTopic | None:
         policy = self.options.deduplicate

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -24,16 +23,12 @@ from aioparallel.event_loop import quick_collections
 from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker, redeliveries
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.filling import Message, fill
+from benchmarks.cpu import cpu_seconds
 
 __all__ = ["main"]
 
 PARTITIONS: Final = 8
 LEASE: Final = 2.0
-
-
-def _cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 # -- processes ----------------------------------------------------------------------------------------
@@ -58,10 +53,10 @@ async def _consume(servers: str, queue: str, group: str, count: int, at_once: in
         run = asyncio.create_task(consumer.run(nothing if marks else produce))
         while not consumer.health().ready:
             await asyncio.sleep(0.01)
-        began, used = time.perf_counter(), _cpu()
+        began, used = time.perf_counter(), cpu_seconds()
         while consumer.stats().succeeded < count:
             await asyncio.sleep(0.02)
-        took, used = time.perf_counter() - began, _cpu() - used
+        took, used = time.perf_counter() - began, cpu_seconds() - used
         consumer.stop()
         await run
     assert consumer.stats().succeeded == count, consumer.stats()
@@ -74,12 +69,12 @@ async def _track(servers: str, queue: str, group: str) -> dict[str, float]:
         run = asyncio.create_task(tracker.run())
         while not tracker.health().ready:
             await asyncio.sleep(0.01)
-        used = _cpu()
+        used = cpu_seconds()
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.read)
         while tracker.stats().open:
             await asyncio.sleep(0.02)
-        used = _cpu() - used
+        used = cpu_seconds() - used
         tracker.stop()
         await run
     assert tracker.stats().redelivered == 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -29,16 +28,12 @@ from aioparallel.testing import LocalKafka
 from aioparallel.testing.filling import Message, fill
 from aioparallel.transactions.sending import Sending
 from aioparallel.transactions.waiting import Entry
+from benchmarks.cpu import cpu_seconds
 
 __all__ = ["main"]
 
 PARTITIONS: Final = 8
 SIZE: Final = 100
-
-
-def _cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 async def _written(servers: str, topic: str, partitions: int) -> int:
@@ -82,11 +77,11 @@ async def _copy(
         until="end",
     )
     async with consumer:
-        began_cpu = _cpu()
+        began_cpu = cpu_seconds()
         await consumer.run(handle)
         last = time.perf_counter()
         found = consumer.stats()
-        told = {"rate": count / (last - first), "cpu": (_cpu() - began_cpu) / count * 1e6}
+        told = {"rate": count / (last - first), "cpu": (cpu_seconds() - began_cpu) / count * 1e6}
         if found.transactions is not None:
             told |= {"transactions": found.transactions.committed, "longest": found.transactions.longest or 0.0}
     written = await _written(servers, target, PARTITIONS)
@@ -147,7 +142,7 @@ async def bare(kafka: LocalKafka, seconds: float, partitions: int, outputs: int,
         for _ in range(outputs)
     ]
     times: list[float] = []
-    began, began_cpu = time.perf_counter(), _cpu()
+    began, began_cpu = time.perf_counter(), cpu_seconds()
     while time.perf_counter() - began < seconds:
         at = time.perf_counter()
         assert epoch is not None
@@ -161,7 +156,7 @@ async def bare(kafka: LocalKafka, seconds: float, partitions: int, outputs: int,
         epoch = (await producer.end(epoch, 5.0, commit=True)).epoch
         times.append(time.perf_counter() - at)
         await asyncio.sleep(max(0.002, pause - times[-1]))
-    took, cpu = time.perf_counter() - began, _cpu() - began_cpu
+    took, cpu = time.perf_counter() - began, cpu_seconds() - began_cpu
     await producer.stop(1.0)
     found = await _written(kafka.bootstrap_servers, target, partitions)
     if found != len(times) * len(entries):

@@ -14,11 +14,16 @@ from aioparallel.group.client import Committed, Generation
 from aioparallel.group.sessions import Session
 from aioparallel.offsets import OffsetMap, fit_offset_map
 
-__all__ = ["Said", "Sample", "requests", "said", "sample"]
+__all__ = ["Said", "Sample", "is_large", "requests", "said", "sample"]
 
 # Bytes of metadata in one request. The broker writes a request as one batch of the offsets topic and fails a
 # larger one as a whole (measured on Apache Kafka 4.3.1: about 1 MB).
 _REQUEST_BYTES = 512 * 1024
+# Bytes of metadata in one request from which an unknown server error means "too large". Apache Kafka 4.3 answers a
+# batch larger than its offsets topic takes (1 MB by default) with nothing better (measured). Taken for something that
+# passes, such a request would be repeated for ever; taken for too large, the texts shrink until it fits. A transient
+# server error under a small request stays retriable.
+_LARGE_REQUEST: Final = 64 * 1024
 # What one partition takes in a request beside its text (bytes, generous).
 _PARTITION_BYTES = 64
 
@@ -84,6 +89,11 @@ def requests(samples: Iterable[Sample]) -> Iterator[tuple[Generation, list[Sampl
             part.append(one)
             room -= size
         yield generation, part
+
+
+def is_large(positions: Iterable[Committed]) -> bool:
+    """Whether one request with these may be larger than the broker takes, if it says no without saying why."""
+    return sum(len(committed.metadata.encode()) for committed in positions) > _LARGE_REQUEST
 
 
 def _encoded_size(text: str) -> int:

@@ -7,7 +7,7 @@ what is to leave, ``cut.py`` takes from it what goes together. ``committer.py`` 
 
 from __future__ import annotations
 
-from aioparallel.transactions.keeping import TransactionKeeping
+from aioparallel.transactions.keeping import TransactionKeeping, keeping_of
 from aioparallel.transactions.producer import NO_ANSWER, Epoch, Epochs, StableOffsets, TransactionalProducer
 
-__all__ = ["NO_ANSWER", "Epoch", "Epochs", "StableOffsets", "TransactionKeeping", "TransactionalProducer"]
+__all__ = ["NO_ANSWER", "Epoch", "Epochs", "StableOffsets", "TransactionKeeping", "TransactionalProducer", "keeping_of"]

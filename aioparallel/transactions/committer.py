@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -20,7 +19,7 @@ from aioparallel.delivery.waiters import Waiters
 from aioparallel.errors import NotAuthorized
 from aioparallel.group.client import CommitFault, Generation
 from aioparallel.group.committing import Member, owed
-from aioparallel.group.offset_commits import Sample, requests
+from aioparallel.group.offset_commits import Sample, is_large, requests
 from aioparallel.group.sampling import Sampler
 from aioparallel.group.sessions import COMMITTABLE, Session
 from aioparallel.observe.health import Problem, ProblemKind
@@ -29,6 +28,7 @@ from aioparallel.policies import OnProduced, Transactions
 from aioparallel.records import TopicPartition
 from aioparallel.transactions.codes import Ask, Meaning, meaning_of
 from aioparallel.transactions.cut import Cut, share, take
+from aioparallel.transactions.figures import Figures
 from aioparallel.transactions.machine import Machine, Outcome, Phase
 from aioparallel.transactions.outbox import TransactionOutbox
 from aioparallel.transactions.positions import StablePositions
@@ -54,8 +54,6 @@ _OFTEN: Final = 3
 """Aborts in a row that somebody should hear of."""
 _LEFT_OUT: Final = 5.0
 """Seconds for which a partition is left alone whose offsets are refused: it would have all others aborted with it."""
-_LARGE_REQUEST: Final = 64 * 1024
-"""Bytes of metadata from which an unknown server error means "too large", as for commits without a transaction."""
 
 
 class TransactionCommitter:
@@ -98,13 +96,9 @@ class TransactionCommitter:
         self._left_out: dict[Session, float] = {}  # whose offsets are refused, until then
         self._phase = self._machine.phase
         self._since = self._loop.time()  # it is in that phase
-        self._aborts_in_a_row = 0
-        self._told = float("-inf")
         self.limit = self._sampler.limit
         self.commits = self.failed_commits = 0
-        self._aborted: Counter[str] = Counter()
-        self._fenced = 0
-        self._seconds: deque[float] = deque(maxlen=100)
+        self._figures = Figures()
         self.positions: StablePositions | None = None
         """Whose problems are told with those of transactions."""
         outbox.on_much = self.soon
@@ -163,8 +157,9 @@ class TransactionCommitter:
     async def _rest(self) -> None:
         loop = self._loop
         pause = max(self._sampler.rest, 0.0 if self._cut_something else _REST_AFTER_NOTHING)
-        if self._aborts_in_a_row > 1:
-            pause = max(pause, min(_REST_AFTER_ABORT, 0.05 * 2 ** min(self._aborts_in_a_row, 10)))
+        aborts = self._figures.aborts_in_a_row
+        if aborts > 1:
+            pause = max(pause, min(_REST_AFTER_ABORT, 0.05 * 2 ** min(aborts, 10)))
         await asyncio.sleep(pause)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(max(loop.time(), self._began + self._policy.interval)):
@@ -175,7 +170,7 @@ class TransactionCommitter:
     async def _one(self) -> None:
         """A transaction from its cut to its end; nothing, where there is nothing to say."""
         self._waiting.drop_dropped()
-        self._began = began = self._loop.time()
+        self._began = self._loop.time()
         self._cut = await self._take()
         self._cut_something = bool(self._cut.shares)
         if not self._cut_something:
@@ -183,7 +178,7 @@ class TransactionCommitter:
         self._took_out = False
         self._machine.begin(self._loop.time())
         await self._drive()
-        self._settle(self._loop.time() - began)
+        self._settle()
         if self._machine.phase is Phase.NEW:
             await self._drive()
         self._cut = Cut(())
@@ -206,9 +201,9 @@ class TransactionCommitter:
             if not session.may_commit():
                 continue  # went while its map was written
             self._sampler.note(one.sample, taken.said.map, taken.promised)
-            left_behind += sum([entry.size for entry in taken.entries])
-            if not one.is_short:
-                left_behind -= sum([entry.size for entry in one.entries])
+            if one.sample.cut:
+                leaving = () if one.is_short else one.entries
+                left_behind += sum([entry.size for entry in taken.entries]) - sum([entry.size for entry in leaving])
             await self._sampler.wrote(session)
             if one.is_short:
                 self._short[session] = self._cuts
@@ -304,10 +299,10 @@ class TransactionCommitter:
         for generation, part in requests(sampled.values()):
             positions = {one.session.partition: one.committed for one in part}
             answer = await self._producer.commit_offsets(epoch, positions, generation, _ONE)
-            size = sum(len(committed.metadata.encode()) for committed in positions.values())
+            may_be_too_large = is_large(positions.values())
             for partition in positions:
                 code = answer.get(partition, NO_ANSWER)
-                if code == ErrorCode.UNKNOWN_SERVER_ERROR and size > _LARGE_REQUEST:
+                if code == ErrorCode.UNKNOWN_SERVER_ERROR and may_be_too_large:
                     code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
                 codes[partition] = code
                 self._take_in(sampled[partition], meaning_of(Ask.OFFSETS, code), generation)
@@ -366,11 +361,11 @@ class TransactionCommitter:
 
     # -- what became of it ------------------------------------------------------------------------------
 
-    def _settle(self, seconds: float) -> None:
+    def _settle(self) -> None:
+        now = self._loop.time()
         if self._machine.outcome is Outcome.COMMITTED:
-            self._aborts_in_a_row = 0
             self.commits += 1
-            self._seconds.append(seconds)
+            self._figures.was_committed(now - self._began)
             for session, one in self._cut.shares.items():
                 self._waiting.remove(session, one.entries)
                 self._sampler.acknowledged(one.sample)
@@ -378,29 +373,12 @@ class TransactionCommitter:
                 for entry, output, place in self._sent.places or ():
                     if not entry.is_letter:
                         tell(self._on_produced, entry.records[0], output, place)
-            self._outbox.left()
         elif self._machine.outcome is Outcome.ABORTED:
-            # One less that is refused is progress.
-            self._aborts_in_a_row += not self._took_out
             why = self._machine.why or "in doubt"
-            self._aborted[_kind(why)] += 1
-            self._tell_abort(why)
+            self._figures.was_aborted(self._id, why, now, is_progress=self._took_out)
         self._waiting.drop_dropped()
         self._outbox.left()
         self._sent = None
-
-    def _tell_abort(self, why: str) -> None:
-        now = self._loop.time()
-        quiet = now - self._told < _LONG
-        if not quiet:
-            self._told = now
-        logger.log(
-            logging.DEBUG if quiet else logging.WARNING,
-            "A transaction of %s was aborted: %s; its outputs are kept and go into the next one",
-            self._id,
-            why,
-            extra={"action": "transaction_aborted", "transactional_id": self._id},
-        )
 
     def _look_at_phase(self) -> None:
         before, self._phase = self._phase, self._machine.phase
@@ -417,7 +395,7 @@ class TransactionCommitter:
 
     def _fence(self, session: Session, generation: Generation) -> None:
         """Another member has the partition."""
-        self._fenced += 1
+        self._figures.fenced += 1
         session.fault, session.fenced = CommitFault.FENCED, True
         self._member.client.fenced(generation)
 
@@ -456,28 +434,24 @@ class TransactionCommitter:
             text = f"transactions of {self._id} wait for {machine.ask.value} for {seconds:.0f} s"
             told = "; ".join(filter(None, (machine.trouble, machine.why)))
             found.append(Problem(ProblemKind.IN_DOUBT, f"{text}: {told}" if told else text))
-        if self._aborts_in_a_row >= _OFTEN:
-            text = f"the last {self._aborts_in_a_row} transactions of {self._id} were aborted"
+        if self._figures.aborts_in_a_row >= _OFTEN:
+            text = f"the last {self._figures.aborts_in_a_row} transactions of {self._id} were aborted"
             found.append(Problem(ProblemKind.TRANSACTIONS_ABORTED, f"{text}: {self._machine.why}"))
         return found
 
     def transactions(self) -> TransactionStats:
         """What became of them."""
+        figures = self._figures
         return TransactionStats(
             committed=self.commits,
-            aborted=self._aborted.total(),
-            aborted_for=dict(self._aborted),
-            fenced=self._fenced,
+            aborted=figures.aborted.total(),
+            aborted_for=dict(figures.aborted),
+            fenced=figures.fenced,
             refused=self._refusals.count,
-            seconds=self._seconds[-1] if self._seconds else None,
-            longest=max(self._seconds, default=None),
+            seconds=figures.seconds[-1] if figures.seconds else None,
+            longest=max(figures.seconds, default=None),
             phase=self._machine.phase.value,
             waiting_outputs=self._waiting.outputs,
             waiting_bytes=self._waiting.bytes,
             transactional_id=self._id,
         )
-
-
-def _kind(why: str) -> str:
-    """Without what differs from one to the next."""
-    return why.split(":", maxsplit=1)[0] if why.startswith("an output is refused") else why

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import secrets
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, cast
 
 from aioparallel.batches import BatchHandler
+from aioparallel.delivery.producer import Producer
 from aioparallel.engine.outlets import Disposal
+from aioparallel.errors import ConfigurationError
 from aioparallel.group.committing import Keeping, Member
 from aioparallel.handlers import Handlers
 from aioparallel.options import Options
@@ -19,7 +21,19 @@ from aioparallel.transactions.positions import StablePositions
 from aioparallel.transactions.producer import TransactionalProducer
 from aioparallel.transactions.refusals import Refusals
 
-__all__ = ["TransactionKeeping"]
+__all__ = ["TransactionKeeping", "keeping_of"]
+
+
+def keeping_of(producer: Producer | None, options: Options, group_id: str) -> TransactionKeeping | None:
+    """None where positions are committed without transactions. Raises ConfigurationError where the producer cannot."""
+    policy = options.commits
+    if policy is None:
+        return None
+    if not hasattr(producer, "commit_offsets"):
+        raise ConfigurationError(
+            "commits", policy, "needs a producer beside a client of your own that can write in transactions"
+        )
+    return TransactionKeeping(cast("TransactionalProducer", producer), options, policy, group_id)
 
 
 class TransactionKeeping:

@@ -85,21 +85,29 @@ class TransactionOutbox:
     ) -> None:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
         outputs = cast("Sequence[Outgoing]", collected)
-        if (failure := self._failure(record, outputs)) is not None:
-            asyncio.get_running_loop().call_soon(receipts.undelivered, record, failure)
-            return
-        self._add(record, Entry(together or (record,), outputs))
-        receipts.delivered((record,))
-        if not self._is_full:
+        if self._take(record, together or (record,), outputs, receipts) and not self._is_full:
             self._waiters.wake(1)
 
     def deliver_letter(self, record: AnyRecord, letter: Sequence[Outgoing], receipts: Receipts) -> None:
         """The record itself leaves, to where it is put away."""
-        if (failure := self._failure(record, letter)) is not None:
+        self._take(record, (record,), letter, receipts, is_letter=True)
+
+    def _take(
+        self,
+        record: AnyRecord,
+        records: Sequence[AnyRecord],
+        outputs: Sequence[Outgoing],
+        receipts: Receipts,
+        *,
+        is_letter: bool = False,
+    ) -> bool:
+        """Whether all of it may leave. Then it waits for that, and its record is complete; else it fails."""
+        if (failure := self._failure(record, outputs)) is not None:
             asyncio.get_running_loop().call_soon(receipts.undelivered, record, failure)
-            return
-        self._add(record, Entry((record,), letter, is_letter=True))
+            return False
+        self._add(record, Entry(records, outputs, is_letter=is_letter))
         receipts.delivered((record,))
+        return True
 
     def _add(self, record: AnyRecord, entry: Entry) -> None:
         waiting = self.waiting
@@ -150,8 +158,11 @@ class TransactionOutbox:
 
     def _refusal(self, output: Outgoing) -> str | None:
         """Why it cannot leave, as far as is known here."""
-        if (reason := self._producer.refusal(output)) is not None:
-            return reason
+        reason = self._producer.refusal(output)
+        return self._missing(output) if reason is None else reason
+
+    def _missing(self, output: Outgoing) -> str | None:
+        """Why the cluster has no place for it, as far as is known here."""
         partitions = self._partitions.get(output.topic)
         if partitions is None:
             return self._trouble or "topic not found: create it, or check the name (nothing was created)"
@@ -160,10 +171,8 @@ class TransactionOutbox:
         return None
 
     def _is_known(self, output: Outgoing) -> bool:
-        if self._producer.refusal(output) is not None:
-            return True  # deliver() tells what is wrong with it
-        partitions = self._partitions.get(output.topic)
-        return partitions is not None and (output.partition is None or output.partition < partitions)
+        # With what is wrong by itself nothing is to be looked up; deliver() tells it.
+        return self._producer.refusal(output) is not None or self._missing(output) is None
 
     async def know(self, topics: Iterable[str], timeout: float) -> None:
         """Find out about these topics before they are used. Raises TimeoutError, ClientError."""

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as Partition
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -30,6 +30,7 @@ from rich.table import Table
 
 from aioparallel.testing import LocalKafka
 from examples.flights.flights import read_flights
+from examples.flights_pipeline.filling import fill
 
 PARTITIONS = 8
 Totals = tuple[Counter[str], Counter[str]]
@@ -47,15 +48,8 @@ def from_file(count: int) -> Totals:
     return flights, minutes
 
 
-async def fill(servers: str, count: int) -> None:
-    """The flights, keyed by tail number."""
-    async with AIOKafkaProducer(bootstrap_servers=servers, linger_ms=20) as producer:
-        sent = [await producer.send("flights", flight.value, flight.key) for flight in read_flights(count)]
-        await asyncio.gather(*sent)
-
-
 @asynccontextmanager
-async def reader(servers: str) -> AsyncIterator[tuple[AIOKafkaConsumer, list[Partition]]]:
+async def reader(servers: str) -> AsyncIterator[AIOKafkaConsumer]:
     """Reads topic ``delays``, committed records only."""
     places = [Partition("delays", number) for number in range(PARTITIONS)]
     consumer = AIOKafkaConsumer(
@@ -63,7 +57,7 @@ async def reader(servers: str) -> AsyncIterator[tuple[AIOKafkaConsumer, list[Par
     )
     async with consumer:
         consumer.assign(places)
-        yield consumer, places
+        yield consumer
 
 
 class Members:
@@ -105,7 +99,7 @@ async def watch(servers: str, members: Members, wanted: int, kills: int, pause: 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     kill_at = time.monotonic() + pause
     last = time.monotonic()
-    async with reader(servers) as (consumer, _):
+    async with reader(servers) as consumer:
         with Progress(*columns, console=console) as progress:
             task = progress.add_task("delays", total=wanted)
             # Some more seconds after the last one: what is there twice would come now.
@@ -148,7 +142,7 @@ async def main() -> int:
         servers = kafka.bootstrap_servers
         for topic in ("flights", "delays"):
             await kafka.create_topic(topic, PARTITIONS)
-        await fill(servers, given.flights)
+        await fill(servers, "flights", given.flights, lambda _done, _note: None)
         wanted = from_file(given.flights)
         console.print(f"{given.flights:,} flights are on topic flights, {wanted[0].total():,} of them have arrived")
         members = Members(servers, ["one", "two"])

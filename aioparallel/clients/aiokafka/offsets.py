@@ -28,6 +28,7 @@ from aioparallel.clients.aiokafka.internals import (
 )
 from aioparallel.codes import ErrorCode
 from aioparallel.group.client import CommitFault, Committed, Generation
+from aioparallel.group.offset_commits import is_large
 from aioparallel.records import TopicPartition
 
 __all__ = ["GroupOffsets"]
@@ -54,12 +55,6 @@ _FAULTS: Final[Mapping[int, CommitFault]] = {
 """What each code means for a commit; any other may work later."""
 
 _COORDINATOR_GONE: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
-
-_LARGE_REQUEST: Final = 64 * 1024
-"""Bytes of metadata in one request from which an unknown server error means "too large". Apache Kafka 4.3 answers a
-batch larger than its offsets topic takes (1 MB by default) with nothing better (measured). Taken for something that
-passes, such a request would be repeated for ever; taken for too large, the texts shrink until it fits. A transient
-server error under a small request stays retriable."""
 
 _BROKERS_RETENTION: Final = OffsetCommitRequest.DEFAULT_RETENTION_TIME
 
@@ -131,8 +126,7 @@ class GroupOffsets:
         if code == ErrorCode.NONE:
             return None
         if code == ErrorCode.UNKNOWN_SERVER_ERROR:
-            size = sum(len(committed.metadata.encode()) for committed in offsets.values())
-            return CommitFault.METADATA_TOO_LARGE if size > _LARGE_REQUEST else CommitFault.RETRIABLE
+            return CommitFault.METADATA_TOO_LARGE if is_large(offsets.values()) else CommitFault.RETRIABLE
         return _FAULTS.get(code, CommitFault.RETRIABLE)
 
     async def committed(

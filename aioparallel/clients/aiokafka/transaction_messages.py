@@ -32,29 +32,23 @@ _TAGS = ("tags", TaggedFields)
 _NO_TAGS: dict[int, bytes] = {}
 
 
+def _by_partition(*fields: tuple[str, object]) -> tuple[str, object]:
+    """Topics, and of each its partitions with these fields."""
+    return "topics", CompactArray(("topic", _TEXT), ("partitions", CompactArray(*fields, _TAGS)), _TAGS)
+
+
 class _ProduceResponse(Response):  # type: ignore[misc]
     API_KEY = 0
     API_VERSION = 12
     SCHEMA = Schema(
-        (
-            "topics",
-            CompactArray(
-                ("topic", _TEXT),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition", Int32),
-                        ("error_code", Int16),
-                        ("offset", Int64),
-                        ("timestamp", Int64),
-                        ("log_start_offset", Int64),
-                        ("record_errors", CompactArray(("batch_index", Int32), ("message", _TEXT), _TAGS)),
-                        ("error_message", _TEXT),
-                        _TAGS,
-                    ),
-                ),
-                _TAGS,
-            ),
+        _by_partition(
+            ("partition", Int32),
+            ("error_code", Int16),
+            ("offset", Int64),
+            ("timestamp", Int64),
+            ("log_start_offset", Int64),
+            ("record_errors", CompactArray(("batch_index", Int32), ("message", _TEXT), _TAGS)),
+            ("error_message", _TEXT),
         ),
         ("throttle_time_ms", Int32),
         _TAGS,
@@ -70,14 +64,7 @@ class _ProduceRequest(RequestStruct):  # type: ignore[misc]
         ("transactional_id", _TEXT),
         ("acks", Int16),
         ("timeout_ms", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("topic", _TEXT),
-                ("partitions", CompactArray(("partition", Int32), ("records", CompactBytes), _TAGS)),
-                _TAGS,
-            ),
-        ),
+        _by_partition(("partition", Int32), ("records", CompactBytes)),
         _TAGS,
     )
 
@@ -113,14 +100,7 @@ class _TxnOffsetCommitResponse(Response):  # type: ignore[misc]
     API_VERSION = 5
     SCHEMA = Schema(
         ("throttle_time_ms", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("topic", _TEXT),
-                ("partitions", CompactArray(("partition", Int32), ("error_code", Int16), _TAGS)),
-                _TAGS,
-            ),
-        ),
+        _by_partition(("partition", Int32), ("error_code", Int16)),
         _TAGS,
     )
 
@@ -138,22 +118,11 @@ class _TxnOffsetCommitRequest(RequestStruct):  # type: ignore[misc]
         ("generation_id", Int32),
         ("member_id", _TEXT),
         ("group_instance_id", _TEXT),
-        (
-            "topics",
-            CompactArray(
-                ("topic", _TEXT),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition", Int32),
-                        ("offset", Int64),
-                        ("leader_epoch", Int32),
-                        ("metadata", _TEXT),
-                        _TAGS,
-                    ),
-                ),
-                _TAGS,
-            ),
+        _by_partition(
+            ("partition", Int32),
+            ("offset", Int64),
+            ("leader_epoch", Int32),
+            ("metadata", _TEXT),
         ),
         _TAGS,
     )
@@ -184,23 +153,12 @@ class _OffsetFetchResponse(Response):  # type: ignore[misc]
     API_VERSION = 7
     SCHEMA = Schema(
         ("throttle_time_ms", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("topic", _TEXT),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition", Int32),
-                        ("offset", Int64),
-                        ("leader_epoch", Int32),
-                        ("metadata", _TEXT),
-                        ("error_code", Int16),
-                        _TAGS,
-                    ),
-                ),
-                _TAGS,
-            ),
+        _by_partition(
+            ("partition", Int32),
+            ("offset", Int64),
+            ("leader_epoch", Int32),
+            ("metadata", _TEXT),
+            ("error_code", Int16),
         ),
         ("error_code", Int16),
         _TAGS,

@@ -71,20 +71,23 @@ class PartitionQueues:
         self.outstanding.count += 1
         if (reason := self.refusal(output)) is not None:
             return reason
-        topic = self.topics.get(output.topic)
-        return self._route(self._new(output.topic) if topic is None else topic, entry)
+        return self._put(entry)
 
     def add_all(self, entries: Iterable[PendingOutput]) -> list[tuple[PendingOutput, str]]:
         """:meth:`add` for each of these, for which :meth:`refusal` has said None. Returns those that cannot be sent all
         the same, and why."""
-        refused, topics = [], self.topics
+        refused = []
         for entry in entries:
             self.outstanding.count += 1
-            name = entry.output.topic
-            topic = topics.get(name)
-            if (reason := self._route(self._new(name) if topic is None else topic, entry)) is not None:
+            if (reason := self._put(entry)) is not None:
                 refused.append((entry, reason))
         return refused
+
+    def _put(self, entry: PendingOutput) -> str | None:
+        """Put it into its topic; returns why that cannot be."""
+        name = entry.output.topic
+        topic = self.topics.get(name)
+        return self._route(self._new(name) if topic is None else topic, entry)
 
     def refusal(self, output: Outgoing) -> str | None:
         """Why this output cannot be sent whatever the cluster looks like, or None."""

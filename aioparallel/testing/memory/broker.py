@@ -211,15 +211,21 @@ class InMemoryBroker(Topics):
     ) -> dict[TopicPartition, ErrorCode | None]:
         """OffsetCommit: None for each partition that was taken, else why not. Raises Refused for all."""
         group = self.coordinate(group_id)
-        results: dict[TopicPartition, ErrorCode | None] = {
+        results, good = self._sorted_out(offsets)
+        return {**results, **group.commit(good, generation, now)}
+
+    def _sorted_out(
+        self, offsets: Mapping[TopicPartition, Committed]
+    ) -> tuple[dict[TopicPartition, ErrorCode | None], dict[TopicPartition, Committed]]:
+        """Those that are not taken whatever their group says, each with its code, and the others."""
+        bad: dict[TopicPartition, ErrorCode | None] = {
             p: ErrorCode.TOPIC_AUTHORIZATION_FAILED
             if p.topic in self._denied_topics
             else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             for p in offsets
             if p.topic in self._denied_topics or self.log(p) is None
         }
-        good = {p: committed for p, committed in offsets.items() if p not in results}
-        return {**results, **group.commit(good, generation, now)}
+        return bad, {p: committed for p, committed in offsets.items() if p not in bad}
 
     def commit_in_transaction(
         self,
@@ -233,14 +239,7 @@ class InMemoryBroker(Topics):
         """TxnOffsetCommit: None for each partition that goes with the transaction, else why not. Raises Refused."""
         group = self.coordinate(group_id)
         self.transactions.check(transactional_id, epoch)
-        results: dict[TopicPartition, ErrorCode | None] = {
-            p: ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            if p.topic in self._denied_topics
-            else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            for p in offsets
-            if p.topic in self._denied_topics or self.log(p) is None
-        }
-        good = {p: committed for p, committed in offsets.items() if p not in results}
+        results, good = self._sorted_out(offsets)
         results |= group.commit_in_transaction(good, generation, now)
         taken = {p: offsets[p] for p, code in results.items() if code is None}
         if taken:

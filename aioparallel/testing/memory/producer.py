@@ -40,12 +40,9 @@ class InMemoryProducer(QueueingProducer):
     def __init__(
         self, broker: InMemoryBroker, *, delivery_timeout: float = 120.0, request_timeout: float = 1.0
     ) -> None:
-        for option, seconds in (("delivery_timeout", delivery_timeout), ("request_timeout", request_timeout)):
-            if not seconds > 0:
-                raise ConfigurationError(option, seconds, "seconds, more than 0")
-        timeout = min(request_timeout, delivery_timeout)
+        timeout = _checked_timeout(delivery_timeout, request_timeout)
         super().__init__(
-            PartitionQueues(_encode, _accept, batch_bytes=_BATCH_BYTES, unchecked_bytes=2**31),
+            _partition_queues(),
             lambda on_metadata: InMemoryBrokers(broker, on_metadata, timeout),
             servers=NAME,
             delivery_timeout=delivery_timeout,
@@ -69,14 +66,26 @@ class InMemoryTransactionalProducer(TransactionalQueueingProducer):
         delivery_timeout: float = 120.0,
         request_timeout: float = 1.0,
     ) -> None:
-        timeout = min(request_timeout, delivery_timeout)
+        timeout = _checked_timeout(delivery_timeout, request_timeout)
         super().__init__(
-            PartitionQueues(_encode, _accept, batch_bytes=_BATCH_BYTES, unchecked_bytes=2**31),
+            _partition_queues(),
             lambda on_metadata: InMemoryTransactionalBrokers(broker, on_metadata, timeout, group_id),
             servers=NAME,
             delivery_timeout=delivery_timeout,
             retry_backoff=RETRY_BACKOFF,
         )
+
+
+def _checked_timeout(delivery_timeout: float, request_timeout: float) -> float:
+    """Seconds for one request. Raises ConfigurationError."""
+    for option, seconds in (("delivery_timeout", delivery_timeout), ("request_timeout", request_timeout)):
+        if not seconds > 0:
+            raise ConfigurationError(option, seconds, "seconds, more than 0")
+    return min(request_timeout, delivery_timeout)
+
+
+def _partition_queues() -> PartitionQueues:
+    return PartitionQueues(_encode, _accept, batch_bytes=_BATCH_BYTES, unchecked_bytes=2**31)
 
 
 def _encode(entries: Iterable[PendingOutput], identity: Identity, sequence: int, limit: int) -> tuple[bytes, int]:
