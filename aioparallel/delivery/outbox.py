@@ -55,6 +55,8 @@ class _Sent(PendingOutput):
 class Outbox:
     """Counts what is not acknowledged, sends through one producer. An :class:`~aioparallel.engine.outlets.Outlet`."""
 
+    is_exact = False
+
     def __init__(self, producer: Producer, options: Producing) -> None:
         self._producer = producer
         self.on_produced = options.on_produced

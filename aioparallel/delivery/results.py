@@ -37,6 +37,8 @@ class ResultStream(Generic[T]):
     *producing*: its lane waits. ``bound``: results not read yet, at which handlers that have ended wait.
     """
 
+    is_exact = False
+
     def __init__(self, bound: int) -> None:
         self._bound = bound
         self._results: deque[tuple[Result[T], Receipts]] = deque()

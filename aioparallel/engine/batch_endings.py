@@ -82,7 +82,15 @@ class BatchEndings:
                     f"the handler of {call.place} returned {error.found}: it may return None, an Outgoing or an "
                     "iterable of them for the batch as a whole, or {record: outputs}"
                 ) from None
-            return [] if collected is None else [(left[0], collected)]
+            if collected is None:
+                return []
+            if self._endings.outlet.is_exact and (behind := call.blocked(call.failures)):
+                raise InvalidOutput(
+                    f"the handler of {call.place} returned outputs for the batch as a whole, though {len(behind)} of "
+                    "its records stand behind a failed one of their key and run again: return {record: outputs}, so "
+                    "that nothing of those is written twice"
+                )
+            return [(left[0], collected)]
         known = set(call.records)
         if strange := [key for key in value if key not in known]:
             raise InvalidOutput(
@@ -108,8 +116,12 @@ class BatchEndings:
             outputs = [one for one in outputs if not one[0]._source.dropped]
         receipts = _Receipts(self, call, [record for record, _ in outputs], whole)
         together = self._left_in(call) if whole else ()
+        outlet = self._endings.outlet
         for record, collected in outputs:
-            self._endings.outlet.deliver(record, collected, receipts, together)
+            if outlet.is_exact and receipts.holds_back(record):
+                receipts.delivered((record,))  # it goes back, so nothing of it leaves now
+            else:
+                outlet.deliver(record, collected, receipts, together)
         if not outputs:
             self.left(call, {})
 
@@ -225,7 +237,12 @@ class _Receipts:
         self._awaited = set(records)
         self._whole = whole
         self._errors: dict[AnyRecord, Exception] = {}
+        self._closed: set[tuple[object, object]] = set()  # lanes of these
         self._error_of_all: Exception | None = None
+
+    def holds_back(self, record: AnyRecord) -> bool:
+        """Whether it stands behind one of its lane of which something was not taken."""
+        return record._lane is not None and (record._source, record._lane) in self._closed
 
     def delivered(self, records: Sequence[AnyRecord]) -> None:
         """See :class:`~aioparallel.engine.outlets.Receipts`."""
@@ -239,4 +256,5 @@ class _Receipts:
             self._error_of_all = error
         else:
             self._errors[record] = error
+            self._closed.add((record._source, record._lane))
         self.delivered((record,))

@@ -45,6 +45,10 @@ class Abandoned(Exception):
 class Outlet(Protocol):
     """Takes what handlers return, unless it is None."""
 
+    is_exact: bool
+    """Whether nothing that was taken may be taken again: of a record that runs once more it must have nothing. Then
+    what is not taken is told within :meth:`deliver`."""
+
     def offer(self, record: Record[Any, Any], value: object, receipts: Receipts) -> Offered | None:
         """Let it leave at once, in the plain case and with room. None: ask :meth:`collect`, :meth:`room` and
         :meth:`deliver` one by one; nothing was done."""
@@ -83,6 +87,8 @@ class Disposal(Protocol):
 
 class NoOutlet:
     """For engines that produce nothing: a handler may return None only, and patience never ends in a dead letter."""
+
+    is_exact = False
 
     def offer(self, record: Record[Any, Any], value: object, receipts: Receipts) -> Offered | None:
         """Nothing is plain here."""

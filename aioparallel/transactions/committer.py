@@ -16,7 +16,7 @@ from typing import Final
 from aioparallel.codes import ErrorCode
 from aioparallel.delivery.outputs import tell
 from aioparallel.delivery.waiters import Waiters
-from aioparallel.errors import NotAuthorized
+from aioparallel.errors import ClientError, ConfigurationError, NotAuthorized
 from aioparallel.group.client import CommitFault, Generation
 from aioparallel.group.committing import Member, owed
 from aioparallel.group.offset_commits import Sample, is_large, requests
@@ -26,7 +26,7 @@ from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import TransactionStats
 from aioparallel.policies import OnProduced, Transactions
 from aioparallel.records import TopicPartition
-from aioparallel.transactions.codes import Ask, Meaning, meaning_of
+from aioparallel.transactions.codes import Ask, Meaning, meaning_of, name_of
 from aioparallel.transactions.cut import Cut, share, take
 from aioparallel.transactions.figures import Figures
 from aioparallel.transactions.machine import Machine, Outcome, Phase
@@ -142,7 +142,8 @@ class TransactionCommitter:
     # -- one coroutine ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """One transaction after the other, for ever; ends by cancellation. Raises NotAuthorized."""
+        """One transaction after the other, for ever; ends by cancellation. Raises NotAuthorized, ConfigurationError,
+        and ClientError for brokers that are too old."""
         try:
             await self._drive()
             while True:
@@ -248,9 +249,28 @@ class TransactionCommitter:
             await asyncio.sleep(machine.pause)
             if machine.ask is ask:
                 await answering[ask]()
-        if machine.forbidden:
-            raise NotAuthorized(f"transactions of {self._id!r}: {machine.forbidden}")
+        if machine.forbidden is not None:
+            raise self._not_allowed(*machine.forbidden)
         await asyncio.sleep(machine.pause)
+
+    def _not_allowed(self, ask: Ask, code: int) -> Exception:
+        """What ends the run: a request that will be refused each time."""
+        if code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            return ConfigurationError(
+                "Transactions transaction_timeout",
+                self._policy.transaction_timeout,
+                "is longer than the brokers take: lower it, or raise their transaction.max.timeout.ms (15 minutes by "
+                "default)",
+            )
+        if code == ErrorCode.UNSUPPORTED_VERSION:
+            return ClientError(
+                f"a broker does not take the {ask.value} that transactions of {self._id!r} need: are all of them "
+                "Apache Kafka 4.0 or newer?"
+            )
+        return NotAuthorized(
+            f"WRITE and DESCRIBE on the transactional id {self._id!r} (id_prefix of Transactions says how it begins; "
+            f"{ask.value}: {name_of(code)})"
+        )
 
     # -- asking -----------------------------------------------------------------------------------------
 

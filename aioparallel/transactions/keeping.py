@@ -25,11 +25,17 @@ __all__ = ["TransactionKeeping", "keeping_of"]
 
 
 def keeping_of(producer: Producer | None, options: Options, group_id: str) -> TransactionKeeping | None:
-    """None where positions are committed without transactions. Raises ConfigurationError where the producer cannot."""
+    """None where positions are committed without transactions. Raises ConfigurationError where the producer cannot, and
+    where it can do nothing else."""
     policy = options.commits
+    is_transactional = hasattr(producer, "commit_offsets")
     if policy is None:
+        if is_transactional:
+            raise ConfigurationError(
+                "producer", producer, "writes in transactions alone: it needs commits=Transactions(...) beside it"
+            )
         return None
-    if not hasattr(producer, "commit_offsets"):
+    if not is_transactional:
         raise ConfigurationError(
             "commits", policy, "needs a producer beside a client of your own that can write in transactions"
         )

@@ -89,8 +89,8 @@ class Machine:
         """Why the last one was aborted, or is in doubt: words for people."""
         self.trouble = ""
         """Why the same is asked again; empty where it is not."""
-        self.forbidden = ""
-        """What the cluster does not allow; then nothing more is asked."""
+        self.forbidden: tuple[Ask, int] | None = None
+        """What the cluster does not allow, and its code; then nothing more is asked."""
         self.pause = 0.0
         self.deadline: float | None = None
         """When the transaction's time for sending is over, by the clock of :meth:`begin`."""
@@ -255,4 +255,4 @@ class Machine:
         self._go(Phase.DOUBT)
 
     def _forbid(self, ask: Ask, code: int) -> None:
-        self.forbidden = f"{ask.value}: {name_of(code)}"
+        self.forbidden = ask, code

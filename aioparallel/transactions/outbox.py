@@ -32,6 +32,8 @@ class TransactionOutbox:
     """An :class:`~aioparallel.engine.outlets.Outlet`. ``bound``: bytes that may wait; then handlers that have ended
     wait as well. ``on_much()``: half of that waits, a transaction should begin."""
 
+    is_exact = True
+
     def __init__(self, producer: TransactionalProducer, bound: int) -> None:
         self._producer = producer
         self._bound = bound
@@ -103,7 +105,7 @@ class TransactionOutbox:
     ) -> bool:
         """Whether all of it may leave. Then it waits for that, and its record is complete; else it fails."""
         if (failure := self._failure(record, outputs)) is not None:
-            asyncio.get_running_loop().call_soon(receipts.undelivered, record, failure)
+            receipts.undelivered(record, failure)
             return False
         self._add(record, Entry(records, outputs, is_letter=is_letter))
         receipts.delivered((record,))
@@ -176,19 +178,21 @@ class TransactionOutbox:
 
     async def know(self, topics: Iterable[str], timeout: float) -> None:
         """Find out about these topics before they are used. Raises TimeoutError, ClientError."""
-        await self._ask(set(topics), timeout)
+        await self._ask(frozenset(topics), timeout)
 
     async def _look_up(self) -> None:
-        topics, self._unknown = self._unknown, set()
+        topics = frozenset(self._unknown)
         try:
             await self._ask(topics, _LOOK_UP)
             self._trouble = ""
         except (ClientError, TimeoutError, OSError) as error:
             self._trouble = f"the cluster does not tell whether the topic exists: {str(error) or 'no answer'}"
         finally:
+            # Not before: who asked while others were looked up would find its own gone and not yet known.
+            self._unknown -= topics
             self._looking = None
 
-    async def _ask(self, topics: set[str], timeout: float) -> None:
+    async def _ask(self, topics: frozenset[str], timeout: float) -> None:
         found = await self._producer.partitions(topics, timeout)
         for topic in topics:
             numbers = [partition.partition for partition in found if partition.topic == topic]

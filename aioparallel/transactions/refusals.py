@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from aioparallel.delivery.letters import without_texts
 from aioparallel.engine.outlets import Disposal
@@ -23,6 +23,15 @@ from aioparallel.transactions.waiting import Entry, Waiting
 __all__ = ["Refusals"]
 
 logger = logging.getLogger(__name__)
+
+_OF_OUTPUT: Final = (
+    "Mend the cause, or tell the failure policy where such records go: "
+    'FailurePolicy(dead_letter="a topic"), or give_up="skip"'
+)
+_OF_LETTER: Final = (
+    "It is the record itself, on its way to where the failure policy puts it away: that topic must take whatever the "
+    "source holds (as large, and records without a key or a value)"
+)
 
 
 class Refusals:
@@ -63,24 +72,23 @@ class Refusals:
                 extra={"action": "output_skipped", **coordinates(record)},
             )
         else:
-            self._stop(session, record, failure)
+            self._stop(session, record, failure, _OF_OUTPUT)
 
     def _refuse_letter(self, session: Session, entry: Entry, failure: ProduceFailed) -> None:
         """It is larger than the record was, and brokers have limits: once more without what may be left out."""
         letter = entry.outputs[0]
         headers = without_texts(tuple(letter.headers))
         if headers == tuple(letter.headers):
-            self._stop(session, entry.records[0], failure)
+            self._stop(session, entry.records[0], failure, _OF_LETTER)
             return
         short = Outgoing(letter.topic, letter.value, letter.key, headers)
         self._waiting.add(session, Entry(entry.records, (short,), is_letter=True))
 
-    def _stop(self, session: Session, record: Record[Any, Any], failure: ProduceFailed) -> None:
+    def _stop(self, session: Session, record: Record[Any, Any], failure: ProduceFailed, hint: str) -> None:
         self._waiting.hold(session)  # for good: nothing of it is committed any more
         stopped = RecordStopped(
             f"{record.place}: the brokers refuse what was to be produced for it: {failure}. Nothing of its partition "
-            "is committed since the last transaction, so it runs again at the next start. Mend the cause, or tell the "
-            'failure policy where such records go: FailurePolicy(dead_letter="a topic"), or give_up="skip"'
+            f"is committed since the last transaction, so it runs again at the next start. {hint}"
         )
         stopped.__cause__ = failure
         self._fatal(stopped)

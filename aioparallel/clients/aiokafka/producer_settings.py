@@ -29,8 +29,8 @@ _OURS: Final[Mapping[str, str]] = {
     "enable_idempotence": "leave it out, it is always on",
     "key_serializer": "leave it out, give the bytes to Outgoing",
     "loop": "leave it out, the producer runs on the loop that uses it first",
-    "transaction_timeout_ms": "leave it out, there are no transactions",
-    "transactional_id": "leave it out, there are no transactions",
+    "transaction_timeout_ms": "use commits=Transactions(transaction_timeout=...) of the consumer (seconds)",
+    "transactional_id": "use commits=Transactions(id_prefix=...) of the consumer; the rest is given to each member",
     "value_serializer": "leave it out, give the bytes to Outgoing",
 }
 """aiokafka's options that are not the user's to set, each with what to use instead."""

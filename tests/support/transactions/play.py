@@ -235,9 +235,8 @@ class World:
             if self.kind(record.value) == "rejected":
                 batch.fail(record, Reject("no"))
         left = [record for record in batch if self.kind(record.value or b"") != "rejected"]
-        # As a whole only where nothing has failed: what is behind that in its lane goes back, and runs again.
-        kinds = {self.kind(record.value or b"") for record in batch}
-        if kinds & {"refused", "rejected"} or self.chance.random() < 0.3:
+        # What the broker refuses puts all records away whose outputs it is among.
+        if any(self.kind(record.value or b"") == "refused" for record in batch) or self.chance.random() < 0.3:
             return {record: self.outputs(record) for record in left if self.outputs(record)}
         outputs = [output for record in left for output in self.outputs(record)]
         return outputs or None

@@ -45,6 +45,8 @@ MOST_ATTEMPTS = 2
 class Play:
     """One run, and what is noted of it. It is the outlet, and where those go that are given up."""
 
+    is_exact = False
+
     def __init__(self, actions: Sequence[Action], fates: Sequence[Fate], again: bool) -> None:
         self.actions, self.fates = iter(actions), iter(fates)
         if again:

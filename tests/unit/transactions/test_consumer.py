@@ -14,6 +14,7 @@ from aioparallel import (
     Deduplicate,
     FailurePolicy,
     NoOffsetMap,
+    NotAuthorized,
     Outgoing,
     ParallelConsumer,
     Produced,
@@ -41,6 +42,7 @@ from aioparallel.testing.memory import (
     Request,
 )
 from aioparallel.testing.memory.refused import Refused
+from aioparallel.transactions.outbox import TransactionOutbox
 from tests.support.waiting import until
 
 T0 = TopicPartition("in", 0)
@@ -275,6 +277,43 @@ async def test_what_can_be_known_is_refused_at_the_hand_over(broker: InMemoryBro
     assert consumer.stats().dead_lettered == 1
 
 
+async def test_who_asks_about_a_topic_waits_for_its_own_answer(broker: InMemoryBroker) -> None:
+    """One look-up after the other is under way. Whoever has waited for the first, and asked about another topic
+    meanwhile, waits for the second, too: else a topic that exists would be told as not found."""
+    for topic in ("a", "b"):
+        broker.create_topic(topic)
+    broker.faults.always(Request.METADATA, Fault(response_delay=0.5))
+    outbox = TransactionOutbox(InMemoryTransactionalProducer(broker, "g"), 1_000)
+    first, second = Record("in", 0, 0, None, None), Record("in", 0, 1, None, None)
+    outbox.collect(first, Outgoing("a", b""))
+    waits = outbox.room()
+    assert waits is not None
+    await asyncio.sleep(0.1)
+    outbox.collect(second, Outgoing("b", b""))
+    await waits
+    for _ in range(5):  # until the second look-up has begun, and after it has
+        waits = outbox.room()
+        assert waits is not None
+        await asyncio.sleep(0)
+    await waits
+    assert outbox.room() is None
+    await outbox.close()
+
+
+async def test_a_timeout_that_the_brokers_refuse_is_named(broker: InMemoryBroker) -> None:
+    """It is no missing right: the option, its value, and the brokers' setting."""
+    broker.faults.always(Request.IDENTIFY, Fault(error=ErrorCode.INVALID_TRANSACTION_TIMEOUT))
+    with pytest.raises(ConfigurationError, match=r"transaction_timeout=10\.0: .*transaction\.max\.timeout\.ms"):
+        await run(consumer_of(broker))
+
+
+async def test_a_missing_right_is_named(broker: InMemoryBroker) -> None:
+    """With the id that it is about."""
+    broker.faults.always(Request.IDENTIFY, Fault(error=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+    with pytest.raises(NotAuthorized, match="WRITE and DESCRIBE on the transactional id 'g-"):
+        await run(consumer_of(broker))
+
+
 async def test_on_produced_comes_after_the_commit(broker: InMemoryBroker) -> None:
     """With the place; not for what was aborted."""
     append(broker, b"1", b"2")
@@ -365,4 +404,8 @@ def test_who_has_no_transactions() -> None:
             client=InMemoryClient(broker, "g"),
             producer=InMemoryProducer(broker),
             commits=Transactions(),
+        )
+    with pytest.raises(ConfigurationError, match=r"needs commits=Transactions"):
+        ParallelConsumer(
+            "in", group_id="g", client=InMemoryClient(broker, "g"), producer=InMemoryTransactionalProducer(broker, "g")
         )

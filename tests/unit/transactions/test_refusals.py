@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 from typing import Any
 
-from aioparallel import FailurePolicy, Outgoing, ParallelConsumer, Record, Transactions
+import pytest
+
+from aioparallel import FailurePolicy, Outgoing, ParallelConsumer, Record, RecordStopped, Reject, Transactions
 from aioparallel.batches import Batch, batches
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryTransactionalProducer
 from tests.support.virtual_time import VirtualLoop
@@ -55,3 +57,29 @@ async def _one_is_put_away_late() -> None:
         run.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await run
+
+
+async def test_a_letter_that_is_refused_says_what_its_topic_must_take() -> None:
+    """It ends the run, and the message asks for no dead-letter topic: that is the one which refuses."""
+    broker = InMemoryBroker()
+    broker.create_topic("in", 1)
+    broker.create_topic("dead", 1)
+    broker.make_compacted("dead")  # takes nothing without a key
+    broker.append("in", b"1")
+    consumer: ParallelConsumer[Any, Any] = ParallelConsumer(
+        "in",
+        group_id="g",
+        client=InMemoryClient(broker, "g", isolation_level="read_committed"),
+        producer=InMemoryTransactionalProducer(broker, "g"),
+        commits=Transactions(interval=0.05),
+        failures=FailurePolicy(dead_letter="dead"),
+    )
+
+    async def handle(_record: Record[Any, Any]) -> None:
+        raise Reject("no")
+
+    with pytest.raises(RecordStopped, match="that topic must take whatever the source holds") as stopped:
+        async with consumer:
+            await consumer.run(handle)
+    assert "a topic" not in str(stopped.value)
+    assert not broker.group("g").offsets
