@@ -300,7 +300,7 @@ class TransactionCommitter:
         self._took_out = bool(sending.refused)
         for entry, failure in sending.refused.items():
             machine.abort(f"an output is refused: {failure.reason}")
-            source = entry.records[0]._source
+            source = entry.record._source
             assert isinstance(source, Session)
             self._refusals.refuse(source, entry, failure)
         if not machine.out_of_time(self._loop.time()):
@@ -392,7 +392,7 @@ class TransactionCommitter:
             if self._on_produced is not None and self._sent is not None:
                 for entry, output, place in self._sent.places or ():
                     if not entry.is_letter:
-                        tell(self._on_produced, entry.records[0], output, place)
+                        tell(self._on_produced, entry.record, output, place)
         elif self._machine.outcome is Outcome.ABORTED:
             why = self._machine.why or "in doubt"
             self._figures.was_aborted(self._id, why, now, is_progress=self._took_out)

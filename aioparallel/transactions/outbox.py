@@ -64,7 +64,7 @@ class TransactionOutbox:
                 return None
         elif value.headers and self._producer.refusal(value) is not None:
             return None
-        self._add(record, Entry((record,), (value,), size))
+        self._add(record, Entry(record, value, size))
         return Offered.LEFT
 
     def collect(self, record: AnyRecord, value: object) -> Sequence[Outgoing] | None:
@@ -87,27 +87,28 @@ class TransactionOutbox:
     ) -> None:
         """See :class:`~aioparallel.engine.outlets.Outlet`."""
         outputs = cast("Sequence[Outgoing]", collected)
-        if self._take(record, together or (record,), outputs, receipts) and not self._is_full:
+        if self._take(record, outputs, receipts, together=together) and not self._is_full:
             self._waiters.wake(1)
 
     def deliver_letter(self, record: AnyRecord, letter: Sequence[Outgoing], receipts: Receipts) -> None:
         """The record itself leaves, to where it is put away."""
-        self._take(record, (record,), letter, receipts, is_letter=True)
+        self._take(record, letter, receipts, is_letter=True)
 
     def _take(
         self,
         record: AnyRecord,
-        records: Sequence[AnyRecord],
         outputs: Sequence[Outgoing],
         receipts: Receipts,
         *,
+        together: Sequence[AnyRecord] = (),
         is_letter: bool = False,
     ) -> bool:
         """Whether all of it may leave. Then it waits for that, and its record is complete; else it fails."""
         if (failure := self._failure(record, outputs)) is not None:
             receipts.undelivered(record, failure)
             return False
-        self._add(record, Entry(records, outputs, is_letter=is_letter))
+        more = outputs if len(outputs) > 1 else ()
+        self._add(record, Entry(record, outputs[0], together=together, more=more, is_letter=is_letter))
         receipts.delivered((record,))
         return True
 

@@ -76,13 +76,13 @@ class Refusals:
 
     def _refuse_letter(self, session: Session, entry: Entry, failure: ProduceFailed) -> None:
         """It is larger than the record was, and brokers have limits: once more without what may be left out."""
-        letter = entry.outputs[0]
+        letter = entry.output
         headers = without_texts(tuple(letter.headers))
         if headers == tuple(letter.headers):
-            self._stop(session, entry.records[0], failure, _OF_LETTER)
+            self._stop(session, entry.record, failure, _OF_LETTER)
             return
         short = Outgoing(letter.topic, letter.value, letter.key, headers)
-        self._waiting.add(session, Entry(entry.records, (short,), is_letter=True))
+        self._waiting.add(session, Entry(entry.record, short, is_letter=True))
 
     def _stop(self, session: Session, record: Record[Any, Any], failure: ProduceFailed, hint: str) -> None:
         self._waiting.hold(session)  # for good: nothing of it is committed any more

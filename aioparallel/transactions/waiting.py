@@ -23,31 +23,49 @@ AnyRecord = Record[Any, Any]
 class Entry:
     """What one record lets leave, or several together (a batch): in one transaction with their offsets.
 
-    ``records``: whose outputs these are, of one session, the first of them first. ``size``: bytes, 0: to be found out.
-    ``is_letter``: it is the record itself that leaves, to where it is put away.
+    ``record``, ``output``: the first of them. ``together``, ``more``: all of them, where there are several; else
+    empty, for most often there is one of each, and many wait: each object less is one less for the garbage collector.
+    Records are of one session. ``size``: bytes of the outputs, 0: to be found out. ``is_letter``: it is the record
+    itself that leaves, to where it is put away.
     """
 
-    __slots__ = ("is_letter", "outputs", "records", "size")
+    __slots__ = ("_more", "_together", "is_letter", "output", "record", "size")
 
     def __init__(
-        self, records: Sequence[AnyRecord], outputs: Sequence[Outgoing], size: int = 0, *, is_letter: bool = False
+        self,
+        record: AnyRecord,
+        output: Outgoing,
+        size: int = 0,
+        *,
+        together: Sequence[AnyRecord] = (),
+        more: Sequence[Outgoing] = (),
+        is_letter: bool = False,
     ) -> None:
-        self.records = records
-        self.outputs = outputs
+        self.record = record
+        self.output = output
+        self._together = together
+        self._more = more
         self.is_letter = is_letter
-        self.size = size or sum([size_of(output) for output in outputs])
+        self.size = size or sum([size_of(one) for one in self.outputs])
         """Bytes."""
 
     def __repr__(self) -> str:
-        return f"<Entry of {self.records[0].place}: {len(self.outputs)} outputs, {self.size} bytes>"
+        return f"<Entry of {self.record.place}: {len(self.outputs)} outputs, {self.size} bytes>"
+
+    @property
+    def records(self) -> Sequence[AnyRecord]:
+        """All that it is of."""
+        return self._together or (self.record,)
+
+    @property
+    def outputs(self) -> Sequence[Outgoing]:
+        """All that leaves."""
+        return self._more or (self.output,)
 
     def is_within(self, base: int, highest: int) -> bool:
         """Whether all its records are complete by a committed offset, and a map that speaks of offsets up to
         ``highest``."""
-        if len(self.records) == 1:
-            offset = self.records[0].offset
-            return offset < base or offset <= highest
-        return all(record.offset < base or record.offset <= highest for record in self.records)
+        return all([record.offset < base or record.offset <= highest for record in self.records])
 
 
 class Waiting:
