@@ -193,14 +193,14 @@ class Committer:
         self._tell(
             [asked[partition] for partition, fault in bad.items() if fault is not asked[partition].session.fault], bad
         )
+        if large := [asked[partition] for partition, fault in bad.items() if fault is CommitFault.METADATA_TOO_LARGE]:
+            self._sampler.too_large(large, len(asked))
         return {partition: self._refuse(asked[partition], fault, generation) for partition, fault in bad.items()}
 
     def _refuse(self, one: Sample, fault: CommitFault, generation: Generation) -> CommitFault:
         session = one.session
         session.fault = fault
-        if fault is CommitFault.METADATA_TOO_LARGE:
-            self._sampler.too_large(one)
-        elif fault is CommitFault.FENCED:
+        if fault is CommitFault.FENCED:
             if session.generation != generation:
                 # A cooperative rebalance has kept the partition under a newer generation meanwhile.
                 return CommitFault.RETRIABLE

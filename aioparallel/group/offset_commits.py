@@ -115,6 +115,8 @@ class MetadataLimit:
 
     def refused(self, length: int) -> None:
         """A text of this length was too large: believe in half of it, or in what was once taken."""
+        if not length:
+            return  # no text at all cannot be it
         if length > self._accepted:
             self.characters = min(self.characters, max(length // 2, self._accepted))
         else:

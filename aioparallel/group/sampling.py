@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -101,17 +101,22 @@ class Sampler:
                 extra={"action": "dense_map"},
             )
 
-    def too_large(self, one: Sample) -> None:
-        """The broker does not take so much metadata."""
-        self.limit.refused(len(one.committed.metadata))
-        logger.warning(
-            "%s: the broker does not take %d characters of commit metadata (offset.metadata.max.bytes); "
-            "trying at most %d",
-            one.session.partition,
-            len(one.committed.metadata),
-            self.limit.characters,
-            extra={"action": "metadata_limit"},
-        )
+    def too_large(self, refused: Sequence[Sample], asked: int) -> None:
+        """The broker does not take so much metadata: of these, out of so many that it was asked for at once. Where all
+        of several are refused, it may be for what they are together (``message.max.bytes``): that tells something about
+        the longest, and nothing about a short one."""
+        heard = refused if len(refused) < asked else [max(refused, key=lambda one: len(one.committed.metadata))]
+        for one in heard:
+            self.limit.refused(len(one.committed.metadata))
+            logger.warning(
+                "%s: the broker does not take %d characters of commit metadata (offset.metadata.max.bytes), or %d "
+                "partitions at once are too large (message.max.bytes); trying at most %d",
+                one.session.partition,
+                len(one.committed.metadata),
+                asked,
+                self.limit.characters,
+                extra={"action": "metadata_limit"},
+            )
 
     def note(self, one: Sample, said: OffsetMap, least: int = -1) -> None:
         """Whether the map did not fit, and what may start then. ``said``: what was to be said. ``least``: up to there

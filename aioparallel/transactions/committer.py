@@ -28,7 +28,7 @@ from aioparallel.policies import OnProduced, Transactions
 from aioparallel.records import TopicPartition
 from aioparallel.transactions.codes import Ask, Meaning, meaning_of, name_of
 from aioparallel.transactions.cut import Cut, share, take
-from aioparallel.transactions.figures import Figures
+from aioparallel.transactions.figures import Figures, Why
 from aioparallel.transactions.machine import Machine, Outcome, Phase
 from aioparallel.transactions.outbox import TransactionOutbox
 from aioparallel.transactions.positions import StablePositions
@@ -50,8 +50,6 @@ _REST_AFTER_NOTHING: Final = 0.005
 """The same where there was nothing to commit, though somebody has asked for it."""
 _LONG: Final = 5.0
 """Seconds of doubt that somebody should hear of."""
-_OFTEN: Final = 3
-"""Aborts in a row that somebody should hear of."""
 _LEFT_OUT: Final = 5.0
 """Seconds for which a partition is left alone whose offsets are refused: it would have all others aborted with it."""
 
@@ -299,12 +297,13 @@ class TransactionCommitter:
             return
         self._took_out = bool(sending.refused)
         for entry, failure in sending.refused.items():
-            machine.abort(f"an output is refused: {failure.reason}")
+            machine.abort("an output is refused", str(failure))
             source = entry.record._source
             assert isinstance(source, Session)
+            self._outbox.forget(output.topic for output in entry.outputs)  # it may be gone
             self._refusals.refuse(source, entry, failure)
-        if not machine.out_of_time(self._loop.time()):
-            machine.abort(sending.trouble or "not acknowledged")
+        if not machine.out_of_time(self._loop.time(), sending.trouble or ""):
+            machine.abort("not acknowledged", sending.trouble or "")
 
     def _broken(self, code: int) -> None:
         self._machine.broken(code)
@@ -320,12 +319,18 @@ class TransactionCommitter:
             positions = {one.session.partition: one.committed for one in part}
             answer = await self._producer.commit_offsets(epoch, positions, generation, _ONE)
             may_be_too_large = is_large(positions.values())
+            large: list[Sample] = []
             for partition in positions:
                 code = answer.get(partition, NO_ANSWER)
                 if code == ErrorCode.UNKNOWN_SERVER_ERROR and may_be_too_large:
                     code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
                 codes[partition] = code
-                self._take_in(sampled[partition], meaning_of(Ask.OFFSETS, code), generation)
+                meaning = meaning_of(Ask.OFFSETS, code)
+                if meaning is Meaning.TOO_LARGE:
+                    large.append(sampled[partition])
+                self._take_in(sampled[partition], meaning, generation)
+            if large:
+                self._sampler.too_large(large, len(positions))
             if not self._cut.is_ours:
                 machine.abort("a partition went")
                 return
@@ -338,7 +343,6 @@ class TransactionCommitter:
         session = one.session
         match meaning:
             case Meaning.TOO_LARGE:
-                self._sampler.too_large(one)
                 session.fault = CommitFault.METADATA_TOO_LARGE
             case Meaning.REFUSED:
                 self._left_out[session] = self._loop.time() + _LEFT_OUT
@@ -394,8 +398,8 @@ class TransactionCommitter:
                     if not entry.is_letter:
                         tell(self._on_produced, entry.record, output, place)
         elif self._machine.outcome is Outcome.ABORTED:
-            why = self._machine.why or "in doubt"
-            self._figures.was_aborted(self._id, why, now, is_progress=self._took_out)
+            why = Why(self._machine.cause, self._machine.why) if self._machine.cause else Why("in doubt", "in doubt")
+            self._figures.was_aborted(self._id, why, now, began=self._began, is_progress=self._took_out)
         self._waiting.drop_dropped()
         self._outbox.left()
         self._sent = None
@@ -454,10 +458,7 @@ class TransactionCommitter:
             text = f"transactions of {self._id} wait for {machine.ask.value} for {seconds:.0f} s"
             told = "; ".join(filter(None, (machine.trouble, machine.why)))
             found.append(Problem(ProblemKind.IN_DOUBT, f"{text}: {told}" if told else text))
-        if self._figures.aborts_in_a_row >= _OFTEN:
-            text = f"the last {self._figures.aborts_in_a_row} transactions of {self._id} were aborted"
-            found.append(Problem(ProblemKind.TRANSACTIONS_ABORTED, f"{text}: {self._machine.why}"))
-        return found
+        return (*found, *self._figures.problems(self._id, self._loop.time()))
 
     def transactions(self) -> TransactionStats:
         """What became of them."""

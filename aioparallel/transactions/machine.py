@@ -85,8 +85,10 @@ class Machine:
         """Of the transaction that goes on, or the next one. None: a new one is to be asked for."""
         self.outcome: Outcome | None = None
         """Of the last transaction, once it has ended."""
-        self.why = ""
-        """Why the last one was aborted, or is in doubt: words for people."""
+        self.cause = ""
+        """Why the last one was aborted, or is in doubt; of few kinds, so they can be counted."""
+        self.detail = ""
+        """What more is known of that."""
         self.trouble = ""
         """Why the same is asked again; empty where it is not."""
         self.forbidden: tuple[Ask, int] | None = None
@@ -98,6 +100,11 @@ class Machine:
 
     def __repr__(self) -> str:
         return f"<Machine {self.phase.value} {self.epoch} {self.why}>"
+
+    @property
+    def why(self) -> str:
+        """Cause and detail, for people."""
+        return f"{self.cause}: {self.detail}" if self.detail else self.cause
 
     @property
     def ask(self) -> Ask | None:
@@ -117,7 +124,7 @@ class Machine:
     def begin(self, now: float) -> None:
         """A transaction begins. Only when idle."""
         assert self.phase is Phase.IDLE, self.phase
-        self.outcome, self.why = None, ""
+        self.outcome, self.cause, self.detail = None, "", ""
         self._commit_was_sent = False
         self.deadline = now + self._timeout * PART_OF_TIMEOUT
         self._go(Phase.SENDING)
@@ -128,16 +135,16 @@ class Machine:
         self.epoch = None
         self._go(Phase.NEW)
 
-    def abort(self, why: str) -> None:
+    def abort(self, cause: str, detail: str = "") -> None:
         """It is to be aborted. Nothing, where its offsets were accepted already: then it is committed."""
         if self.phase in _MAY_ABORT:
-            self.why = why
+            self.cause, self.detail = cause, detail
             self._go(Phase.ABORTING)
 
-    def out_of_time(self, now: float) -> bool:
-        """Whether it was aborted now because its time is over."""
+    def out_of_time(self, now: float, detail: str = "") -> bool:
+        """Whether it was aborted now because its time is over. ``detail``: what it has waited for."""
         if self.phase in _MAY_ABORT and self.deadline is not None and now >= self.deadline:
-            self.abort(f"not done within {self._timeout * PART_OF_TIMEOUT:g} s")
+            self.abort(f"not done within {self._timeout * PART_OF_TIMEOUT:g} s", detail)
             return True
         return False
 
@@ -156,7 +163,7 @@ class Machine:
                     self._end(Outcome.ABORTED if self.phase is Phase.DOUBT else None)
             case Meaning.FENCED if self.epoch is not None:
                 self._go(Phase.FENCED)
-                self.outcome, self.why = Outcome.ABORTED, "the transactional id is used by somebody else"
+                self.outcome, self.cause, self.detail = Outcome.ABORTED, "somebody else uses the transactional id", ""
             case Meaning.FORGOTTEN:
                 self.epoch = None  # the next try asks as one who has none
                 self._again(answer.code)
@@ -251,7 +258,7 @@ class Machine:
         self.trouble = name_of(code)
 
     def _doubt(self, ask: Ask, code: int) -> None:
-        self.why = f"{ask.value}: {name_of(code)}"
+        self.cause, self.detail = f"{ask.value}: {name_of(code)}", ""
         self._go(Phase.DOUBT)
 
     def _forbid(self, ask: Ask, code: int) -> None:

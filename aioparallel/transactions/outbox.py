@@ -177,6 +177,11 @@ class TransactionOutbox:
         # With what is wrong by itself nothing is to be looked up; deliver() tells it.
         return self._producer.refusal(output) is not None or self._missing(output) is None
 
+    def forget(self, topics: Iterable[str]) -> None:
+        """Look these up anew when the next output for them comes."""
+        for topic in topics:
+            self._partitions.pop(topic, None)
+
     async def know(self, topics: Iterable[str], timeout: float) -> None:
         """Find out about these topics before they are used. Raises TimeoutError, ClientError."""
         await self._ask(frozenset(topics), timeout)

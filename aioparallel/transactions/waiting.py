@@ -65,7 +65,7 @@ class Entry:
     def is_within(self, base: int, highest: int) -> bool:
         """Whether all its records are complete by a committed offset, and a map that speaks of offsets up to
         ``highest``."""
-        return all([record.offset < base or record.offset <= highest for record in self.records])
+        return all(record.offset < base or record.offset <= highest for record in self.records)
 
 
 class Waiting:

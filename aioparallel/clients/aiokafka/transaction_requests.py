@@ -45,6 +45,8 @@ _OF_TRANSACTIONS: Final = 1
 """Kinds of coordinators in a FindCoordinator request."""
 _ALL: Final = -1
 _GONE: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
+_SILENT: Final = 1.0
+"""Seconds without an answer after which a connection is cut; one who had less time than that says nothing about it."""
 _FEATURE: Final = "transaction.version"
 _LEVEL: Final = 2
 
@@ -191,7 +193,7 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
         except (kafka.KafkaError, OSError, TimeoutError) as error:
             _log(type(request).__name__, error)
             self._forget(kind)
-            if isinstance(error, TimeoutError) and node is not None:
+            if isinstance(error, TimeoutError) and node is not None and timeout >= _SILENT:
                 # What is behind it in the same connection would not be answered either.
                 self._cut_coordination(node)
             return NO_ANSWER

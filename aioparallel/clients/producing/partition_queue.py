@@ -261,8 +261,11 @@ class PartitionQueue:
 
     # -- giving up
 
-    def expire(self, deadline: float, explain: Callable[[PartitionQueue], str]) -> RecordBatch | None:
+    def expire(
+        self, deadline: float, explain: Callable[[PartitionQueue], str], *, passing: bool = True
+    ) -> RecordBatch | None:
         """Fail what is out of time, as of ``deadline``; returns the batch to be cut off if one is given up in flight.
+        ``passing``: whether it may go another time.
 
         A batch under way is given up when none of its entries has time left: taken apart before, the younger ones
         might be written twice.
@@ -280,7 +283,7 @@ class PartitionQueue:
                 late += self._abandon()
         if self.batch is None:
             late += self._late_pieces(deadline)
-        self._fail(late, explain(self), passing=True)
+        self._fail(late, explain(self), passing=passing)
         return cut
 
     def _late_pieces(self, deadline: float) -> list[PendingOutput]:

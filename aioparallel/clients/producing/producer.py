@@ -53,6 +53,9 @@ class QueueingProducer:
     name it. ``delivery_timeout``, ``linger``, ``retry_backoff``: seconds.
     """
 
+    _missing_may_come = True
+    """Whether outputs for topics and partitions that are not there fail as what passes."""
+
     def __init__(
         self,
         partition_queues: PartitionQueues,
@@ -327,7 +330,7 @@ class QueueingProducer:
                 self._outstanding.failed(self._partition_queues.clear_topic(topic), reason, passing=False)
             since = loop.time() - self._missing_timeout
             given_up = self._partition_queues.give_up_missing(
-                since, since + self._delivery_timeout, self._explain_missing
+                since, since + self._delivery_timeout, self._explain_missing, passing=self._missing_may_come
             )
             self._carrier.cut({batch.node for batch in given_up}, "it has not answered in time")
             self._work.set()

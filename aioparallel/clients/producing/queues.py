@@ -207,6 +207,7 @@ class PartitionQueues:
     def begin(self, transaction: Identity) -> None:
         """What is taken from now on is of this transaction. Nothing is outstanding."""
         self._transaction = transaction
+        self.needs_identity = False  # none but this one
 
     # -- back
 
@@ -251,14 +252,14 @@ class PartitionQueues:
         return Outdated(cut, min((deadline for deadline in deadlines if deadline is not None), default=None))
 
     def give_up_missing(
-        self, since: float, deadline: float, explain: Callable[[PartitionQueue], str]
+        self, since: float, deadline: float, explain: Callable[[PartitionQueue], str], *, passing: bool
     ) -> list[RecordBatch]:
         """Fail outputs of partitions that the metadata has not known since then, those up to this deadline; returns
-        batches to cut off, as :meth:`expire` does."""
+        batches to cut off, as :meth:`expire` does. ``passing``: as what passes."""
         cut: list[RecordBatch] = []
         for queue in self.queues:
             if queue.missing_since is not None and queue.missing_since <= since:
-                self._expire(queue, deadline, explain, cut)
+                self._expire(queue, deadline, explain, cut, passing=passing)
         return cut
 
     def clear_topic(self, name: str) -> list[PendingOutput]:
@@ -274,9 +275,15 @@ class PartitionQueues:
         return entries
 
     def _expire(
-        self, queue: PartitionQueue, deadline: float, explain: Callable[[PartitionQueue], str], cut: list[RecordBatch]
+        self,
+        queue: PartitionQueue,
+        deadline: float,
+        explain: Callable[[PartitionQueue], str],
+        cut: list[RecordBatch],
+        *,
+        passing: bool = True,
     ) -> None:
-        if (batch := queue.expire(deadline, explain)) is not None:
+        if (batch := queue.expire(deadline, explain, passing=passing)) is not None:
             cut.append(batch)
         if queue.is_empty:
             self._ready.pop(queue, None)

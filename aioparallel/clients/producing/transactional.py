@@ -10,6 +10,7 @@ from typing import Protocol
 from aioparallel.clients.producing.answers import Answer
 from aioparallel.clients.producing.brokers import Brokers
 from aioparallel.clients.producing.numbering import Identity
+from aioparallel.clients.producing.partition_queue import PartitionQueue
 from aioparallel.clients.producing.producer import QueueingProducer
 from aioparallel.clients.producing.queues import PartitionQueues
 from aioparallel.delivery.producer import PendingOutput
@@ -50,6 +51,8 @@ class TransactionalBrokers(Brokers, Protocol):
 
 class TransactionalQueueingProducer(QueueingProducer):
     """See :class:`~aioparallel.transactions.TransactionalProducer`. Arguments as of :class:`QueueingProducer`."""
+
+    _missing_may_come = False  # a topic that is gone would have all outputs of all partitions wait for it
 
     def __init__(
         self,
@@ -99,7 +102,19 @@ class TransactionalQueueingProducer(QueueingProducer):
         """See :class:`~aioparallel.transactions.TransactionalProducer`."""
         # A broker that owes an answer would keep the next transaction waiting as well.
         self._carrier.cut(self._carrier.silent(asyncio.get_running_loop().time()), "it has not answered in time")
-        self._outstanding.failed(self._partition_queues.clear(), "its transaction is aborted", passing=True)
+        left = [(queue, self._explain_abandoned(queue), queue.drain()) for queue in self._partition_queues.queues]
+        self._partition_queues.clear()
+        for queue, reason, entries in left:
+            self._outstanding.failed(
+                entries, reason, passing=True, partition=None if queue.partition < 0 else queue.partition
+            )
+
+    def _explain_abandoned(self, queue: PartitionQueue) -> str:
+        if queue.missing_since is not None:
+            return self._explain_missing(queue)
+        leader = self._brokers.leader_of(queue) if queue.partition >= 0 else None
+        no_leader = "" if leader is not None and leader >= 0 else "the partition has no leader"
+        return queue.trouble or no_leader or self._trouble or "its broker has not acknowledged it yet"
 
     @property
     def unchecked_bytes(self) -> int:
@@ -133,6 +148,8 @@ class TransactionalQueueingProducer(QueueingProducer):
 
     async def initialize(self, known: Epoch | None, transaction_timeout: float, timeout: float) -> Epochs:
         """See :class:`~aioparallel.transactions.TransactionalProducer`."""
+        # Found out within a transaction: all others wait for it.
+        self._missing_timeout = min(self._missing_timeout, transaction_timeout / 2)
         if not self._brokers.is_connected:
             return Epochs(NO_ANSWER)
         return await self._transactional.initialize(known, transaction_timeout, timeout)

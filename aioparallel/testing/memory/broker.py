@@ -238,7 +238,7 @@ class InMemoryBroker(Topics):
     ) -> dict[TopicPartition, ErrorCode | None]:
         """TxnOffsetCommit: None for each partition that goes with the transaction, else why not. Raises Refused."""
         group = self.coordinate(group_id)
-        self.transactions.check(transactional_id, epoch)
+        self.transactions.begin(transactional_id, epoch, now)
         results, good = self._sorted_out(offsets)
         results |= group.commit_in_transaction(good, generation, now)
         taken = {p: offsets[p] for p, code in results.items() if code is None}

@@ -64,6 +64,7 @@ class Group:
     ) -> None:
         self.group_id = group_id
         self.metadata_limit = metadata_limit
+        self.commit_limit = COMMIT_LIMIT
         self.state = GroupState.EMPTY
         self.generation = 0
         self.members: dict[str, Member] = {}
@@ -193,17 +194,8 @@ class Group:
             if self.state is GroupState.COMPLETING_REBALANCE:
                 raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
             member.expires_at = now + member.session_timeout
-        results: dict[TopicPartition, ErrorCode | None] = {}
-        taken: dict[TopicPartition, Committed] = {}
-        for partition, committed in offsets.items():
-            if utf16_length(committed.metadata) > self.metadata_limit:
-                results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            else:
-                taken[partition] = committed
-                results[partition] = None
-        if sum(len(committed.metadata.encode()) for committed in taken.values()) > COMMIT_LIMIT:
-            raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR)
-        self.offsets.update(taken)
+        results = self._measured(offsets)
+        self.offsets.update({partition: offsets[partition] for partition, code in results.items() if code is None})
         return results
 
     def commit_in_transaction(
@@ -212,12 +204,20 @@ class Group:
         """TxnOffsetCommit: None for each partition that goes with the transaction, else why not. Raises Refused."""
         if not (generation.id < 0 and self.state is GroupState.EMPTY):
             self._fenced(generation)
-        return {
+        return self._measured(offsets)
+
+    def _measured(self, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, ErrorCode | None]:
+        """None for each that is not too large, else the code for it. Raises Refused where all of it together is."""
+        results: dict[TopicPartition, ErrorCode | None] = {
             partition: ErrorCode.OFFSET_METADATA_TOO_LARGE
             if utf16_length(committed.metadata) > self.metadata_limit
             else None
             for partition, committed in offsets.items()
         }
+        good = [offsets[partition] for partition, code in results.items() if code is None]
+        if sum(len(committed.metadata.encode()) for committed in good) > self.commit_limit:
+            raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR)
+        return results
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Committed]:
         """OffsetFetch: what is committed for those of them that have something."""

@@ -84,20 +84,23 @@ class TransactionCoordinator:
             if producer.open.is_commit is None:
                 self._decide(producer, commit=False, now=now)
                 self._bump(producer, None)
+                self.advance(now)
+                raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS)
             self.advance(now)
             if producer.open is not None:
                 raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS)
         producer.timeout = timeout
-        self._bump(producer, None)
-        return producer.epoch
+        if known is None or known != producer.before:
+            self._bump(producer, None)
+        return producer.epoch  # who knows the one before has not heard of it
 
     def write(self, transactional_id: str, epoch: Epoch, now: float) -> Transaction:
         """The transaction that a batch goes into, begun by it if need be. Raises Refused."""
         return self._opened(self._current(transactional_id, epoch), now).transaction
 
-    def check(self, transactional_id: str, epoch: Epoch) -> None:
-        """Raises Refused where offsets or batches of this epoch are not taken now."""
-        self._current(transactional_id, epoch)
+    def begin(self, transactional_id: str, epoch: Epoch, now: float) -> None:
+        """Have it begin, unless it has: offsets do that before anybody looks at the group. Raises Refused."""
+        self._opened(self._current(transactional_id, epoch), now)
 
     def add_offsets(
         self,
@@ -130,8 +133,11 @@ class TransactionCoordinator:
             raise Refused(ErrorCode.PRODUCER_FENCED)
         if producer.before_was_commit is not commit:
             raise Refused(ErrorCode.INVALID_TXN_STATE)
-        if producer.open is not None and producer.open.is_commit is not None:
-            raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS)
+        if producer.open is not None:
+            # The next one is open: this end has been answered, and comes late.
+            raise Refused(
+                ErrorCode.PRODUCER_FENCED if producer.open.is_commit is None else ErrorCode.CONCURRENT_TRANSACTIONS
+            )
         return producer.epoch
 
     def pending(self, group_id: str, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
@@ -152,7 +158,7 @@ class TransactionCoordinator:
             if opened.is_commit is None and now >= opened.began + producer.timeout:
                 self._decide(producer, commit=False, now=now)
                 self._bump(producer, None)
-                producer.before_may_repeat, producer.before_was_commit = True, None
+                producer.before_may_repeat, producer.before_was_commit = True, False
             if opened.is_commit is not None and now >= opened.ends:
                 producer.open = None
                 self._end(opened.transaction, opened.is_commit)
