@@ -21,6 +21,8 @@ __all__ = ["TransactionCoordinator"]
 
 LAST_EPOCH: Final = 32_766
 """After it a producer gets another id."""
+LONGEST_TIMEOUT: Final = 900.0
+"""Seconds (``transaction.max.timeout.ms``)."""
 
 
 @dataclass(slots=True)
@@ -74,6 +76,8 @@ class TransactionCoordinator:
 
     def initialize(self, transactional_id: str, known: Epoch | None, timeout: float, now: float) -> Epoch:
         """InitProducerId. Raises Refused."""
+        if timeout > LONGEST_TIMEOUT:
+            raise Refused(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         producer = self._producers.get(transactional_id)
         if producer is None:
             producer = self._producers[transactional_id] = _Producer(Epoch(self._new_id(), 0), timeout)

@@ -15,7 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.protocol.group import LeaveGroupRequest
 
-from aioparallel.clients import AiokafkaClient, AiokafkaProducer
+from aioparallel.clients import AiokafkaClient, AiokafkaProducer, AiokafkaTransactionalProducer
 from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.brokers.broker import Broker
@@ -94,7 +94,7 @@ class AiokafkaCluster:
         self.broker = broker
         self._producers: dict[str | None, Producer] = {}
         self._clients: list[AiokafkaClient] = []
-        self._sending: list[AiokafkaProducer] = []
+        self._sending: list[AiokafkaProducer | AiokafkaTransactionalProducer] = []
         self._reader: Reader | None = None
         self._closing = contextlib.AsyncExitStack()
 
@@ -200,6 +200,17 @@ class AiokafkaCluster:
         self._sending.append(producer)
         return producer
 
+    def transactional_producer(self, group_id: str) -> AiokafkaTransactionalProducer:
+        producer = AiokafkaTransactionalProducer(
+            self.broker.bootstrap_servers,
+            group_id,
+            delivery_timeout=self.timing.deadline,
+            consumer_options={"metadata_max_age_ms": 500},
+            producer_options={},
+        )
+        self._sending.append(producer)
+        return producer
+
     def unreachable_producer(self, *, delivery_timeout: float) -> AiokafkaProducer:
         return self.producer(delivery_timeout=delivery_timeout, bootstrap_servers=NOBODY)
 
@@ -271,6 +282,7 @@ KAFKA_FEATURES: frozenset[Feature] = frozenset(
         "compacted topics",
         "compression",
         "eviction",
+        "exactly once",
         "message limit",
         "metadata limit",
         "pattern",

@@ -16,6 +16,7 @@ import pytest
 from aioparallel.delivery.producer import Producer
 from aioparallel.group.client import Client
 from aioparallel.records import Headers, Record, TopicPartition
+from aioparallel.transactions import TransactionalProducer
 
 __all__ = [
     "Cluster",
@@ -34,6 +35,7 @@ Feature = Literal[
     "compression",  # produce(compression=...)
     "cooperative",  # client(cooperative=True): only what moves is revoked
     "eviction",  # evict()
+    "exactly once",  # transactional_producer(): transactions of version 2, with offsets fenced by generation
     "message limit",  # batches above about 1 MiB are refused, outputs above max_request_size (3 MiB) as well
     "metadata limit",  # offset.metadata.max.bytes is kept, at its default of 4096 UTF-16 characters
     "pattern",  # a pattern subscription takes in topics created later, within the deadline
@@ -136,6 +138,10 @@ class Cluster(Protocol):
     def producer(self, *, delivery_timeout: float | None = None) -> Producer:
         """A new producer, not started; it notices new metadata within the deadline. What a test forgets to stop, the
         end of the cluster stops. Without ``delivery_timeout`` it is the deadline of :attr:`timing`."""
+
+    def transactional_producer(self, group_id: str) -> TransactionalProducer:
+        """The same for transactions with the offsets of this group; connected by its first request. Feature "exactly
+        once"."""
 
     def unreachable_producer(self, *, delivery_timeout: float) -> Producer:
         """A new producer whose bootstrap address nobody listens at."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 from aioparallel.records import Record, TopicPartition
-from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer, InMemoryTransactionalProducer
 from aioparallel.testing.memory import Transaction as MemoryTransaction
 from tests.support.clusters.cluster import (
     Cluster,
@@ -30,6 +30,7 @@ FEATURES: frozenset[Feature] = frozenset(
         "compacted topics",
         "cooperative",
         "eviction",
+        "exactly once",
         "message limit",
         "metadata limit",
         "pattern",
@@ -62,7 +63,7 @@ class MemoryCluster:
         self.broker = InMemoryBroker()
         self.broker.max_message_bytes = 1024 * 1024
         self.clients: list[InMemoryClient] = []
-        self.producers: list[InMemoryProducer] = []
+        self.producers: list[InMemoryProducer | InMemoryTransactionalProducer] = []
 
     async def create_topic(self, name: str, partitions: int = 1, *, compacted: bool = False) -> None:
         self.broker.create_topic(name, partitions)
@@ -140,6 +141,11 @@ class MemoryCluster:
 
     def producer(self, *, delivery_timeout: float | None = None) -> InMemoryProducer:
         producer = InMemoryProducer(self.broker, delivery_timeout=delivery_timeout or TIMING.deadline)
+        self.producers.append(producer)
+        return producer
+
+    def transactional_producer(self, group_id: str) -> InMemoryTransactionalProducer:
+        producer = InMemoryTransactionalProducer(self.broker, group_id, delivery_timeout=TIMING.deadline)
         self.producers.append(producer)
         return producer
 
