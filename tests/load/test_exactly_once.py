@@ -13,9 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from aioparallel import Outgoing, Record
+from aioparallel.clients import AiokafkaTransactionalProducer
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.processes.child import Child
 from aioparallel.testing.pytest_plugin import TopicMaker
+from aioparallel.transactions import Epoch
+from aioparallel.transactions.sending import Sending
+from aioparallel.transactions.waiting import Entry
 from tests.support.kafka.brokers import coordinator, until_whole
 from tests.support.kafka.filling import fill, fill_numbered, numbered
 from tests.support.kafka.reading import check_numbers, committed, read_all
@@ -129,6 +134,49 @@ async def test_zombies_write_nothing_twice(
     async with asyncio.TaskGroup() as group:
         for place in PLACES:
             group.create_task(zombie(place))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_the_producer_id_changes(local_kafka: LocalKafka, kafka_topic: TopicMaker, tell: Tell) -> None:
+    """After epoch 32,766 an end tells another producer id, and the same when it is repeated. What is written before,
+    with the last epoch and after it is there, once."""
+    servers, topic = local_kafka.bootstrap_servers, await kafka_topic(partitions=1)
+    producer = AiokafkaTransactionalProducer(
+        servers, topic, delivery_timeout=30.0, consumer_options={}, producer_options={}
+    )
+    producer.identify_as(f"id-{topic}")
+    await producer.start(30.0)
+    record = Record(topic, 0, 0, None, None)
+    try:
+        while (epoch := (await producer.initialize(None, 60.0, 5.0)).epoch) is None:
+            await asyncio.sleep(0.1)
+        first, at, written = epoch.producer_id, time.monotonic(), 0
+
+        async def end(epoch: Epoch, *, commit: bool) -> Epoch:
+            while (answer := await producer.end(epoch, 5.0, commit=commit)).epoch is None:
+                await asyncio.sleep(0.005)
+            return answer.epoch
+
+        while epoch.producer_id == first or epoch.number < 10:
+            if epoch.producer_id == first and epoch.number < 32_757:
+                epoch = await end(epoch, commit=False)
+                continue
+            producer.begin(epoch)
+            sending = Sending(producer, keeps_places=False)
+            await sending.send([Entry(record, Outgoing(topic, b"%d" % written, b"k"))])
+            await sending.wait()
+            assert sending.is_done
+            written += 1
+            following = await end(epoch, commit=True)
+            assert await end(epoch, commit=True) == following
+            epoch = following
+        took = time.monotonic() - at
+    finally:
+        await producer.stop(1.0)
+    seen = await read_all(servers, topic, is_committed=True)
+    assert [record.value for record in seen] == [b"%d" % number for number in range(written)]
+    tell(f"{written} transactions across the change of the producer id, each once ({took:.0f} s)")
 
 
 PHASES = ("offsets", "end", "ending")

@@ -4,7 +4,7 @@ tests, options, and what it shows."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -42,6 +42,7 @@ from aioparallel.testing.memory import (
     Request,
 )
 from aioparallel.testing.memory.refused import Refused
+from aioparallel.transactions import StableOffsets
 from aioparallel.transactions.outbox import TransactionOutbox
 from tests.support.waiting import until
 
@@ -275,6 +276,32 @@ async def test_what_can_be_known_is_refused_at_the_hand_over(broker: InMemoryBro
     assert "topic not found" in str(errors[0])
     assert values(broker) == []
     assert consumer.stats().dead_lettered == 1
+
+
+@pytest.mark.parametrize("answer", [ErrorCode.UNSTABLE_OFFSET_COMMIT, None], ids=["88", "left out"])
+async def test_doubt_waits_until_offsets_are_stable(broker: InMemoryBroker, answer: ErrorCode | None) -> None:
+    """The end was carried out, and answered as if not. As long as the stable offset is not told, that says neither
+    "committed" nor "not committed"; then it is found to be, and nothing is written twice."""
+    append(broker, b"1", b"2")
+    broker.faults.script(Request.END_TXN, Fault(error=ErrorCode.UNKNOWN_SERVER_ERROR, is_carried_out=True))
+    consumer = consumer_of(broker)
+    producer = consumer._producer
+    assert isinstance(producer, InMemoryTransactionalProducer)
+    ask, asked = producer.stable_offsets, 0
+
+    async def not_yet(partitions: Collection[TopicPartition], timeout: float) -> StableOffsets:
+        nonlocal asked
+        if broker.group("g").offsets and (asked := asked + 1) < 4:
+            return StableOffsets(ErrorCode.NONE, {} if answer is None else dict.fromkeys(partitions, answer))
+        return await ask(partitions, timeout)
+
+    producer.stable_offsets = not_yet  # type: ignore[method-assign]
+    await run(consumer)
+    assert asked == 4
+    assert values(broker) == [b"1", b"2"]
+    stats = consumer.stats().transactions
+    assert stats is not None
+    assert (stats.committed, stats.aborted) == (1, 0)
 
 
 async def test_who_asks_about_a_topic_waits_for_its_own_answer(broker: InMemoryBroker) -> None:
