@@ -7,6 +7,7 @@ import contextvars
 import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
@@ -34,6 +35,7 @@ from aioparallel.event_loop import loop_factory, quick_collections, stopping_sig
 from aioparallel.group.admission import MakeAdmission, at_once
 from aioparallel.group.client import Client
 from aioparallel.group.committer import in_group
+from aioparallel.group.committing import MakeKeeping
 from aioparallel.group.ranking import UNRANKED
 from aioparallel.group.run import GroupRun
 from aioparallel.group.run_state import RunState
@@ -46,10 +48,12 @@ from aioparallel.handlers import (
     check_middleware,
     handler_stack,
 )
+from aioparallel.keepers import PositionKeeper
 from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.observe.stats import Stats
 from aioparallel.options import Options, PlainFields, checked_text, checked_topics
 from aioparallel.placing import Place, placed_by_topic
+from aioparallel.policies import Transactions
 from aioparallel.records import K_co, Record, TopicPartition, V_co
 from aioparallel.resources import Resources
 from aioparallel.transactions import keeping_of
@@ -113,6 +117,10 @@ class ParallelConsumer(Generic[K_co, V_co]):
         self._topics = with_retry_topics(checked_topics(topics), self.options.failures.retry_topics)
         self._producer = producer = self._chosen_producer(client, producer)
         self._transactions = into = keeping_of(producer, self.options, self._group_id)
+        self._keeper: PositionKeeper | None = None
+        if into is None and self.options.commits is not None:
+            self._keeper = cast("PositionKeeper", self.options.commits)
+            self._keeper.bind(producer, self.options)
         outlet, letters = (None, None) if into is None else (into.outbox, into.letters)
         self._delivery = Delivery(producer, self.options, self._group_id, outlet, letters)
         self._client: Client = client or self._new_client(self._group_id)
@@ -142,7 +150,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
     def _chosen_producer(self, client: Client | None, producer: Producer | None) -> Producer | None:
         if producer is not None or client is not None:
             return producer
-        if self.options.commits is not None:
+        if isinstance(self.options.commits, Transactions):
             return AiokafkaTransactionalProducer(
                 self._servers,
                 self._group_id,
@@ -199,6 +207,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
                 await self._delivery.check(self._servers)
                 if self._transactions is not None:
                     await self._transactions.check(self._delivery.topics, self.options.connect_timeout)
+                if self._keeper is not None:
+                    await self._keeper.check(self.options.connect_timeout)
                 if self._seen is not None:
                     await self._seen.check(self._found, self.options.connect_timeout)
         except TimeoutError as error:
@@ -230,6 +240,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
         try:
             if self._transactions is not None:
                 await self._transactions.close()
+            if self._keeper is not None:
+                await self._keeper.close()
             await self._delivery.close()  # first: outputs should not arrive behind those of the partition's next owner
         finally:
             try:
@@ -332,8 +344,13 @@ class ParallelConsumer(Generic[K_co, V_co]):
             companion,
             self._admission,
             self._ranking,
-            self._transactions or in_group,
+            self._make_keeping(),
         )
+
+    def _make_keeping(self) -> MakeKeeping:
+        if self._transactions is not None:
+            return self._transactions
+        return in_group if self._keeper is None else partial(self._keeper.keeping, group_id=self._group_id)
 
     async def results(self, handler: Callable[[Record[K_co, V_co]], Awaitable[T]]) -> AsyncGenerator[Result[T], None]:
         """Run ``handler`` and give what it returns, with its record, as it comes: ``async for record, value in ...``.
@@ -447,7 +464,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
         engine = self._engine
         if engine is None:
             raise ConsumerStateError("this consumer does not run yet, so it has no statistics")
-        return ask_on(self._loop, lambda: engine.stats(self._delivery.outputs), _ASK_TIMEOUT)
+        found = ask_on(self._loop, lambda: engine.stats(self._delivery.outputs), _ASK_TIMEOUT)
+        return found if self._keeper is None else replace(found, positions_in=self._keeper.kept_in)
 
     def health(self) -> Health:
         """Whether it runs, is ready and live, and what somebody should look at: brokers that do not answer, a producer

@@ -11,7 +11,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Literal, cast
+from typing import Literal, Protocol, cast, runtime_checkable
 
 from aioparallel.errors import ConfigurationError
 from aioparallel.handling import Handling, HandlingFields, Ordering, check_choice, check_count, check_time
@@ -22,6 +22,7 @@ from aioparallel.security.secret import Hidden, hidden
 
 __all__ = [
     "Deserializer",
+    "KeepsPositions",
     "OptionFields",
     "Options",
     "PlainFields",
@@ -35,6 +36,15 @@ StartAt = dt.datetime | Mapping[TopicPartition, int]
 _SETTLE_RESERVE = 1.0
 
 
+@runtime_checkable
+class KeepsPositions(Protocol):
+    """Keeps positions elsewhere than in the group; see :class:`~aioparallel.keepers.PositionKeeper`."""
+
+    @property
+    def kept_in(self) -> str:
+        """Where positions are read from, as statistics name it."""
+
+
 class PlainFields(HandlingFields, total=False):
     """:class:`OptionFields` without those that decide what a handler's record holds."""
 
@@ -44,7 +54,7 @@ class PlainFields(HandlingFields, total=False):
     commit_timeout: float
     failures: FailurePolicy
     producing: Producing
-    commits: Transactions | None
+    commits: Transactions | KeepsPositions | None
     deduplicate: Deduplicate | None
     auto_offset_reset: Literal["earliest", "latest", "error"]
     start_at: StartAt | None
@@ -85,9 +95,10 @@ class Options(Handling):
     """What happens to a record that fails. **The default tries it again for ever.**"""
     producing: Producing = field(default_factory=Producing)
     """How what handlers return, and dead letters, are produced."""
-    commits: Transactions | None = None
-    """``Transactions(...)``: positions and outputs are committed together, in Kafka's transactions. None: outputs are
-    acknowledged first, and positions committed then: at least once."""
+    commits: Transactions | KeepsPositions | None = None
+    """``Transactions(...)``: positions and outputs are committed together, in Kafka's transactions. A
+    ``aioparallel.stores.sql.SqlStore``: positions and results, in a database's. None: outputs are acknowledged first,
+    and positions committed then: at least once."""
     deduplicate: Deduplicate | None = None
     """Leave out copies of records that were handled before."""
     key_deserializer: Deserializer | None = None
@@ -124,7 +135,7 @@ class Options(Handling):
     @property
     def connecting_options(self) -> dict[str, object]:
         """``client_options``, with what ``security`` says."""
-        read = {} if self.commits is None else {"isolation_level": "read_committed"}
+        read = {"isolation_level": "read_committed"} if isinstance(self.commits, Transactions) else {}
         secure = {} if self.security is None else self.security.client_options()
         return {**self.client_options, **read, **secure}
 
@@ -150,7 +161,7 @@ class Options(Handling):
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(sorted(known))}"
                 raise ConfigurationError(name, given[name], f"there is no such option; {hint}")  # type: ignore[literal-required]
-        if given.get("commits") is not None and "commit_interval" in given:
+        if isinstance(given.get("commits"), Transactions) and "commit_interval" in given:
             raise ConfigurationError(
                 "commit_interval", given["commit_interval"], "cannot stand beside Transactions: use its interval"
             )
@@ -277,10 +288,10 @@ _TRANSACTION_CHECK = 10.0
 
 def _check_transactions(options: Options) -> None:
     policy = options.commits
-    if policy is None:
+    if policy is None or isinstance(policy, KeepsPositions):
         return
     if not isinstance(policy, Transactions):
-        raise ConfigurationError("commits", policy, "must be None, or Transactions(...)")
+        raise ConfigurationError("commits", policy, "must be None, Transactions(...), or a store of positions")
     longest = options.session_timeout - _TRANSACTION_CHECK
     if policy.transaction_timeout > longest:
         raise ConfigurationError(

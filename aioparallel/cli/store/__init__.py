@@ -1,0 +1,1 @@
+"""``aioparallel store``: the tables in which positions are kept beside results."""

@@ -1,0 +1,151 @@
+"""What is asked of the database about partitions and positions, for each kind of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from sqlalchemy import select, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from aioparallel.errors import ConfigurationError
+from aioparallel.group.client import Committed
+from aioparallel.records import TopicPartition
+from aioparallel.stores.sql.schema import Schema
+
+__all__ = ["Found", "Owned", "Statements"]
+
+_CHUNK = 5_000
+"""Rows or values in one statement; PostgreSQL takes 32,767 parameters, SQLite as many."""
+
+
+class Owned(NamedTuple):
+    """A partition as this member has taken it over."""
+
+    id: int
+    epoch: int
+
+
+class Found(NamedTuple):
+    """What stands there of a partition."""
+
+    position: Committed | None
+    done: Sequence[int]
+    """Records that are complete beside that, ascending."""
+
+
+class Statements:
+    """Of one database. ``idle``: seconds that a transaction which has asked for the epoch may be left alone."""
+
+    def __init__(self, engine: AsyncEngine, schema: Schema, idle: float) -> None:
+        self.dialect = engine.dialect.name
+        if self.dialect not in ("postgresql", "sqlite"):
+            raise ConfigurationError("SqlStore engine", self.dialect, "must be of PostgreSQL or SQLite")
+        self._schema = schema
+        self._idle_ms = str(round(idle * 1000))
+        # Arrays as one parameter: SQLAlchemy writes a list as one for each of its elements, 3 us each.
+        done = engine.dialect.identifier_preparer.format_table(schema.done)
+        among = "= ANY(:offsets)" if self.is_postgresql else "IN (SELECT value FROM json_each(:offsets))"
+        self._delete = text(f"DELETE FROM {done} WHERE partition_id = :id AND record_offset {among}")
+
+    @property
+    def is_postgresql(self) -> bool:
+        """Else it is SQLite."""
+        return self.dialect == "postgresql"
+
+    # -- partitions
+
+    async def take(
+        self, connection: AsyncConnection, group_id: str, partitions: Collection[TopicPartition], lock: float
+    ) -> dict[TopicPartition, Owned]:
+        """The next epoch of each. Waits for the transactions of their owners before, at most ``lock`` seconds."""
+        if self.is_postgresql:
+            await connection.execute(
+                text("SELECT set_config('lock_timeout', :ms, true)"), {"ms": str(max(1, round(lock * 1000)))}
+            )
+        table = self._schema.partition
+        taken: dict[TopicPartition, Owned] = {}
+        # In one order, or two members could wait for each other.
+        for part in _chunks(sorted(partitions)):
+            rows = [{"group_id": group_id, "topic": topic, "number": number, "epoch": 1} for topic, number in part]
+            made = (postgresql.insert if self.is_postgresql else sqlite.insert)(table).values(rows)
+            statement = made.on_conflict_do_update(
+                index_elements=[table.c.group_id, table.c.topic, table.c.number], set_={"epoch": table.c.epoch + 1}
+            ).returning(table.c.topic, table.c.number, table.c.id, table.c.epoch)
+            for topic, number, key, epoch in await connection.execute(statement):
+                taken[TopicPartition(topic, number)] = Owned(key, epoch)
+        return taken
+
+    async def find(self, connection: AsyncConnection, owned: Mapping[TopicPartition, Owned]) -> dict[int, Found]:
+        """Where they stand, by id."""
+        position, done = self._schema.position, self._schema.done
+        found: dict[int, Found] = {}
+        for part in _chunks([one.id for one in owned.values()]):
+            places = {
+                key: Committed(offset, offset_map)
+                for key, offset, offset_map in await connection.execute(
+                    select(position.c.partition_id, position.c.next_offset, position.c.offset_map).where(
+                        position.c.partition_id.in_(part)
+                    )
+                )
+            }
+            beside: dict[int, list[int]] = {key: [] for key in part}
+            rows = await connection.execute(
+                select(done.c.partition_id, done.c.record_offset)
+                .where(done.c.partition_id.in_(part))
+                .order_by(done.c.partition_id, done.c.record_offset)
+            )
+            for key, offset in rows:
+                beside[key].append(offset)
+            found |= {key: Found(places.get(key), beside[key]) for key in part}
+        return found
+
+    async def still_owned(self, connection: AsyncConnection, owned: Collection[Owned]) -> set[Owned]:
+        """Those of them that are, until the transaction ends."""
+        table = self._schema.partition
+        still: set[Owned] = set()
+        for part in _chunks(sorted(owned)):
+            statement = select(table.c.id, table.c.epoch).where(table.c.id.in_([one.id for one in part]))
+            if self.is_postgresql:
+                statement = statement.order_by(table.c.id).with_for_update(read=True)
+            still |= {Owned(*row) for row in await connection.execute(statement)} & set(part)
+        if self.is_postgresql:
+            await connection.execute(
+                text("SELECT set_config('idle_in_transaction_session_timeout', :ms, true)"), {"ms": self._idle_ms}
+            )
+        return still
+
+    async def fold(
+        self, connection: AsyncConnection, positions: Mapping[Owned, Committed], folded: Mapping[Owned, Sequence[int]]
+    ) -> None:
+        """Write positions, and take out the rows that they say."""
+        table = self._schema.position
+        for part in _chunks(list(positions.items())):
+            rows = [
+                {"partition_id": one.id, "next_offset": committed.offset, "offset_map": committed.metadata}
+                for one, committed in part
+            ]
+            made = (postgresql.insert if self.is_postgresql else sqlite.insert)(table).values(rows)
+            await connection.execute(
+                made.on_conflict_do_update(
+                    index_elements=[table.c.partition_id],
+                    set_={"next_offset": made.excluded.next_offset, "offset_map": made.excluded.offset_map},
+                )
+            )
+        for one, offsets in folded.items():
+            for chunk in _chunks(offsets):
+                await connection.execute(self._delete, {"id": one.id, "offsets": self._array(chunk)})
+
+    def _array(self, numbers: Sequence[int]) -> object:
+        return list(numbers) if self.is_postgresql else str(list(numbers))
+
+    async def version(self, connection: AsyncConnection) -> int | None:
+        """Of the tables; None: they are not there. Raises what the database says where they are not."""
+        version = self._schema.version
+        found = await connection.execute(select(version.c.value).where(version.c.name == "version"))
+        return cast("int | None", found.scalar())
+
+
+def _chunks(items: Sequence[Any]) -> list[Sequence[Any]]:
+    return [items[begin : begin + _CHUNK] for begin in range(0, len(items), _CHUNK)]

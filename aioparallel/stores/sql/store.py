@@ -1,0 +1,331 @@
+"""SqlStore: what users make, and handlers with an open transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, Final, TypeVar, cast
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from aioparallel.batches import Batch
+from aioparallel.delivery.outputs import outputs_in
+from aioparallel.delivery.producer import Producer
+from aioparallel.errors import (
+    BrokerUnreachable,
+    ConfigurationError,
+    InvalidOutput,
+    ProduceFailed,
+    RetryLater,
+)
+from aioparallel.group.committer import Committer
+from aioparallel.group.committing import Keeping, Member
+from aioparallel.group.companions import Accompanied
+from aioparallel.group.stores import OffsetStore
+from aioparallel.options import Options
+from aioparallel.records import Outgoing, Produced, Record, TopicPartition
+from aioparallel.stores.sql.opened import NO_ANSWER, CompleteAlready, Opening, OpenTransaction
+from aioparallel.stores.sql.schema import DEFAULT_PREFIX, VERSION, Schema, StoreNotReady
+from aioparallel.stores.sql.statements import Statements
+from aioparallel.stores.sql.taking import Partitions, Taken
+
+__all__ = ["Fenced", "SqlStore"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+AnyRecord = Record[Any, Any]
+Offsets = Mapping[TopicPartition, Sequence[int]]
+SqlHandler = Callable[[T, AsyncConnection], Awaitable[object]]
+
+_FROZEN: Final = 2.0
+"""Seconds for which a process that is frozen between its last statement and COMMIT holds its partition up."""
+_FENCED: Final = 1.0
+"""Seconds until a record is looked at again whose partition is somebody else's: its session goes before that."""
+_MAP_LIMIT: Final = 64 * 1024 * 1024
+"""Characters of an offset map: a column takes more than Kafka's metadata."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_FINISHING: Final = 10.0
+"""Seconds that a handler which is cancelled waits for the end of its COMMIT."""
+
+
+class Fenced(RetryLater):
+    """The partition is another member's by now: nothing of this transaction is in the database. Its record is that
+    member's, so this is no failure of it."""
+
+    def __init__(self, partition: TopicPartition) -> None:
+        super().__init__(_FENCED)
+        self.partition = partition
+
+    def __str__(self) -> str:
+        return f"{self.partition} is another member's by now; nothing of this transaction was written"
+
+
+class _PartlyDone(Exception):
+    """Of a batch these records are complete already, from a transaction of another batch whose COMMIT was in doubt."""
+
+    def __init__(self, done: Collection[tuple[TopicPartition, int]]) -> None:
+        super().__init__(done)
+        self.done = done
+
+
+class SqlStore:
+    """Positions in a database, each written in the transaction of its record's results.
+
+    A consumer has it as ``commits=store``, and runs ``store.handler(handle)`` with ``async def handle(record,
+    connection)``. One for each consumer. The tables are made by ``aioparallel store init``, or by
+    :meth:`create_tables`.
+
+    ``engine``: of PostgreSQL (asyncpg) or SQLite (aiosqlite), with a pool of one connection more than handlers run at
+    once. ``prefix``: of the tables' names. ``schema``: the database schema that they are in; None: the connections'
+    own.
+    """
+
+    def __init__(self, engine: AsyncEngine, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> None:
+        if not isinstance(cast("object", engine), AsyncEngine):
+            raise ConfigurationError("SqlStore engine", engine, "must be an AsyncEngine: create_async_engine(...)")
+        self._engine = engine
+        self._schema = Schema(prefix, schema)
+        self._statements = Statements(engine, self._schema, _FROZEN)
+        self._opening = Opening(engine, self._schema, round(_FROZEN * 1000))
+        self._producer: Producer | None = None
+        self._partitions: Partitions | None = None
+        # Connections that are asked for anew cost half as much as a record's transaction.
+        self._idle: list[AsyncConnection] = []
+        # SQLite has one writer: who waits for it there waits with a time-out, and in no order.
+        self._turn = contextlib.nullcontext() if self._statements.is_postgresql else asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"SqlStore({self._engine.url.render_as_string(hide_password=True)!r}, prefix={self._schema.prefix!r})"
+
+    async def create_tables(self) -> None:
+        """Make the tables that are not there."""
+        await self._schema.create(self._engine)
+
+    # -- the consumer's side ----------------------------------------------------------------------------
+
+    def bind(self, producer: Producer | None, options: Options) -> None:
+        """See :class:`~aioparallel.group.committing.PositionKeeper`."""
+        if self._producer is not None:
+            raise ConfigurationError("commits", self, "is another consumer's already: each needs a store of its own")
+        self._producer = producer
+        pool = self._engine.pool
+        size = getattr(pool, "size", None)
+        most = None if size is None else size() + max(0, getattr(pool, "_max_overflow", 0))
+        needed = options.max_concurrency + 1
+        if self._statements.is_postgresql and most is not None and most < needed:
+            raise ConfigurationError(
+                "max_concurrency",
+                options.max_concurrency,
+                f"needs as many connections and one more, and the engine's pool has at most {most}: lower it to "
+                f"{most - 1}, or make the engine with pool_size={needed}",
+            )
+
+    async def check(self, timeout: float) -> None:
+        """See :class:`~aioparallel.group.committing.PositionKeeper`. Raises StoreNotReady, BrokerUnreachable."""
+        where = self._engine.url.render_as_string(hide_password=True)
+        try:
+            async with asyncio.timeout(timeout), self._engine.connect() as connection:
+                found = await self._statements.version(connection)
+        except SQLAlchemyError as error:
+            raise StoreNotReady(
+                f"the tables of the store are not to be read at {where}: {error.__class__.__name__}: "
+                f"{getattr(error, 'orig', error)}. Make them with `aioparallel store init`, or see with its --sql what "
+                "makes them"
+            ) from error
+        except OSError as error:
+            raise BrokerUnreachable(where, timeout, str(error)) from error
+        if found != VERSION:
+            raise StoreNotReady(f"the tables at {where} are of version {found}, and this needs {VERSION}")
+
+    def keeping(self, member: Member, group_id: str) -> Keeping:
+        """See :class:`~aioparallel.group.committing.PositionKeeper`."""
+        partitions = self._partitions = Partitions(self._engine, self._statements, group_id, member.client)
+        store: OffsetStore = partitions
+        if member.companion is not None:
+            store = Accompanied(store, member.companion)
+        committer = Committer(store, member.options, member.scheduler, member.sessions, member.on_unblocked)
+        committer.limit.characters = _MAP_LIMIT
+        return Keeping(store, committer, refuses_unreadable_maps=True)
+
+    async def close(self) -> None:
+        """See :class:`~aioparallel.keepers.PositionKeeper`. The engine is whoever's who has made it."""
+        while self._idle:
+            await self._idle.pop().close()
+
+    @property
+    def kept_in(self) -> str:
+        """Where positions are read from, as statistics name it."""
+        return f"{self._statements.dialect}: {self._schema.position}"
+
+    # -- handlers ---------------------------------------------------------------------------------------
+
+    def handler(self, handle: SqlHandler[Any]) -> Callable[[Any], Awaitable[None]]:
+        """A handler of records, or of batches, whose transaction also says that they are complete.
+
+        ``handle(record, connection)``: the connection is inside an open transaction, which is committed when it
+        returns and rolled back when it raises; it must not end it itself. What it returns is produced and acknowledged
+        first (at least once). With :func:`~aioparallel.batches` around it the records of a batch share the transaction.
+        """
+
+        @functools.wraps(handle)
+        async def handled(item: Any) -> None:
+            async with self._turn:
+                connection = self._idle.pop() if self._idle else await self._opening.engine.connect()
+                try:
+                    await self._run(handle, item, connection)
+                except BaseException:
+                    await connection.close()
+                    raise
+                self._idle.append(connection)
+
+        del handled.__wrapped__  # it takes one argument, not two
+        return handled
+
+    async def _run(self, handle: SqlHandler[Any], item: Any, connection: AsyncConnection) -> None:
+        records: Sequence[AnyRecord] = [item] if isinstance(item, Record) else list(item)
+        taken = await self._taken_of(records)
+        transaction = await self._opening.open(connection)
+        try:
+            value = await handle(item, connection)
+            if isinstance(item, Batch):
+                records = _left_in(item, records)
+            await self._produced(records, value)
+        except BaseException:
+            await transaction.roll_back()
+            raise
+        try:
+            await _not_cancelled(self._finish(transaction, records, taken))
+        except _PartlyDone as found:
+            for record in records:
+                if (record.topic_partition, record.offset) in found.done:
+                    taken[record.topic_partition].done.append(record.offset)
+                else:
+                    cast("Batch[AnyRecord]", item).fail(record, RetryLater(_FIRST_PAUSE))
+
+    async def _taken_of(self, records: Sequence[AnyRecord]) -> Mapping[TopicPartition, Taken]:
+        assert self._partitions is not None, "the store is no consumer's: ParallelConsumer(commits=store)"
+        found: dict[TopicPartition, Taken] = {}
+        for partition in dict.fromkeys(record.topic_partition for record in records):
+            taken = self._partitions.taken.get(partition)
+            if taken is None:
+                raise Fenced(partition)
+            await taken.stands.wait()
+            found[partition] = taken
+        return found
+
+    async def _finish(
+        self, transaction: OpenTransaction, records: Sequence[AnyRecord], taken: Mapping[TopicPartition, Taken]
+    ) -> None:
+        offsets: dict[TopicPartition, list[int]] = {}
+        for record in records:
+            offsets.setdefault(record.topic_partition, []).append(record.offset)
+        try:
+            await self._add_done(transaction, offsets, taken)
+            await transaction.commit()
+        except BaseException as error:
+            await transaction.roll_back()
+            # An earlier COMMIT, or this one, may have been carried out without anybody hearing of it.
+            if not isinstance(error, (CompleteAlready, *NO_ANSWER)) or not await self._are_done(offsets, taken):
+                raise
+            logger.info("A COMMIT without an answer was carried out: %r", error, extra={"action": "commit_settled"})
+        for partition, of_it in offsets.items():
+            taken[partition].done += of_it
+
+    @staticmethod
+    async def _add_done(transaction: OpenTransaction, offsets: Offsets, taken: Mapping[TopicPartition, Taken]) -> None:
+        for partition, of_it in sorted(offsets.items()):
+            if not await transaction.add_done(taken[partition].owned, of_it):
+                raise Fenced(partition)
+
+    async def _are_done(self, offsets: Offsets, taken: Mapping[TopicPartition, Taken]) -> bool:
+        """Whether these are complete, all of them or none; asked until the database tells. Raises Fenced, and
+        _PartlyDone."""
+        told = {
+            (partition, offset): await self._is_done(partition, taken[partition], offset)
+            for partition, of_it in offsets.items()
+            for offset in of_it
+        }
+        if any(told.values()) and not all(told.values()):
+            raise _PartlyDone({place for place, is_done in told.items() if is_done})
+        return all(told.values())
+
+    async def _is_done(self, partition: TopicPartition, taken: Taken, offset: int) -> bool:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                async with self._opening.engine.connect() as connection:
+                    transaction = await self._opening.open(connection)
+                    try:
+                        if not await transaction.add_done(taken.owned, (offset,)):
+                            raise Fenced(partition)
+                    finally:
+                        await transaction.roll_back()
+            except CompleteAlready:
+                return True
+            except NO_ANSWER as error:
+                logger.warning(
+                    "%s offset %d: in doubt: %r", partition, offset, error, extra={"action": "commit_in_doubt"}
+                )
+                await asyncio.sleep(pause)
+                pause = min(_LONGEST_PAUSE, pause * 2)
+            else:
+                return False
+
+    # -- outputs ----------------------------------------------------------------------------------------
+
+    async def _produced(self, records: Sequence[AnyRecord], value: object) -> None:
+        """Let what was returned leave, and wait until it is acknowledged."""
+        outputs: list[Outgoing] = []
+        if isinstance(value, Mapping):
+            left = set(records)
+            for record, of_it in value.items():
+                if record in left:
+                    outputs += outputs_in(record, of_it) or ()
+        elif records:
+            outputs += outputs_in(records[0], value) or ()
+        if not outputs:
+            return
+        if self._producer is None:
+            raise InvalidOutput("the handler returned outputs, and there is no producer beside this client")
+        acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def delivered(result: Sequence[Produced] | ProduceFailed) -> None:
+            if acknowledged.done():
+                return
+            if isinstance(result, ProduceFailed):
+                acknowledged.set_exception(result)
+            else:
+                acknowledged.set_result(None)
+
+        self._producer.send(outputs, delivered)
+        await acknowledged
+
+
+async def _not_cancelled(finishing: Coroutine[Any, Any, None]) -> None:
+    """Await it to its end, for a while, whatever cancels meanwhile: a handler that has returned succeeds if its COMMIT
+    does, and one that is under way would be in doubt."""
+    task = asyncio.ensure_future(finishing)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=_FINISHING)
+        if not task.done():
+            task.cancel()
+            raise
+        task.result()
+
+
+def _left_in(batch: Batch[AnyRecord], records: Collection[AnyRecord]) -> list[AnyRecord]:
+    """Those of a batch that are complete with its transaction."""
+    failed, behind = batch._call.failures, batch._call.blocked(batch._call.failures)
+    if behind:
+        raise InvalidOutput(
+            f"{len(behind)} records of the batch stand behind a failed one of their key and run again, and what was "
+            "written for them is in the same transaction: nothing of it is committed, the records run one by one"
+        )
+    return [record for place, record in enumerate(records) if place not in failed]

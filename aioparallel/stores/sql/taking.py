@@ -1,0 +1,144 @@
+"""Partitions of this member: taken over, folded, released. An :class:`~aioparallel.group.stores.OffsetStore`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from aioparallel.group.client import Client, CommitFault, Committed, Generation
+from aioparallel.offsets import Ledger, decode_offset_map, encode_offset_map
+from aioparallel.records import TopicPartition
+from aioparallel.stores.sql.statements import Found, Owned, Statements
+
+__all__ = ["Partitions", "Taken"]
+
+logger = logging.getLogger(__name__)
+
+_LAG_TOOLS: Final = 1.0
+"""Seconds for telling Kafka where the group stands, which nobody here reads."""
+
+
+class Taken:
+    """One partition of this member, since it was taken over."""
+
+    def __init__(self, owned: Owned, *, stands: bool) -> None:
+        self.owned = owned
+        self.done: list[int] = []
+        """Records whose row was written, and is not folded yet."""
+        self.stands = asyncio.Event()
+        """Whether its position is in the table. Before, no record's row may be: who finds rows without a position
+        does not know what was complete below them."""
+        if stands:
+            self.stands.set()
+
+
+class Partitions:
+    """Those that this member has. ``lock``: seconds that a take-over waits for transactions of the owner before."""
+
+    def __init__(self, engine: AsyncEngine, statements: Statements, group_id: str, client: Client) -> None:
+        self._engine = engine
+        self._statements = statements
+        self._group_id = group_id
+        self._client = client
+        self.taken: dict[TopicPartition, Taken] = {}
+
+    async def take_over(
+        self, partitions: Collection[TopicPartition], generation: Generation, timeout: float
+    ) -> Mapping[TopicPartition, Committed | None]:
+        """See :class:`~aioparallel.group.stores.Positions`. First the epoch, which waits for the transactions of the
+        owner before and shuts out its next ones; then what stands there."""
+        try:
+            async with asyncio.timeout(timeout), self._engine.begin() as connection:
+                owned = await self._statements.take(connection, self._group_id, partitions, timeout * 0.8)
+                found = await self._statements.find(connection, owned)
+        except (SQLAlchemyError, OSError) as error:
+            logger.warning(
+                "Taking %d partitions over: %s", len(partitions), error, extra={"action": "take_over_failed"}
+            )
+            raise TimeoutError from error
+        positions: dict[TopicPartition, Committed | None] = {}
+        for partition, one in owned.items():
+            before = self.taken.get(partition)
+            if before is None or before.owned.epoch < one.epoch:  # else it went, and was taken over again meanwhile
+                self.taken[partition] = taken = Taken(one, stands=found[one.id].position is not None)
+                taken.done = list(found[one.id].done)
+            positions[partition] = _merged(found[one.id])
+            await asyncio.sleep(0)  # each map may take a while
+        return positions
+
+    def release(self, partition: TopicPartition) -> None:
+        """See :class:`~aioparallel.group.stores.Positions`."""
+        self.taken.pop(partition, None)
+
+    async def commit(
+        self, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
+    ) -> Mapping[TopicPartition, CommitFault | None]:
+        """See :class:`~aioparallel.group.stores.OffsetStore`: fold what the ledgers say into the positions."""
+        mine = {partition: self.taken[partition] for partition in positions if partition in self.taken}
+        results: dict[TopicPartition, CommitFault | None] = dict.fromkeys(positions, CommitFault.FENCED)
+        folded = {partition: _said(one.done, positions[partition]) for partition, one in mine.items()}
+        try:
+            async with asyncio.timeout(timeout), self._engine.begin() as connection:
+                still = await self._statements.still_owned(connection, [one.owned for one in mine.values()])
+                kept = {partition: one for partition, one in mine.items() if one.owned in still}
+                await self._statements.fold(
+                    connection,
+                    {one.owned: positions[partition] for partition, one in kept.items()},
+                    {one.owned: folded[partition] for partition, one in kept.items()},
+                )
+        except (SQLAlchemyError, OSError, TimeoutError) as error:
+            logger.warning("Folding %d positions: %s", len(mine), error, extra={"action": "fold_failed"})
+            return {**results, **dict.fromkeys(mine, CommitFault.RETRIABLE)}
+        for partition, one in kept.items():
+            gone = set(folded[partition])
+            one.done = [offset for offset in one.done if offset not in gone]
+            one.stands.set()
+            results[partition] = None
+        await self._tell_group({partition: positions[partition] for partition in kept}, generation)
+        return results
+
+    async def _tell_group(self, positions: Mapping[TopicPartition, Committed], generation: Generation) -> None:
+        """For tools that show lag; nobody here reads it, so nothing follows from its answer."""
+        if positions:
+            plain = {partition: Committed(committed.offset, "") for partition, committed in positions.items()}
+            await self._client.commit(plain, generation, _LAG_TOOLS)
+
+
+def _merged(found: Found) -> Committed | None:
+    """Position and rows as one position."""
+    if found.position is None or not found.done:
+        return found.position
+    base, text = found.position
+    ledger = Ledger(base, decode_offset_map(base, text))
+    fresh = [offset for offset in found.done if offset >= base]
+    if not fresh:
+        return found.position
+    highest = max(ledger.restored_until, fresh[-1])
+    done = set(fresh)
+    restored = decode_offset_map(base, text)
+    incompletes = [offset for offset in restored.incompletes if offset not in done]
+    incompletes += [offset for offset in range(restored.highest_succeeded + 1, highest + 1) if offset not in done]
+    first = incompletes[0] if incompletes else highest + 1
+    if first > highest:
+        return Committed(highest + 1, "")
+    return Committed(first, encode_offset_map(first, highest, incompletes, limit=None))
+
+
+def _said(done: Sequence[int], committed: Committed) -> list[int]:
+    """Those of these offsets that this position calls complete."""
+    said = decode_offset_map(committed.offset, committed.metadata)
+    incompletes = said.incompletes
+
+    def is_complete(offset: int) -> bool:
+        if offset < committed.offset:
+            return True
+        place = bisect_left(incompletes, offset)
+        return offset <= said.highest_succeeded and not (place < len(incompletes) and incompletes[place] == offset)
+
+    return [offset for offset in done if is_complete(offset)]

@@ -1,0 +1,465 @@
+"""Positions and results in one database transaction, on PostgreSQL and SQLite; the brokers are in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from aioparallel import (
+    ConfigurationError,
+    FailurePolicy,
+    NoOffsetMap,
+    Outgoing,
+    ParallelConsumer,
+    Record,
+    Reject,
+    RetryLater,
+    RetryPolicy,
+)
+from aioparallel.batches import Batch, batches
+from aioparallel.records import TopicPartition
+from aioparallel.stores.sql import SqlStore, StoreNotReady, opened, schema_statements
+from aioparallel.stores.sql.statements import Owned
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.asyncio
+
+T0 = TopicPartition("in", 0)
+
+
+@pytest.fixture
+def broker() -> InMemoryBroker:
+    """Topic "in" with two partitions, "out" and "dead" with one."""
+    broker = InMemoryBroker()
+    broker.create_topic("in", 2)
+    broker.create_topic("out")
+    broker.create_topic("dead")
+    return broker
+
+
+def fill(broker: InMemoryBroker, numbers: range, *, key: Callable[[int], bytes] = lambda n: b"%d" % (n % 7)) -> None:
+    """Records with these values."""
+    for number in numbers:
+        broker.append("in", b"%d" % number, key=key(number), partition=number % 2)
+
+
+def consumer_of(broker: InMemoryBroker, store: SqlStore, **options: Any) -> ParallelConsumer[Any, Any]:
+    """Of group "g"."""
+    given = {"until": "end", "max_concurrency": 20, "commit_interval": 0.1, **options}
+    client = InMemoryClient(broker, "g", heartbeat_interval=0.05)
+    return ParallelConsumer(
+        "in", group_id="g", client=client, producer=InMemoryProducer(broker), commits=store, **given
+    )
+
+
+async def save(record: Record, connection: AsyncConnection) -> None:
+    """A row for each record."""
+    await connection.execute(
+        text("INSERT INTO results VALUES (:key, :value)"),
+        {"key": (record.key or b"").decode(), "value": int(record.value or b"")},
+    )
+
+
+async def save_batch(batch: Batch[Record], connection: AsyncConnection) -> None:
+    """The same, many at once."""
+    for record in batch:
+        await save(record, connection)
+
+
+async def run(broker: InMemoryBroker, engine: AsyncEngine, handle: Any = save, **options: Any) -> SqlStore:
+    """To the end."""
+    store = SqlStore(engine)
+    await store.create_tables()
+    async with asyncio.timeout(60), consumer_of(broker, store, **options) as consumer:
+        await consumer.run(store.handler(handle))
+    return store
+
+
+async def rows(engine: AsyncEngine, statement: str = "SELECT value FROM results") -> list[Any]:
+    """What stands there; single columns by themselves."""
+    async with engine.connect() as connection:
+        found = (await connection.execute(text(statement))).all()
+    return [one[0] if len(one) == 1 else tuple(one) for one in found]
+
+
+POSITIONS = (
+    "SELECT number, next_offset, offset_map, epoch FROM aioparallel_position JOIN aioparallel_partition "
+    "ON partition_id = id ORDER BY number"
+)
+
+
+async def test_results_and_positions_are_there(broker: InMemoryBroker, engine: AsyncEngine) -> None:
+    """Each record once; the positions are folded, and the group is told for those who look at lag."""
+    fill(broker, range(200))
+    await run(broker, engine)
+    assert sorted(await rows(engine)) == list(range(200))
+    assert await rows(engine, POSITIONS) == [(0, 100, "", 1), (1, 100, "", 1)]
+    assert await rows(engine, "SELECT * FROM aioparallel_done") == []
+    assert {partition.partition: found.offset for partition, found in broker.group("g").offsets.items()} == {
+        0: 100,
+        1: 100,
+    }
+
+
+async def test_what_fails_writes_nothing(broker: InMemoryBroker, engine: AsyncEngine) -> None:
+    """Neither a row nor a position; it is tried again, and put away in the end."""
+    fill(broker, range(20))
+
+    async def handle(record: Record, connection: AsyncConnection) -> Outgoing | None:
+        await save(record, connection)
+        number = int(record.value or b"")
+        if number == 3:
+            raise Reject("no")
+        if number % 5 == 0 and record.attempt < 3:
+            raise ValueError("later")
+        return Outgoing("out", record.value) if number % 2 else None
+
+    failures = FailurePolicy(retry=RetryPolicy(first_delay=0.02, multiplier=1), dead_letter="dead")
+    await run(broker, engine, handle, failures=failures)
+    assert sorted(await rows(engine)) == [number for number in range(20) if number != 3]
+    assert [record.value for record in broker.records("dead")] == [b"3"]
+    assert {record.value for record in broker.records("out")} == {b"%d" % n for n in range(1, 20, 2) if n != 3}
+    assert [one[:3] for one in await rows(engine, POSITIONS)] == [(0, 10, ""), (1, 10, "")]
+
+
+async def test_what_is_done_is_found_without_a_fold(broker: InMemoryBroker, engine: AsyncEngine) -> None:
+    """A member is gone before it folds anything: whoever takes over runs only what is not done. One that is stuck
+    keeps its place."""
+    fill(broker, range(40), key=lambda number: b"%d" % number)
+    store = SqlStore(engine)
+    await store.create_tables()
+
+    async def some(record: Record, connection: AsyncConnection) -> None:
+        if int(record.value or b"") in (4, 5, 30):
+            raise RetryLater(60)
+        await save(record, connection)
+
+    consumer = consumer_of(broker, store, until=None, commit_interval=30.0, drain_timeout=0.1)
+    async with asyncio.timeout(60):
+        await consumer.__aenter__()
+        running = asyncio.ensure_future(consumer.run(store.handler(some)))
+        await until(lambda: rows_are(engine, 37))
+        partitions = store._partitions
+        assert partitions is not None
+
+        async def lost(*given: object) -> dict[Any, Any]:
+            return {}
+
+        partitions.commit = lost  # type: ignore[method-assign, assignment]
+        running.cancel()
+        await asyncio.wait([running])
+        await consumer.__aexit__(None, None, None)
+    assert len(await rows(engine, "SELECT * FROM aioparallel_done")) == 37
+    runs: Counter[int] = Counter()
+
+    async def rest(record: Record, connection: AsyncConnection) -> None:
+        runs[int(record.value or b"")] += 1
+        await save(record, connection)
+
+    await run(broker, engine, rest)
+    assert runs == {4: 1, 5: 1, 30: 1}
+    assert sorted(await rows(engine)) == list(range(40))
+    assert await rows(engine, POSITIONS) == [(0, 20, "", 2), (1, 20, "", 2)]
+
+
+async def rows_are(engine: AsyncEngine, count: int) -> bool:
+    """Whether there are so many."""
+    return len(await rows(engine)) >= count
+
+
+async def test_an_older_epoch_writes_nothing(broker: InMemoryBroker, engine: AsyncEngine) -> None:
+    """The partition is taken over while a handler is in its transaction: what it has written is rolled back, and it
+    is no failure of its record."""
+    fill(broker, range(2))
+    store = SqlStore(engine)
+    await store.create_tables()
+    fenced: list[int] = []
+
+    async def handle(record: Record, connection: AsyncConnection) -> None:
+        await save(record, connection)
+        if not fenced and record.partition == 0:
+            fenced.append(record.attempt)
+            owned = store._partitions.taken[T0].owned  # type: ignore[union-attr]
+            # As a take-over does; in the same transaction, so that SQLite can do it, too.
+            await connection.execute(
+                text("UPDATE aioparallel_partition SET epoch = epoch + 1 WHERE id = :id"), {"id": owned.id}
+            )
+
+    consumer = consumer_of(broker, store, failures=FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter="dead"))
+    async with asyncio.timeout(60), consumer:
+        await consumer.run(store.handler(handle))
+    assert sorted(await rows(engine)) == [0, 1]
+    assert broker.records("dead") == []
+    assert consumer.stats().failed_attempts == 0
+
+
+class Ends:
+    """In the place of how transactions end: what is to happen to the next one that one of these records is in."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.before: Callable[[], Awaitable[None]] | None = None
+        self.carried_out = True
+        self.error: Exception | None = None
+        self._asked: list[Any] = []
+        for kind in (opened._OfAsyncpg, opened._OfSqlalchemy):
+            monkeypatch.setattr(kind, "add_done", self._noting(kind.add_done))
+            monkeypatch.setattr(kind, "commit", self._ending(kind.commit))
+        self.offsets: Collection[int] = ()
+
+    def _noting(self, add_done: Any) -> Any:
+        async def noting(transaction: Any, owned: Owned, offsets: Sequence[int]) -> bool:
+            if set(offsets) & set(self.offsets):
+                self._asked.append(transaction)
+            return bool(await add_done(transaction, owned, offsets))
+
+        return noting
+
+    def _ending(self, commit: Any) -> Any:
+        async def ending(transaction: Any) -> None:
+            if transaction not in self._asked:
+                await commit(transaction)
+                return
+            self.offsets = ()
+            if self.before is not None:
+                await self.before()
+            await (commit(transaction) if self.carried_out else transaction.roll_back())
+            if self.error is not None:
+                raise self.error
+
+        return ending
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Ends:
+    """As it is, before the test says otherwise."""
+    return Ends(monkeypatch)
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+async def test_a_commit_without_an_answer(
+    broker: InMemoryBroker, engine: AsyncEngine, ends: Ends, carried_out: bool
+) -> None:
+    """It is found out whether it was carried out: its record runs again only if not."""
+    fill(broker, range(0, 12, 2))
+    ends.offsets, ends.carried_out, ends.error = [2], carried_out, ConnectionError("gone")
+    runs: Counter[int] = Counter()
+
+    async def handle(record: Record, connection: AsyncConnection) -> None:
+        runs[int(record.value or b"")] += 1
+        await save(record, connection)
+
+    await run(broker, engine, handle, failures=FailurePolicy(retry=RetryPolicy(first_delay=0.02)))
+    assert sorted(await rows(engine)) == list(range(0, 12, 2))
+    assert runs == {**dict.fromkeys(range(0, 12, 2), 1), 4: 1 if carried_out else 2}
+    assert [one[:3] for one in await rows(engine, POSITIONS)] == [(0, 6, ""), (1, 0, "")]
+
+
+async def test_a_cancelled_commit_is_waited_for(broker: InMemoryBroker, engine: AsyncEngine, ends: Ends) -> None:
+    """A deadline that strikes while the transaction ends changes nothing: the handler had returned."""
+    broker.append("in", b"3")
+    ends.offsets, ends.before = [0], partial(asyncio.sleep, 0.6)
+    runs = 0
+
+    async def handle(record: Record, connection: AsyncConnection) -> None:
+        nonlocal runs
+        runs += 1
+        await save(record, connection)
+
+    failures = FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter="dead")
+    await run(broker, engine, handle, handler_timeout=0.4, failures=failures)
+    assert (await rows(engine), runs, broker.records("dead")) == ([3], 1, [])
+
+
+async def test_batches_share_a_transaction(broker: InMemoryBroker, engine: AsyncEngine) -> None:
+    """All of a batch, or nothing."""
+    fill(broker, range(300))
+    sizes: list[int] = []
+
+    async def handle(batch: Batch[Record], connection: AsyncConnection) -> None:
+        sizes.append(len(batch))
+        await save_batch(batch, connection)
+        if any(record.value == b"100" and record.attempt == 1 for record in batch):
+            raise ValueError("once")
+
+    store = SqlStore(engine)
+    await store.create_tables()
+    failures = FailurePolicy(retry=RetryPolicy(first_delay=0.02))
+    async with asyncio.timeout(60), consumer_of(broker, store, failures=failures) as consumer:
+        await consumer.run(batches(store.handler(handle), size=50, linger=0.05))
+    assert sorted(await rows(engine)) == list(range(300))
+    assert max(sizes) > 10
+    assert [one[:3] for one in await rows(engine, POSITIONS)] == [(0, 150, ""), (1, 150, "")]
+
+
+async def test_what_stands_behind_a_failed_one_is_not_written_with_its_batch(
+    broker: InMemoryBroker, engine: AsyncEngine
+) -> None:
+    """It runs again, and its rows are in the same transaction: so nothing of that is committed."""
+    fill(broker, range(10), key=lambda number: b"k%d" % (number % 2))
+
+    async def handle(batch: Batch[Record], connection: AsyncConnection) -> None:
+        for record in batch:
+            if record.value == b"2" and record.attempt == 1:
+                batch.fail(record, ValueError("once"))
+            else:
+                await save(record, connection)
+
+    store = SqlStore(engine)
+    await store.create_tables()
+    failures = FailurePolicy(retry=RetryPolicy(first_delay=0.02))
+    async with asyncio.timeout(60), consumer_of(broker, store, failures=failures) as consumer:
+        await consumer.run(batches(store.handler(handle), size=10, linger=0.2))
+    assert sorted(await rows(engine)) == list(range(10))
+
+
+async def test_a_batch_of_which_some_are_complete_already(broker: InMemoryBroker, engine: AsyncEngine) -> None:
+    """From another batch whose COMMIT was in doubt when it was given up: they are complete, and the others come
+    again."""
+    for number in (0, 2, 4, 6):
+        broker.append("in", b"%d" % number, key=b"%d" % (number % 4), partition=0)
+    store = SqlStore(engine)
+    await store.create_tables()
+    seen = False
+
+    async def handle(batch: Batch[Record], connection: AsyncConnection) -> None:
+        nonlocal seen
+        if not seen:
+            seen = True
+            taken = store._partitions.taken[T0]  # type: ignore[union-attr]
+            async with store._opening.engine.connect() as another:
+                transaction = await store._opening.open(another)
+                await save(batch[0], another)
+                await transaction.add_done(taken.owned, [batch[0].offset])
+                await transaction.commit()
+            raise ValueError("given up")
+        await save_batch(batch, connection)
+
+    failures = FailurePolicy(retry=RetryPolicy(first_delay=0.02))
+    async with asyncio.timeout(60), consumer_of(broker, store, failures=failures) as consumer:
+        await consumer.run(batches(store.handler(handle), size=4, linger=0.2, on_error="together"))
+    assert sorted(await rows(engine)) == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_a_handler_that_ends_the_transaction_is_told(
+    broker: InMemoryBroker, engine: AsyncEngine, is_committed: bool
+) -> None:
+    """The store does that; nothing says that the record is complete."""
+    fill(broker, range(1))
+    errors: list[str] = []
+
+    async def put_away(_record: Record, error: Exception) -> None:
+        errors.append(str(error))
+
+    async def handle(record: Record, connection: AsyncConnection) -> None:
+        await save(record, connection)
+        await (connection.commit() if is_committed else connection.rollback())
+
+    failures = FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter=put_away)
+    await run(broker, engine, handle, failures=failures)
+    assert ["has ended its transaction itself" in error for error in errors] == [True]
+    assert await rows(engine, "SELECT * FROM aioparallel_done") == []
+
+
+async def test_savepoints_are_the_handlers_own(broker: InMemoryBroker, engine: AsyncEngine) -> None:
+    """What is rolled back to one is not there, what came before it is."""
+    fill(broker, range(6))
+
+    async def handle(record: Record, connection: AsyncConnection) -> None:
+        await save(record, connection)
+        with contextlib.suppress(ValueError):
+            async with connection.begin_nested():
+                await connection.execute(text("INSERT INTO results VALUES ('no', -1)"))
+                raise ValueError
+
+    await run(broker, engine, handle)
+    assert sorted(await rows(engine)) == list(range(6))
+
+
+async def test_an_error_that_a_handler_has_swallowed(broker: InMemoryBroker, engine: AsyncEngine) -> None:
+    """On PostgreSQL the transaction has failed with its statement: nothing of it is taken for complete."""
+    if engine.dialect.name == "sqlite":
+        return  # where the other statements stand
+    fill(broker, range(2))
+    runs: Counter[int] = Counter()
+
+    async def handle(record: Record, connection: AsyncConnection) -> None:
+        runs[record.partition] += 1
+        await save(record, connection)
+        if runs[record.partition] == 1:
+            with contextlib.suppress(Exception):
+                await connection.execute(text("SELECT nonsense"))
+
+    await run(broker, engine, handle, failures=FailurePolicy(retry=RetryPolicy(first_delay=0.02)))
+    assert sorted(await rows(engine)) == [0, 1]
+    assert runs == {0: 2, 1: 2}
+
+
+async def test_a_users_own_constraint_is_a_failure_of_the_record(broker: InMemoryBroker, engine: AsyncEngine) -> None:
+    """And no sign that it is complete."""
+    async with engine.begin() as connection:
+        await connection.execute(text("CREATE UNIQUE INDEX once ON results (key)"))
+    fill(broker, range(4), key=lambda number: b"same" if number in (1, 3) else b"%d" % number)
+    errors: list[Exception] = []
+
+    async def put_away(_record: Record, error: Exception) -> None:
+        errors.append(error)
+
+    await run(broker, engine, failures=FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter=put_away))
+    assert sorted(await rows(engine)) == [0, 1, 2]
+    assert [type(error) for error in errors] == [IntegrityError]
+
+
+async def test_tables_that_are_not_there(broker: InMemoryBroker, engine: AsyncEngine) -> None:
+    """Are told before anything is read, with what makes them; another version, too."""
+    store = SqlStore(engine)
+    with pytest.raises(StoreNotReady, match="aioparallel store init"):
+        async with consumer_of(broker, store):
+            pass
+    await store.create_tables()
+    await store.create_tables()
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE aioparallel_version SET value = 7"))
+    with pytest.raises(StoreNotReady, match="of version 7, and this needs 1"):
+        async with consumer_of(broker, SqlStore(engine)):
+            pass
+
+
+async def test_a_map_that_cannot_be_read_ends_the_run(broker: InMemoryBroker, engine: AsyncEngine) -> None:
+    """Without it results would be written twice."""
+    fill(broker, range(4))
+    await run(broker, engine)
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE aioparallel_position SET offset_map = 'what?'"))
+    with pytest.raises(NoOffsetMap):
+        await run(broker, engine)
+
+
+async def test_options(broker: InMemoryBroker, server: str) -> None:
+    """What cannot be is refused when it is made."""
+    engine = create_async_engine(server, pool_size=5, max_overflow=5)
+    with pytest.raises(ConfigurationError, match="at most 10: lower it to 9"):
+        consumer_of(broker, SqlStore(engine), max_concurrency=10)
+    store = SqlStore(engine)
+    consumer_of(broker, store, max_concurrency=9)
+    with pytest.raises(ConfigurationError, match="another consumer's already"):
+        consumer_of(broker, store, max_concurrency=9)
+    with pytest.raises(ConfigurationError, match="ASCII letters"):
+        SqlStore(engine, prefix="x; drop")
+    with pytest.raises(ConfigurationError, match="must be an AsyncEngine"):
+        SqlStore("postgresql://")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="a store of positions"):
+        ParallelConsumer("in", group_id="g", commits="yes")  # type: ignore[arg-type]
+    assert len(schema_statements("postgresql")) == len(schema_statements("sqlite")) == 5
+    with pytest.raises(ConfigurationError, match="must be one of postgresql, sqlite"):
+        schema_statements("oracle")
