@@ -66,6 +66,8 @@ class CommitFault(enum.Enum):
     """The generation or the member is gone: this partition may have another owner now."""
     REFUSED = "refused"
     """It will not work: not authorised, topic deleted."""
+    HELD = "held"
+    """It was not tried: one of its records is complete, and is not put away yet."""
 
 
 class Fetched(NamedTuple):

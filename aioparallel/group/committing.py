@@ -100,6 +100,7 @@ _REASONS = {
     CommitFault.METADATA_TOO_LARGE: "the broker takes no metadata of that length",
     CommitFault.FENCED: "fenced: the partition may have another owner",
     CommitFault.REFUSED: "refused: not authorised, or the topic is gone",
+    CommitFault.HELD: "what one of its records produced is refused, and the record is not put away yet",
 }
 
 

@@ -123,13 +123,15 @@ class TransactionCommitter:
                 while not self._has_ended and any(
                     session.may_commit()
                     and session.owes(version)
-                    and not self._is_left_out(session)
+                    and not self._waiting.is_lost(session)
+                    and not self._is_refused(session)
                     and self._short.get(session, 0) <= cuts
                     for session, version in asked.items()
                 ):
                     self.soon()
                     await self._ended.enter()
         why = {session.partition: session.fault for session in asked if session.fault is not None}
+        why |= {session.partition: CommitFault.HELD for session in asked if session in self._waiting.held}
         return owed(asked, why)
 
     def released(self, partition: TopicPartition) -> None:
@@ -215,8 +217,10 @@ class TransactionCommitter:
         return Cut([one for one in shares if one.sample.session.may_commit()])
 
     def _is_left_out(self, session: Session) -> bool:
-        if session in self._waiting.held:
-            return True
+        return session in self._waiting.held or self._is_refused(session)
+
+    def _is_refused(self, session: Session) -> bool:
+        """Whether the brokers have refused its offsets, a short while ago."""
         until = self._left_out.get(session)
         if until is not None and self._loop.time() >= until:
             del self._left_out[session]

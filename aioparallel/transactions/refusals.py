@@ -85,7 +85,7 @@ class Refusals:
         self._waiting.add(session, Entry(entry.record, short, is_letter=True))
 
     def _stop(self, session: Session, record: Record[Any, Any], failure: ProduceFailed, hint: str) -> None:
-        self._waiting.hold(session)  # for good: nothing of it is committed any more
+        self._waiting.hold(session, for_good=True)
         stopped = RecordStopped(
             f"{record.place}: the brokers refuse what was to be produced for it: {failure}. Nothing of its partition "
             f"is committed since the last transaction, so it runs again at the next start. {hint}"

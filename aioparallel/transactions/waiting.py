@@ -74,6 +74,7 @@ class Waiting:
     def __init__(self) -> None:
         self._lists: dict[Session, list[Entry]] = {}
         self._held: Counter[Session] = Counter()  # and how often
+        self._lost: set[Session] = set()  # held for good
         self.bytes = 0
         """Of all that waits, with what it costs beside its bytes. What is on its way is among it."""
 
@@ -119,13 +120,20 @@ class Waiting:
         for session in [session for session in self._lists if session.dropped]:
             self.bytes -= sum(entry.size for entry in self._lists.pop(session))
         self._held = Counter({session: times for session, times in self._held.items() if not session.dropped})
+        self._lost = {session for session in self._lost if not session.dropped}
 
     # -- sessions of which nothing may go
 
-    def hold(self, session: Session) -> None:
+    def hold(self, session: Session, *, for_good: bool = False) -> None:
         """Commit nothing of it: one of its records is complete here, and nobody has taken what was to leave of it. Once
-        for each of them."""
+        for each of them. ``for_good``: nobody will."""
         self._held[session] += 1
+        if for_good:
+            self._lost.add(session)
+
+    def is_lost(self, session: Session) -> bool:
+        """Whether it is held for good."""
+        return session in self._lost
 
     def let_go(self, session: Session) -> None:
         """One of those records is taken; it may be committed again when all are."""

@@ -391,7 +391,7 @@ async def test_an_old_broker_is_refused_by_name(broker: InMemoryBroker) -> None:
         ({"session_timeout": 15.0}, "transaction_timeout=10.*at most 5 s"),
         ({"deduplicate": Deduplicate("seen")}, "deduplicate.*cannot stand beside"),
         ({"client_options": {"isolation_level": "read_uncommitted"}}, "must be read_committed"),
-        ({"commits": "yes"}, "must be None, or Transactions"),
+        ({"commits": "yes"}, "must be None, Transactions"),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], said: str) -> None:

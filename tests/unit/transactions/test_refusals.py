@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from aioparallel import FailurePolicy, Outgoing, ParallelConsumer, Record, RecordStopped, Reject, Transactions
+from aioparallel import (
+    FailurePolicy,
+    NotCommitted,
+    Outgoing,
+    ParallelConsumer,
+    Record,
+    RecordStopped,
+    Reject,
+    Transactions,
+)
 from aioparallel.batches import Batch, batches
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryTransactionalProducer
 from tests.support.virtual_time import VirtualLoop
@@ -83,3 +92,35 @@ async def test_a_letter_that_is_refused_says_what_its_topic_must_take() -> None:
             await consumer.run(handle)
     assert "a topic" not in str(stopped.value)
     assert not broker.group("g").offsets
+
+
+async def test_the_end_waits_for_a_record_that_is_being_put_away() -> None:
+    """What the brokers have refused is with a dead-letter function: the last commit waits for that, within its
+    deadline; and says so where that is not enough."""
+    for seconds in (1.0, 600.0):
+        broker = InMemoryBroker()
+        broker.create_topic("in", 1)
+        broker.create_topic("tight", 1)
+        broker.make_compacted("tight")  # takes nothing without a key
+        broker.append("in", b"1")
+
+        async def put(_record: Record[Any, Any], _error: Exception, seconds: float = seconds) -> None:
+            await asyncio.sleep(seconds)
+
+        async def handle(record: Record[Any, Any]) -> Outgoing:
+            return Outgoing("tight", record.value)
+
+        consumer: ParallelConsumer[Any, Any] = ParallelConsumer(
+            "in",
+            group_id="g",
+            client=InMemoryClient(broker, "g", isolation_level="read_committed"),
+            producer=InMemoryTransactionalProducer(broker, "g"),
+            commits=Transactions(interval=0.05),
+            failures=FailurePolicy(dead_letter=put),
+            until="end",
+        )
+        ending = contextlib.nullcontext() if seconds < 600 else pytest.raises(NotCommitted, match="not put away yet")
+        with ending:
+            async with asyncio.timeout(60), consumer:
+                await consumer.run(handle)
+        assert [committed.offset for committed in broker.group("g").offsets.values()] == [1] * (seconds < 600)
