@@ -1,0 +1,1 @@
+"""Totals in a database that count each record once: ``totals.py``."""
