@@ -52,6 +52,8 @@ class Opening:
         format_table = engine.dialect.identifier_preparer.format_table
         partition, done = format_table(schema.partition), format_table(schema.done)
         self._is_postgresql = engine.dialect.name == "postgresql"
+        level = engine.get_execution_options().get("isolation_level") or engine.dialect._on_connect_isolation_level
+        self._begin = f"BEGIN ISOLATION LEVEL {level}" if level and level != "AUTOCOMMIT" else "BEGIN"
         self.engine = engine
         """Whose connections may be opened."""
         if self._is_postgresql:
@@ -74,7 +76,7 @@ class Opening:
             await connection.begin()
             return _OfSqlalchemy(connection, self._statement)
         opened = _OfAsyncpg(connection, self._add_done)
-        await opened.begin()
+        await opened.begin(self._begin)
         return opened
 
 
@@ -89,8 +91,9 @@ class _OfAsyncpg:
         self._below = above.connection.dbapi_connection.driver_connection
         self._add_done = add_done
 
-    async def begin(self) -> None:
-        await self._ask("BEGIN")
+    async def begin(self, statement: str) -> None:
+        """Begin it."""
+        await self._ask(statement)
 
     async def add_done(self, owned: Owned, offsets: Sequence[int]) -> bool:
         """See :class:`OpenTransaction`."""

@@ -48,9 +48,14 @@ _FENCED: Final = 1.0
 """Seconds until a record is looked at again whose partition is somebody else's: its session goes before that."""
 _MAP_LIMIT: Final = 64 * 1024 * 1024
 """Characters of an offset map: a column takes more than Kafka's metadata."""
+_AWAY: Final = 1.0
+"""Seconds until a record is tried again for which no transaction could be begun."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _FINISHING: Final = 10.0
 """Seconds that a handler which is cancelled waits for the end of its COMMIT."""
+_GIVING_UP: Final = 1.0
+_CLOSING: Final = 2.0
+"""Seconds for closing what is idle."""
 
 
 class Fenced(RetryLater):
@@ -92,6 +97,7 @@ class SqlStore:
         self._schema = Schema(prefix, schema)
         self._statements = Statements(engine, self._schema, _FROZEN)
         self._opening = Opening(engine, self._schema, round(_FROZEN * 1000))
+        self._is_bound = False
         self._producer: Producer | None = None
         self._partitions: Partitions | None = None
         # Connections that are asked for anew cost half as much as a record's transaction.
@@ -110,9 +116,9 @@ class SqlStore:
 
     def bind(self, producer: Producer | None, options: Options) -> None:
         """See :class:`~aioparallel.group.committing.PositionKeeper`."""
-        if self._producer is not None:
+        if self._is_bound:
             raise ConfigurationError("commits", self, "is another consumer's already: each needs a store of its own")
-        self._producer = producer
+        self._is_bound, self._producer = True, producer
         pool = self._engine.pool
         size = getattr(pool, "size", None)
         most = None if size is None else size() + max(0, getattr(pool, "_max_overflow", 0))
@@ -154,8 +160,11 @@ class SqlStore:
 
     async def close(self) -> None:
         """See :class:`~aioparallel.keepers.PositionKeeper`. The engine is whoever's who has made it."""
-        while self._idle:
-            await self._idle.pop().close()
+        idle, self._idle = self._idle, []
+        with contextlib.suppress(*NO_ANSWER):
+            async with asyncio.timeout(_CLOSING):
+                for connection in idle:
+                    await connection.close()
 
     @property
     def kept_in(self) -> str:
@@ -175,22 +184,46 @@ class SqlStore:
         @functools.wraps(handle)
         async def handled(item: Any) -> None:
             async with self._turn:
-                connection = self._idle.pop() if self._idle else await self._opening.engine.connect()
+                connection, transaction = await self._begun()
                 try:
-                    await self._run(handle, item, connection)
+                    await self._run(handle, item, connection, transaction)
                 except BaseException:
                     await connection.close()
                     raise
-                self._idle.append(connection)
+                if not connection.closed:
+                    self._idle.append(connection)
 
         del handled.__wrapped__  # it takes one argument, not two
         return handled
 
-    async def _run(self, handle: SqlHandler[Any], item: Any, connection: AsyncConnection) -> None:
-        records: Sequence[AnyRecord] = [item] if isinstance(item, Record) else list(item)
-        taken = await self._taken_of(records)
-        transaction = await self._opening.open(connection)
+    async def _begun(self) -> tuple[AsyncConnection, OpenTransaction]:
+        """A connection inside a transaction. Where the database is away, that is no failure of a record."""
+        while self._idle:
+            connection = self._idle.pop()
+            try:
+                return connection, await self._opening.open(connection)
+            except NO_ANSWER:
+                await connection.close()  # the server has closed it meanwhile
+            except BaseException:
+                await connection.close()
+                raise
         try:
+            connection = await self._opening.engine.connect()
+            try:
+                return connection, await self._opening.open(connection)
+            except BaseException:
+                await connection.close()
+                raise
+        except NO_ANSWER as error:
+            logger.warning("No transaction can be begun: %s", error, extra={"action": "database_away"})
+            raise RetryLater(_AWAY) from error
+
+    async def _run(
+        self, handle: SqlHandler[Any], item: Any, connection: AsyncConnection, transaction: OpenTransaction
+    ) -> None:
+        records: Sequence[AnyRecord] = [item] if isinstance(item, Record) else list(item)
+        try:
+            taken = await self._taken_of(records)
             value = await handle(item, connection)
             if isinstance(item, Batch):
                 records = _left_in(item, records)
@@ -199,7 +232,7 @@ class SqlStore:
             await transaction.roll_back()
             raise
         try:
-            await _not_cancelled(self._finish(transaction, records, taken))
+            await _not_cancelled(self._finish(connection, transaction, records, taken))
         except _PartlyDone as found:
             for record in records:
                 if (record.topic_partition, record.offset) in found.done:
@@ -219,7 +252,11 @@ class SqlStore:
         return found
 
     async def _finish(
-        self, transaction: OpenTransaction, records: Sequence[AnyRecord], taken: Mapping[TopicPartition, Taken]
+        self,
+        connection: AsyncConnection,
+        transaction: OpenTransaction,
+        records: Sequence[AnyRecord],
+        taken: Mapping[TopicPartition, Taken],
     ) -> None:
         offsets: dict[TopicPartition, list[int]] = {}
         for record in records:
@@ -229,8 +266,12 @@ class SqlStore:
             await transaction.commit()
         except BaseException as error:
             await transaction.roll_back()
-            # An earlier COMMIT, or this one, may have been carried out without anybody hearing of it.
-            if not isinstance(error, (CompleteAlready, *NO_ANSWER)) or not await self._are_done(offsets, taken):
+            if not isinstance(error, (CompleteAlready, *NO_ANSWER)):
+                raise
+            # An earlier COMMIT, or this one, may have been carried out without anybody hearing of it. Asked on another
+            # connection, and this one is given back first: all handlers may ask at once.
+            await connection.close()
+            if not await self._are_done(offsets, taken):
                 raise
             logger.info("A COMMIT without an answer was carried out: %r", error, extra={"action": "commit_settled"})
         for partition, of_it in offsets.items():
@@ -309,15 +350,21 @@ class SqlStore:
 async def _not_cancelled(finishing: Coroutine[Any, Any, None]) -> None:
     """Await it to its end, for a while, whatever cancels meanwhile: a handler that has returned succeeds if its COMMIT
     does, and one that is under way would be in doubt."""
-    task = asyncio.ensure_future(finishing)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task], timeout=_FINISHING)
-        if not task.done():
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(finishing, name="aioparallel-commit")
+    cancelled: asyncio.CancelledError | None = None
+    ends = 0.0
+    while not task.done():
+        try:
+            await asyncio.wait([task], timeout=None if cancelled is None else max(0.0, ends - loop.time()))
+        except asyncio.CancelledError as error:
+            ends = ends or loop.time() + _FINISHING
+            cancelled = error
+        if cancelled is not None and loop.time() >= ends and not task.done():
             task.cancel()
-            raise
-        task.result()
+            await asyncio.wait([task], timeout=_GIVING_UP)
+            raise cancelled
+    task.result()
 
 
 def _left_in(batch: Batch[AnyRecord], records: Collection[AnyRecord]) -> list[AnyRecord]:

@@ -42,7 +42,9 @@ class Partitions:
     """Those that this member has. ``lock``: seconds that a take-over waits for transactions of the owner before."""
 
     def __init__(self, engine: AsyncEngine, statements: Statements, group_id: str, client: Client) -> None:
-        self._engine = engine
+        # Whoever takes over must see what was committed while it waited, whatever the engine's own level is.
+        is_plain = statements.is_postgresql
+        self._engine = engine.execution_options(isolation_level="READ COMMITTED") if is_plain else engine
         self._statements = statements
         self._group_id = group_id
         self._client = client
@@ -100,6 +102,9 @@ class Partitions:
             one.done = [offset for offset in one.done if offset not in gone]
             one.stands.set()
             results[partition] = None
+        if len(kept) < len(positions):
+            # Somebody has taken them over, and the group does not know yet, or took us for dead for a moment.
+            self._client.fenced(generation)
         await self._tell_group({partition: positions[partition] for partition in kept}, generation)
         return results
 

@@ -29,7 +29,7 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'results.db'}")
     else:
         address: str = request.getfixturevalue("server")
-        engine = create_async_engine(address, pool_size=21)
+        engine = create_async_engine(address, pool_size=21, pool_pre_ping=True)
         async with engine.begin() as connection:
             for command in ("DROP SCHEMA public CASCADE", "CREATE SCHEMA public"):
                 await connection.execute(text(command))

@@ -245,6 +245,69 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Ends:
     return Ends(monkeypatch)
 
 
+async def test_whoever_is_shut_out_by_mistake_joins_again(broker: InMemoryBroker, engine: AsyncEngine) -> None:
+    """Somebody has raised the epoch, and the group knows nothing of it: the member joins again, and takes over."""
+    fill(broker, range(4))
+    store = SqlStore(engine)
+    await store.create_tables()
+    consumer = consumer_of(broker, store, until=None)
+    async with asyncio.timeout(60), consumer:
+        running = asyncio.ensure_future(consumer.run(store.handler(save)))
+        await until(lambda: rows_are(engine, 4))
+        async with engine.begin() as connection:
+            await connection.execute(text("UPDATE aioparallel_partition SET epoch = epoch + 1"))
+        fill(broker, range(4, 8))
+        await until(lambda: rows_are(engine, 8))
+        consumer.stop()
+        await running
+    assert sorted(await rows(engine)) == list(range(8))
+    assert consumer.stats().failed_attempts == 0
+
+
+async def test_connections_that_the_server_has_closed(broker: InMemoryBroker, engine: AsyncEngine) -> None:
+    """Between two records: the next ones are made anew, and no record has failed."""
+    if engine.dialect.name == "sqlite":
+        return
+    fill(broker, range(40))
+    store = SqlStore(engine)
+    await store.create_tables()
+    failures = FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter="dead")
+    consumer = consumer_of(broker, store, until=None, failures=failures)
+    async with asyncio.timeout(60), consumer:
+        running = asyncio.ensure_future(consumer.run(store.handler(save)))
+        await until(lambda: rows_are(engine, 40))
+        async with engine.begin() as connection:
+            await connection.execute(
+                text(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+                )
+            )
+        fill(broker, range(40, 80))
+        await until(lambda: rows_are(engine, 80))
+        consumer.stop()
+        await running
+    assert sorted(await rows(engine)) == list(range(80))
+    assert broker.records("dead") == []
+    assert await rows(engine, "SELECT state FROM pg_stat_activity WHERE state LIKE 'idle in%'") == []
+
+
+async def test_the_engines_isolation_level_is_kept(broker: InMemoryBroker, server: str, engine: AsyncEngine) -> None:
+    """For what handlers write."""
+    if engine.dialect.name == "sqlite":
+        return
+    strict = create_async_engine(server, pool_size=21, isolation_level="SERIALIZABLE")
+    fill(broker, range(2))
+    levels: list[object] = []
+
+    async def handle(_record: Record, connection: AsyncConnection) -> None:
+        levels.append((await connection.execute(text("SHOW transaction_isolation"))).scalar())
+
+    await run(broker, strict, handle, failures=FailurePolicy(retry=RetryPolicy(first_delay=0.02)))
+    await strict.dispose()
+    assert set(levels) == {"serializable"}
+
+
 @pytest.mark.parametrize("carried_out", [True, False])
 async def test_a_commit_without_an_answer(
     broker: InMemoryBroker, engine: AsyncEngine, ends: Ends, carried_out: bool
