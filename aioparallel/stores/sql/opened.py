@@ -76,7 +76,11 @@ class Opening:
             await connection.begin()
             return _OfSqlalchemy(connection, self._statement)
         opened = _OfAsyncpg(connection, self._add_done)
-        await opened.begin(self._begin)
+        try:
+            await opened.begin(self._begin)
+        except BaseException:
+            await opened.roll_back()
+            raise
         return opened
 
 
@@ -109,12 +113,18 @@ class _OfAsyncpg:
             )
 
     async def roll_back(self) -> None:
-        """See :class:`OpenTransaction`."""
+        """See :class:`OpenTransaction`. SQLAlchemy knows nothing of it: given back as it is, the connection's next user
+        would be inside."""
+        is_over = False
         try:
             if self._below.is_in_transaction():
                 await self._ask("ROLLBACK")
+            is_over = not self._below.is_in_transaction()
         except NO_ANSWER:
-            await self._connection.invalidate()
+            pass
+        finally:
+            if not is_over:
+                await self._connection.invalidate()
 
     async def _ask(self, statement: str, *given: object) -> str:
         import asyncpg  # noqa: PLC0415 - who uses SQLite needs none
