@@ -30,7 +30,7 @@ def settings(
         ("acks", 1, "it is always all"),
         ("delivery_timeout_ms", 1000, "use delivery_timeout of Producing (seconds)"),
         ("enable_idempotence", False, "it is always on"),
-        ("transactional_id", "me", "no transactions"),
+        ("transactional_id", "me", "id_prefix"),
         ("bootstrap_servers", "other:9092", "use bootstrap_servers of the consumer"),
         ("value_serializer", str, "give the bytes"),
         ("loop", None, "leave it out"),

@@ -29,7 +29,11 @@ pytestmark = pytest.mark.real
 
 MODULE = "tests.support.children.sql"
 PARTITIONS, KEYS = 8, 1_000
-PLACES = ("first", "epoch", "commit", "committing")
+PLACES = (
+    "epoch",
+    "folding",
+    *[pytest.param(one, marks=pytest.mark.slow) for one in ("first", "commit", "committing", "taking")],
+)
 TABLE = "CREATE TABLE results (id BIGINT GENERATED ALWAYS AS IDENTITY, key TEXT, number INTEGER, member TEXT)"
 TAKE_OVER = 6.0 + 10.0
 """Seconds: the session of the frozen one, and what its transaction may hold up, with a busy machine's margin."""
@@ -81,6 +85,12 @@ async def check(engine: AsyncEngine, records: int, topic: str) -> None:
         for key, number in rows:
             assert last.get(key, -1) < number, (key, last[key], number)
             last[key] = number
+    assert await _is_folded(engine, records, topic)
+
+
+async def _is_folded(engine: AsyncEngine, records: int, topic: str) -> bool:
+    """Whether positions are at the end, and nothing is beside them."""
+    async with engine.connect() as connection:
         left = (await connection.execute(text("SELECT count(*) FROM aioparallel_done"))).scalar_one()
         folded = await connection.execute(
             text(
@@ -89,7 +99,7 @@ async def check(engine: AsyncEngine, records: int, topic: str) -> None:
             ),
             {"topic": topic},
         )
-        assert (folded.scalar_one(), left) == (records, 0)
+        return (folded.scalar_one(), left) == (records, 0)
 
 
 async def _watch(engine: AsyncEngine, backwards: list[object]) -> None:
@@ -164,6 +174,8 @@ async def test_kills_repeat_and_lose_nothing(
             elif chance.random() < 0.3:
                 await second.kill()
                 second = None
+        # The partitions of one that was killed last are taken over when its session is over.
+        await until(lambda: _is_folded(engine, records, topic), TAKE_OVER + 30)
         for child in (first, second):
             if child is not None:
                 child.terminate()

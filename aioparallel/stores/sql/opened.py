@@ -8,6 +8,7 @@ autocommit mode for that, so a handler cannot end the transaction by mistake.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, cast
 
@@ -19,6 +20,8 @@ from sqlalchemy.sql.elements import TextClause
 from aioparallel.errors import ConsumerStateError
 from aioparallel.stores.sql.schema import Schema
 from aioparallel.stores.sql.statements import Owned
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["NO_ANSWER", "CompleteAlready", "OpenTransaction", "Opening"]
 
@@ -120,8 +123,8 @@ class _OfAsyncpg:
             if self._below.is_in_transaction():
                 await self._ask("ROLLBACK")
             is_over = not self._below.is_in_transaction()
-        except NO_ANSWER:
-            pass
+        except Exception as error:  # whatever the driver says: it is not given back
+            logger.debug("A transaction is not rolled back: %r", error, extra={"action": "rollback_failed"})
         finally:
             if not is_over:
                 await self._connection.invalidate()
@@ -133,7 +136,7 @@ class _OfAsyncpg:
             return cast("str", await self._below.execute(statement, *given))
         except asyncpg.UniqueViolationError as error:
             raise CompleteAlready from error
-        except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
             raise SQLAlchemyError(f"{type(error).__name__}: {error}") from error
 
 

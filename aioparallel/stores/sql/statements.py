@@ -60,10 +60,7 @@ class Statements:
         self, connection: AsyncConnection, group_id: str, partitions: Collection[TopicPartition], lock: float
     ) -> dict[TopicPartition, Owned]:
         """The next epoch of each. Waits for the transactions of their owners before, at most ``lock`` seconds."""
-        if self.is_postgresql:
-            await connection.execute(
-                text("SELECT set_config('lock_timeout', :ms, true)"), {"ms": str(max(1, round(lock * 1000)))}
-            )
+        await self._bound(connection, lock)
         table = self._schema.partition
         taken: dict[TopicPartition, Owned] = {}
         # In one order, or two members could wait for each other.
@@ -101,8 +98,9 @@ class Statements:
             found |= {key: Found(places.get(key), beside[key]) for key in part}
         return found
 
-    async def still_owned(self, connection: AsyncConnection, owned: Collection[Owned]) -> set[Owned]:
-        """Those of them that are, until the transaction ends."""
+    async def still_owned(self, connection: AsyncConnection, owned: Collection[Owned], lock: float) -> set[Owned]:
+        """Those of them that are, until the transaction ends. Waits at most ``lock`` seconds for who takes one over."""
+        await self._bound(connection, lock)
         table = self._schema.partition
         still: set[Owned] = set()
         for part in _chunks(sorted(owned)):
@@ -110,10 +108,6 @@ class Statements:
             if self.is_postgresql:
                 statement = statement.order_by(table.c.id).with_for_update(read=True)
             still |= {Owned(*row) for row in await connection.execute(statement)} & set(part)
-        if self.is_postgresql:
-            await connection.execute(
-                text("SELECT set_config('idle_in_transaction_session_timeout', :ms, true)"), {"ms": self._idle_ms}
-            )
         return still
 
     async def fold(
@@ -136,6 +130,18 @@ class Statements:
         for one, offsets in folded.items():
             for chunk in _chunks(offsets):
                 await connection.execute(self._delete, {"id": one.id, "offsets": self._array(chunk)})
+
+    async def _bound(self, connection: AsyncConnection, lock: float) -> None:
+        """Before anything is locked: how long that is waited for, and how long a process that is frozen then, here too,
+        may hold it."""
+        if self.is_postgresql:
+            await connection.execute(
+                text(
+                    "SELECT set_config('lock_timeout', :lock, true), "
+                    "set_config('idle_in_transaction_session_timeout', :idle, true)"
+                ),
+                {"lock": str(max(1, round(lock * 1000))), "idle": self._idle_ms},
+            )
 
     def _array(self, numbers: Sequence[int]) -> object:
         return list(numbers) if self.is_postgresql else str(list(numbers))

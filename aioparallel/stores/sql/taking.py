@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from aioparallel.group.client import Client, CommitFault, Committed, Generation
 from aioparallel.offsets import Ledger, decode_offset_map, encode_offset_map
@@ -20,6 +20,8 @@ __all__ = ["Partitions", "Taken"]
 
 logger = logging.getLogger(__name__)
 
+_OF_TIME: Final = 0.8
+"""Of a time-out, for waiting for locks."""
 _LAG_TOOLS: Final = 1.0
 """Seconds for telling Kafka where the group stands, which nobody here reads."""
 
@@ -55,24 +57,39 @@ class Partitions:
     ) -> Mapping[TopicPartition, Committed | None]:
         """See :class:`~aioparallel.group.stores.Positions`. First the epoch, which waits for the transactions of the
         owner before and shuts out its next ones; then what stands there."""
+        positions: dict[TopicPartition, Committed | None] = {}
         try:
             async with asyncio.timeout(timeout), self._engine.begin() as connection:
-                owned = await self._statements.take(connection, self._group_id, partitions, timeout * 0.8)
+                owned = await self._statements.take(connection, self._group_id, partitions, timeout * _OF_TIME)
                 found = await self._statements.find(connection, owned)
+                for partition, one in owned.items():
+                    positions[partition] = _merged(found[one.id])
+                await self._fold_found(connection, owned, found, positions)
         except (SQLAlchemyError, OSError) as error:
             logger.warning(
                 "Taking %d partitions over: %s", len(partitions), error, extra={"action": "take_over_failed"}
             )
             raise TimeoutError from error
-        positions: dict[TopicPartition, Committed | None] = {}
         for partition, one in owned.items():
             before = self.taken.get(partition)
             if before is None or before.owned.epoch < one.epoch:  # else it went, and was taken over again meanwhile
-                self.taken[partition] = taken = Taken(one, stands=found[one.id].position is not None)
-                taken.done = list(found[one.id].done)
-            positions[partition] = _merged(found[one.id])
-            await asyncio.sleep(0)  # each map may take a while
+                self.taken[partition] = Taken(one, stands=positions[partition] is not None)
         return positions
+
+    async def _fold_found(
+        self,
+        connection: AsyncConnection,
+        owned: Mapping[TopicPartition, Owned],
+        found: Mapping[int, Found],
+        positions: Mapping[TopicPartition, Committed | None],
+    ) -> None:
+        """What is complete beside positions becomes part of them at once: a partition of which all is done has nothing
+        to say later."""
+        beside = {one: found[one.id].done for one in owned.values() if found[one.id].done}
+        merged = {one: positions[partition] for partition, one in owned.items() if one in beside}
+        folded = {one: position for one, position in merged.items() if position is not None}
+        if folded:
+            await self._statements.fold(connection, folded, beside)
 
     def release(self, partition: TopicPartition) -> None:
         """See :class:`~aioparallel.group.stores.Positions`."""
@@ -87,7 +104,9 @@ class Partitions:
         folded = {partition: _said(one.done, positions[partition]) for partition, one in mine.items()}
         try:
             async with asyncio.timeout(timeout), self._engine.begin() as connection:
-                still = await self._statements.still_owned(connection, [one.owned for one in mine.values()])
+                still = await self._statements.still_owned(
+                    connection, [one.owned for one in mine.values()], timeout * _OF_TIME
+                )
                 kept = {partition: one for partition, one in mine.items() if one.owned in still}
                 await self._statements.fold(
                     connection,

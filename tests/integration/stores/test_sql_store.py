@@ -172,6 +172,24 @@ async def test_what_is_done_is_found_without_a_fold(broker: InMemoryBroker, engi
     assert await rows(engine, POSITIONS) == [(0, 20, "", 2), (1, 20, "", 2)]
 
 
+async def test_what_is_done_is_folded_at_a_take_over(broker: InMemoryBroker, engine: AsyncEngine) -> None:
+    """Where all of a partition is done there is nothing to say later; its position says it at once."""
+    fill(broker, range(4))
+    await run(broker, engine)
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE aioparallel_position SET next_offset = 0"))
+        await connection.execute(
+            text(
+                "INSERT INTO aioparallel_done SELECT partition_id, n FROM aioparallel_position, (SELECT 0 AS n UNION "
+                "SELECT 1) AS numbers"
+            )
+        )
+    await run(broker, engine)
+    assert sorted(await rows(engine)) == list(range(4))
+    assert await rows(engine, POSITIONS) == [(0, 2, "", 2), (1, 2, "", 2)]
+    assert await rows(engine, "SELECT * FROM aioparallel_done") == []
+
+
 async def rows_are(engine: AsyncEngine, count: int) -> bool:
     """Whether there are so many."""
     return len(await rows(engine)) >= count

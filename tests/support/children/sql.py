@@ -2,7 +2,8 @@
 [instance=NAME] [freeze=PLACE] [batches=SIZE]``. SIGTERM ends it well.
 
 With ``freeze`` it stops itself (SIGSTOP) in a transaction: ``first`` before its first statement, ``epoch`` after the
-epoch was asked for, ``commit`` before COMMIT is sent, ``committing`` with COMMIT under way. It prints ``frozen``.
+epoch was asked for, ``commit`` before COMMIT is sent, ``committing`` with COMMIT under way; or ``folding``, ``taking``
+with the locks of a fold or a take-over. It prints ``frozen``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from aioparallel import FailurePolicy, ParallelConsumer, Record, RetryPolicy
 from aioparallel.batches import Batch, batches
 from aioparallel.event_loop import loop_factory
 from aioparallel.stores.sql import SqlStore, opened
+from aioparallel.stores.sql.statements import Statements
 from tests.support.kafka.filling import number_of
 
 AT_ONCE = 20
@@ -32,8 +34,10 @@ INSERT = text("INSERT INTO results (key, number, member) VALUES (:key, :number, 
 
 def freeze(place: str) -> None:
     """Stop this process in one of its transactions."""
-    kind: Any = opened._OfAsyncpg
-    method = {"first": "begin", "epoch": "add_done", "commit": "commit", "committing": "commit"}[place]
+    kind: Any = Statements if place in ("folding", "taking") else opened._OfAsyncpg
+    methods = {"commit": "commit", "committing": "commit", "folding": "still_owned", "taking": "take"}
+    method = {"first": "begin", "epoch": "add_done", **methods}[place]
+    freezes_at = {"folding": 2, "taking": 1}.get(place, FREEZES_AT)
     ask, count = getattr(kind, method), 0
 
     def stop() -> None:
@@ -43,7 +47,7 @@ def freeze(place: str) -> None:
     async def asked(transaction: Any, *given: Any) -> Any:
         nonlocal count
         count += 1
-        if count != FREEZES_AT:
+        if count != freezes_at:
             return await ask(transaction, *given)
         if place == "commit":
             stop()
