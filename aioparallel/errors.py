@@ -17,6 +17,7 @@
     │   ├── TopicNotFound                      a topic asked for by name does not exist
     │   ├── NotAuthorized                      the cluster refuses this user the topic or the group
     │   ├── OffsetOutOfRange                   the log does not hold the position any more (or yet)
+    │   ├── PositionOutsideLog                 the same, and the position is kept in a store with what is complete
     │   ├── NoCommittedOffset                  nothing committed, and auto_offset_reset="error"
     │   ├── NoOffsetMap                        the text beside an offset says nothing, and it must (Transactions)
     │   ├── TransactionsUnsupported            the brokers have not the transactions that are needed
@@ -75,6 +76,7 @@ __all__ = [
     "NotCommitted",
     "OffsetMapError",
     "OffsetOutOfRange",
+    "PositionOutsideLog",
     "ProcessDied",
     "ProduceFailed",
     "RecordFailure",
@@ -190,6 +192,20 @@ class OffsetOutOfRange(ClientError):
         super().__init__(
             f"{partition}: offset {offset} is outside the log (deleted by retention, or the log was truncated); "
             'set auto_offset_reset to "earliest" or "latest", or commit an offset inside the log'
+        )
+        self.partition = partition
+        self.offset = offset
+
+
+class PositionOutsideLog(ClientError):
+    """A position that is kept in a store is outside the log: deleted by retention, truncated, or the topic was made
+    anew. What the store calls complete may be other records now, so the run ends, and nothing is lost."""
+
+    def __init__(self, partition: TopicPartition, offset: int) -> None:
+        super().__init__(
+            f"{partition}: position {offset} is outside the log (deleted by retention, truncated, or the topic was "
+            "made anew), and the store has rows of records that are complete there. Look what the log holds; then "
+            "delete the partition's rows from the store's tables, and start again with start_at or auto_offset_reset"
         )
         self.partition = partition
         self.offset = offset

@@ -73,7 +73,9 @@ class Assignment:
             on_change=on_change,
             refuses_unreadable_maps=keeping.refuses_unreadable_maps,
         )
-        self._resets = Resets(client, starts, holdings, processor, self._opener, on_change)
+        self._resets = Resets(
+            client, starts, holdings, processor, self._opener, on_change, refuses=keeping.refuses_resets
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self.sessions: Mapping[TopicPartition, Session] = holdings.sessions
         self._has_assignment = False  # between a join and the next revoked or lost

@@ -77,6 +77,9 @@ class Keeping(NamedTuple):
     refuses_unreadable_maps: bool = False
     """Whether a committed text that is no offset map ends the run. Else records above the committed offset run again.
     """
+    refuses_resets: bool = False
+    """Whether a position outside the log ends the run. Else it is moved into the log: what is complete elsewhere would
+    be taken for records of the new log with the same offsets."""
 
 
 MakeKeeping = Callable[[Member], Keeping]

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 
 from aioparallel.engine.processor import Processor
+from aioparallel.errors import PositionOutsideLog
 from aioparallel.group.client import REQUEST_PAUSE, REQUEST_TIMEOUT, Client
 from aioparallel.group.holdings import Holdings
 from aioparallel.group.opening import Opener
@@ -33,7 +34,10 @@ class Resets:
         processor: Processor,
         opener: Opener,
         on_change: Callable[[], None],
+        *,
+        refuses: bool = False,
     ) -> None:
+        self._refuses = refuses
         self._client = client
         self._starts = starts
         self._holdings = holdings
@@ -48,6 +52,8 @@ class Resets:
         Behind the log's beginning (retention was faster): the same session goes on there, what was read before still
         counts. Beyond its end (truncated): a new session, what was read belongs to another log.
         """
+        if self._refuses:
+            raise PositionOutsideLog(session.partition, session.ledger.position)
         while _is_open(session):
             found = await self._look(session.partition)
             if not _is_open(session):

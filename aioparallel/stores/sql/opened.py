@@ -82,7 +82,8 @@ class Opening:
         try:
             await opened.begin(self._begin)
         except BaseException:
-            await opened.roll_back()
+            # Without an answer nobody knows whether it has begun: the driver tells what it has heard last.
+            await connection.invalidate()
             raise
         return opened
 
@@ -104,7 +105,7 @@ class _OfAsyncpg:
 
     async def add_done(self, owned: Owned, offsets: Sequence[int]) -> bool:
         """See :class:`OpenTransaction`."""
-        _expect_open(self._above)
+        _expect_open(self._above.is_active and self._below.is_in_transaction())
         return await self._ask(self._add_done, owned.id, owned.epoch, offsets) == f"INSERT 0 {len(offsets)}"
 
     async def commit(self) -> None:
@@ -150,7 +151,8 @@ class _OfSqlalchemy:
 
     async def add_done(self, owned: Owned, offsets: Sequence[int]) -> bool:
         """See :class:`OpenTransaction`."""
-        _expect_open(self._transaction)
+        assert self._transaction is not None
+        _expect_open(self._transaction.is_active)
         values = {"id": owned.id, "epoch": owned.epoch, "offsets": str(list(offsets))}
         try:
             return (await self._connection.execute(self._statement, values)).rowcount == len(offsets)
@@ -171,8 +173,8 @@ class _OfSqlalchemy:
             await self._connection.invalidate()
 
 
-def _expect_open(transaction: Any) -> None:
-    if not transaction.is_active:
+def _expect_open(is_open: bool) -> None:
+    if not is_open:
         raise ConsumerStateError(
             "the handler has ended its transaction itself (commit() or rollback()): the store commits it when the "
             "handler returns, and rolls it back when it raises"

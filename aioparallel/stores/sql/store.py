@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.pool import StaticPool
 
 from aioparallel.batches import Batch
 from aioparallel.delivery.outputs import outputs_in
@@ -93,6 +94,14 @@ class SqlStore:
     def __init__(self, engine: AsyncEngine, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> None:
         if not isinstance(cast("object", engine), AsyncEngine):
             raise ConfigurationError("SqlStore engine", engine, "must be an AsyncEngine: create_async_engine(...)")
+        level = engine.get_execution_options().get("isolation_level") or engine.dialect._on_connect_isolation_level
+        if engine.dialect.name == "sqlite" and (isinstance(engine.pool, StaticPool) or level == "AUTOCOMMIT"):
+            raise ConfigurationError(
+                "SqlStore engine",
+                engine,
+                "of SQLite must be of a file, and not in AUTOCOMMIT: handlers and folds need "
+                "connections and transactions of their own",
+            )
         self._engine = engine
         self._schema = Schema(prefix, schema)
         self._statements = Statements(engine, self._schema, _FROZEN)
@@ -156,7 +165,7 @@ class SqlStore:
             store = Accompanied(store, member.companion)
         committer = Committer(store, member.options, member.scheduler, member.sessions, member.on_unblocked)
         committer.limit.characters = _MAP_LIMIT
-        return Keeping(store, committer, refuses_unreadable_maps=True)
+        return Keeping(store, committer, refuses_unreadable_maps=True, refuses_resets=True)
 
     async def close(self) -> None:
         """See :class:`~aioparallel.keepers.PositionKeeper`. The engine is whoever's who has made it."""

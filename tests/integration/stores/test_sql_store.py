@@ -20,6 +20,7 @@ from aioparallel import (
     NoOffsetMap,
     Outgoing,
     ParallelConsumer,
+    PositionOutsideLog,
     Record,
     Reject,
     RetryLater,
@@ -450,6 +451,44 @@ async def test_a_handler_that_ends_the_transaction_is_told(
     await run(broker, engine, handle, failures=failures)
     assert ["has ended its transaction itself" in error for error in errors] == [True]
     assert await rows(engine, "SELECT * FROM aioparallel_done") == []
+
+
+@pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
+async def test_a_handler_that_ends_it_below_sqlalchemy_is_told(
+    broker: InMemoryBroker, engine: AsyncEngine, statement: str
+) -> None:
+    """As SQL: nothing says that its record is complete."""
+    if engine.dialect.name == "sqlite":
+        return
+    fill(broker, range(1))
+    errors: list[str] = []
+
+    async def put_away(_record: Record, error: Exception) -> None:
+        errors.append(str(error))
+
+    async def handle(record: Record, connection: AsyncConnection) -> None:
+        await save(record, connection)
+        await connection.execute(text(statement))
+
+    failures = FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter=put_away)
+    await run(broker, engine, handle, failures=failures)
+    assert ["has ended its transaction itself" in error for error in errors] == [True]
+
+
+async def test_a_log_that_was_truncated_ends_the_run(broker: InMemoryBroker, engine: AsyncEngine) -> None:
+    """What is complete by the table may be other records now."""
+    fill(broker, range(20))
+    await run(broker, engine)
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE aioparallel_position SET next_offset = 50"))
+    with pytest.raises(PositionOutsideLog, match=r"in-\d: position 50 is outside the log"):
+        await run(broker, engine, until=None)
+
+
+async def test_sqlite_of_one_connection_is_refused() -> None:
+    """Folds would commit what handlers have not ended."""
+    with pytest.raises(ConfigurationError, match="must be of a file"):
+        SqlStore(create_async_engine("sqlite+aiosqlite://"))
 
 
 async def test_savepoints_are_the_handlers_own(broker: InMemoryBroker, engine: AsyncEngine) -> None:
