@@ -59,16 +59,34 @@ def share(taken: Taken, limit: int, formats: Literal["all", "java"]) -> Share:
     unsaid: set[int] = set()
     while True:
         one = sample(what, limit, formats)
-        if one.cut:
+        leaves: Sequence[Entry] = entries
+        if one.cut or unsaid:
             base, highest = one.committed.offset, one.highest
-            out = [entry for entry in entries if not entry.is_within(base, highest)]
-            entries = [entry for entry in entries if entry.is_within(base, highest)]
-            torn = {record.offset for entry in out if len(entry.records) > 1 for record in entry.records} - unsaid
+            leaves, rest = _parted(entries, base, highest, unsaid)
+            torn = {record.offset for entry in rest for record in entry.records} - unsaid
             if any(offset < base or offset <= highest for offset in torn):
+                # Without them a longer map may fit, which must not say what of them this one did not reach.
                 unsaid |= torn
-                what = what._replace(map=_without(what.map, torn))
+                what = what._replace(map=_without(taken.said.map, unsaid))
                 continue
-        return Share(one, entries, one.cut and max(one.highest, one.committed.offset - 1) < promised)
+        return Share(one, leaves, one.cut and max(one.highest, one.committed.offset - 1) < promised)
+
+
+def _parted(entries: Sequence[Entry], base: int, highest: int, unsaid: set[int]) -> tuple[list[Entry], list[Entry]]:
+    """What a committed offset and a map up to ``highest`` say, without what is ``unsaid``; and the rest: what they do
+    not, and what stands behind that in a key."""
+    said: list[Entry] = []
+    rest: list[Entry] = []
+    closed: set[object] = set()
+    for entry in entries:
+        lanes = {record._lane for record in entry.records if record._lane is not None}
+        is_said = entry.is_within(base, highest) and unsaid.isdisjoint([record.offset for record in entry.records])
+        if is_said and closed.isdisjoint(lanes):
+            said.append(entry)
+        else:
+            rest.append(entry)
+            closed |= lanes
+    return said, rest
 
 
 def _without(said: OffsetMap, offsets: set[int]) -> OffsetMap:
