@@ -23,7 +23,7 @@ from aioparallel.stores.sql.statements import Owned
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["NO_ANSWER", "CompleteAlready", "OpenTransaction", "Opening"]
+__all__ = ["NO_ANSWER", "CompleteAlready", "OpenTransaction", "Opening", "isolation_level_of"]
 
 NO_ANSWER: Final = (SQLAlchemyError, OSError, TimeoutError)
 """What may be raised where it is not known what the database has done; those of the driver are among them."""
@@ -31,6 +31,12 @@ NO_ANSWER: Final = (SQLAlchemyError, OSError, TimeoutError)
 
 class CompleteAlready(Exception):
     """Some of these records are complete already."""
+
+
+def isolation_level_of(engine: AsyncEngine) -> str | None:
+    """What its connections are asked to have; None: the server's own."""
+    level = engine.get_execution_options().get("isolation_level") or engine.dialect._on_connect_isolation_level
+    return None if level is None else str(level)
 
 
 class OpenTransaction(Protocol):
@@ -55,7 +61,7 @@ class Opening:
         format_table = engine.dialect.identifier_preparer.format_table
         partition, done = format_table(schema.partition), format_table(schema.done)
         self._is_postgresql = engine.dialect.name == "postgresql"
-        level = engine.get_execution_options().get("isolation_level") or engine.dialect._on_connect_isolation_level
+        level = isolation_level_of(engine)
         self._begin = f"BEGIN ISOLATION LEVEL {level}" if level and level != "AUTOCOMMIT" else "BEGIN"
         self.engine = engine
         """Whose connections may be opened."""

@@ -29,7 +29,7 @@ from aioparallel.group.companions import Accompanied
 from aioparallel.group.stores import OffsetStore
 from aioparallel.options import Options
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
-from aioparallel.stores.sql.opened import NO_ANSWER, CompleteAlready, Opening, OpenTransaction
+from aioparallel.stores.sql.opened import NO_ANSWER, CompleteAlready, Opening, OpenTransaction, isolation_level_of
 from aioparallel.stores.sql.schema import DEFAULT_PREFIX, VERSION, Schema, StoreNotReady
 from aioparallel.stores.sql.statements import Statements
 from aioparallel.stores.sql.taking import Partitions, Taken
@@ -94,8 +94,8 @@ class SqlStore:
     def __init__(self, engine: AsyncEngine, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> None:
         if not isinstance(cast("object", engine), AsyncEngine):
             raise ConfigurationError("SqlStore engine", engine, "must be an AsyncEngine: create_async_engine(...)")
-        level = engine.get_execution_options().get("isolation_level") or engine.dialect._on_connect_isolation_level
-        if engine.dialect.name == "sqlite" and (isinstance(engine.pool, StaticPool) or level == "AUTOCOMMIT"):
+        is_shared = isinstance(engine.pool, StaticPool) or isolation_level_of(engine) == "AUTOCOMMIT"
+        if engine.dialect.name == "sqlite" and is_shared:
             raise ConfigurationError(
                 "SqlStore engine",
                 engine,

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from aioparallel.group.client import Client, CommitFault, Committed, Generation
-from aioparallel.offsets import Ledger, decode_offset_map, encode_offset_map
+from aioparallel.offsets import decode_offset_map, encode_offset_map
 from aioparallel.records import TopicPartition
 from aioparallel.stores.sql.statements import Found, Owned, Statements
 
@@ -139,13 +139,12 @@ def _merged(found: Found) -> Committed | None:
     if found.position is None or not found.done:
         return found.position
     base, text = found.position
-    ledger = Ledger(base, decode_offset_map(base, text))
+    restored = decode_offset_map(base, text)
     fresh = [offset for offset in found.done if offset >= base]
     if not fresh:
         return found.position
-    highest = max(ledger.restored_until, fresh[-1])
+    highest = max(restored.highest_succeeded, fresh[-1])
     done = set(fresh)
-    restored = decode_offset_map(base, text)
     incompletes = [offset for offset in restored.incompletes if offset not in done]
     incompletes += [offset for offset in range(restored.highest_succeeded + 1, highest + 1) if offset not in done]
     first = incompletes[0] if incompletes else highest + 1
