@@ -312,7 +312,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
             self._engine = contextvars.copy_context().run(self._new_engine, stack, targets, outlet)
             await self._run_group(self._engine)
         except BaseException as error:
-            self._state.fail(error)
+            self._state.ended_with(error)
             raise
         finally:
             self._state.leave_run()

@@ -253,12 +253,13 @@ class TransactionsUnsupported(ClientError):
 
 class NotCommitted(ClientError):
     """A commit that was waited for was not acknowledged: what it would have said runs again at the next owner, unless a
-    later commit says it. ``partitions``: whose, and why."""
+    later commit says it. ``partitions``: whose, and why. ``trouble``: what else is known."""
 
-    def __init__(self, group_id: str, partitions: Mapping[TopicPartition, str]) -> None:
+    def __init__(self, group_id: str, partitions: Mapping[TopicPartition, str], trouble: Sequence[str] = ()) -> None:
         named = [f"{partition} ({why})" for partition, why in list(partitions.items())[:5]]
         more = f", and {len(partitions) - len(named)} more partitions" if len(partitions) > len(named) else ""
-        super().__init__(f"group {group_id!r}: no acknowledged commit of {', '.join(named)}{more}")
+        told = "".join(f"; {one}" for one in trouble)
+        super().__init__(f"group {group_id!r}: no acknowledged commit of {', '.join(named)}{more}{told}")
         self.partitions = dict(partitions)
 
 

@@ -6,7 +6,7 @@ import inspect
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from aioparallel.errors import ConfigurationError
 from aioparallel.records import Outgoing, Produced, Record
@@ -304,6 +304,13 @@ class Transactions:
         prefix: object = self.id_prefix
         if prefix is not None and not (isinstance(prefix, str) and prefix.strip()):
             raise ConfigurationError("Transactions id_prefix", prefix, "must be None, or a text that is not empty")
+        if prefix is not None and (size := len(prefix.encode())) > _LONGEST_PREFIX:
+            shown = f"{prefix[:20]}... ({size:,} bytes)"
+            raise ConfigurationError("Transactions id_prefix", shown, f"must be at most {_LONGEST_PREFIX:,} bytes long")
+
+
+_LONGEST_PREFIX: Final = 32_000
+"""Bytes. A ``transactional.id`` has at most 32,767, with what follows the prefix."""
 
 
 def is_async(function: object) -> bool:

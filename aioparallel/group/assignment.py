@@ -86,7 +86,10 @@ class Assignment:
     def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
         """New sessions, closed until the opener is through; kept ones move to the new generation."""
         self._holdings.move_to(generation)
+        forsaken = [session for session in self.sessions.values() if session.forsaken]
         new = [self._holdings.begin(partition, generation) for partition in sorted(partitions)]
+        new += [self._holdings.replace(session) for session in forsaken if session.current]
+        self._processor.cancel(forsaken)
         self._has_assignment = True
         if new:
             self._spawn(self._opener.open(new), "opener")

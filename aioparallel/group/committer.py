@@ -165,7 +165,9 @@ class Committer:
             if not (session.dirty and session.may_commit()):
                 continue
             what = said(session)
-            one = await self._sampler.write(what, partial(sample, what, self.limit.characters, formats))
+            one = await self._sampler.write(
+                partial(sample, what, self.limit.characters, formats), is_large=what.is_large
+            )
             if not session.may_commit():
                 continue  # went while its map was written
             self._sampler.note(one, what.map)

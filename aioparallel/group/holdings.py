@@ -67,7 +67,7 @@ class Holdings:
         for session in self.sessions.values():
             if session.generation.group == generation.group:
                 session.generation = generation
-                session.fenced = False
+                session.fenced = session.forsaken
 
     def lower_target(self, session: Session, end: int) -> None:
         """The log ends before its target, and will not hold it again."""

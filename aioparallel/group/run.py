@@ -124,6 +124,7 @@ class GroupRun:
         self._failed_late = False
         self._failed_at_end: BaseException | None = None
         self._owing: Mapping[TopicPartition, str] = {}  # not committed when it was settled, and why
+        self._trouble: Sequence[str] = ()
 
     # -- running ----------------------------------------------------------------------------------------
 
@@ -151,7 +152,7 @@ class GroupRun:
         if self._failed_at_end is not None:
             raise self._failed_at_end
         if self._targets is not None and self._owing:
-            raise NotCommitted(self._group_id, self._owing)
+            raise NotCommitted(self._group_id, self._owing, self._trouble)
 
     def follow(self) -> None:
         """The state has changed: start records, or start no more."""
@@ -173,7 +174,10 @@ class GroupRun:
         deadline = asyncio.get_running_loop().time() + self._options.commit_timeout
         owing = await self._committer.commit_until(list(self._assignment.sessions.values()), deadline)
         if owing:
-            raise NotCommitted(self._group_id, reasons(owing))
+            raise NotCommitted(self._group_id, reasons(owing), self._what_is_wrong())
+
+    def _what_is_wrong(self) -> Sequence[str]:
+        return [problem.message for problem in self._committer.problems()]
 
     async def settle(self) -> None:
         """Drain (unless it is hurried), commit and drop everything this process holds. Once."""
@@ -187,6 +191,7 @@ class GroupRun:
         drain = self._admission.drain(sessions, self._options.drain_timeout, CANCEL_GRACE)
         await unless(self._state.hurried, drain)
         self._owing = reasons(await self._assignment.settle(list(self._assignment.sessions.values()), 0))
+        self._trouble = self._what_is_wrong()
         self._state.settle()
 
     async def close(self) -> None:

@@ -103,6 +103,11 @@ class RunState:
         self._end()
         return True
 
+    def ended_with(self, error: BaseException) -> None:
+        """What ``run()`` raises, whatever was wanted before."""
+        self.failure = self.failure or error
+        self._end()
+
     def settle(self) -> None:
         """Nothing is held any more."""
         if self.phase is not Phase.CLOSED:

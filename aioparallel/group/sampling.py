@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.engine.sources import NO_CEILING
-from aioparallel.group.offset_commits import MetadataLimit, Said, Sample
+from aioparallel.group.offset_commits import MetadataLimit, Sample
 from aioparallel.group.sessions import Session
 from aioparallel.offsets import OffsetMap
 from aioparallel.options import Options
@@ -67,10 +67,10 @@ class Sampler:
         """Whether this round takes longer than the loop should wait."""
         return self._cost > _TURN
 
-    async def write(self, what: Said, write: Callable[[], T]) -> T:
+    async def write(self, write: Callable[[], T], *, is_large: bool) -> T:
         """``write()``, which writes what a session says; a large map in a thread of its own, for the loop would stand
         still meanwhile. Not in the loop's own threads: handlers may have taken them all."""
-        if not what.is_large:
+        if not is_large:
             return write()
         thread = ThreadPoolExecutor(1, thread_name_prefix="aioparallel-map")
         try:
@@ -78,9 +78,9 @@ class Sampler:
         finally:
             thread.shutdown(wait=False)  # whoever is cancelled here does not wait for the map
 
-    async def wrote(self, session: Session) -> None:
+    async def wrote(self, session: Session, maps: int = 1) -> None:
         """Something was written of it: count that, and let the loop turn where that was much."""
-        cost = len(session.ledger.incompletes) + _SESSION_COST
+        cost = maps * len(session.ledger.incompletes) + _SESSION_COST
         self._cost += cost
         self._turn += cost
         if self._turn > _TURN:
@@ -135,3 +135,13 @@ class Sampler:
             if ceiling != session.map_ceiling:
                 self._scheduler.set_ceiling(session, ceiling)
                 self._on_unblocked()
+
+    def hold_back(self, session: Session) -> None:
+        """Start nothing of it, until :meth:`note` says otherwise."""
+        if not self.is_held_back(session):
+            self._scheduler.set_ceiling(session, -1)
+
+    @staticmethod
+    def is_held_back(session: Session) -> bool:
+        """Whether nothing of it starts."""
+        return session.map_ceiling < 0

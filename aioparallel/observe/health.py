@@ -45,6 +45,10 @@ class ProblemKind(StrEnum):
     """One transaction after the other is aborted, so nothing is committed. Their outputs are kept.
 
     The message says why."""
+    OUTPUTS_WAIT = "outputs_wait"
+    """A transaction has been waiting for three seconds or more until its outputs are written.
+
+    Look at the topic or the broker that the message names; if it is slow for good, transactions get smaller."""
     OFFSETS_UNSTABLE = "offsets_unstable"
     """A partition stays closed, because its offset is part of a transaction that has not ended, for longer than the
     brokers let one be.

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Final
 
 from aioparallel.codes import ErrorCode
@@ -27,10 +28,11 @@ from aioparallel.observe.stats import TransactionStats
 from aioparallel.policies import OnProduced, Transactions
 from aioparallel.records import TopicPartition
 from aioparallel.transactions.codes import Ask, Meaning, meaning_of, name_of
-from aioparallel.transactions.cut import Cut, share, take
+from aioparallel.transactions.cut import Cut, Share, Taken, quick_share, share, take
 from aioparallel.transactions.figures import Figures, Why
-from aioparallel.transactions.machine import Machine, Outcome, Phase
+from aioparallel.transactions.machine import PART_OF_TIMEOUT, Machine, Outcome, Phase
 from aioparallel.transactions.outbox import TransactionOutbox
+from aioparallel.transactions.pace import Pace
 from aioparallel.transactions.positions import StablePositions
 from aioparallel.transactions.producer import NO_ANSWER, TransactionalProducer
 from aioparallel.transactions.refusals import Refusals
@@ -50,6 +52,8 @@ _REST_AFTER_NOTHING: Final = 0.005
 """The same where there was nothing to commit, though somebody has asked for it."""
 _LONG: Final = 5.0
 """Seconds of doubt that somebody should hear of."""
+_SLOW: Final = 3.0
+"""Seconds for which outputs may be on their way without being a problem."""
 _LEFT_OUT: Final = 5.0
 """Seconds for which a partition is left alone whose offsets are refused: it would have all others aborted with it."""
 
@@ -89,6 +93,9 @@ class TransactionCommitter:
         self._sent: Sending | None = None
         self._cuts = 0
         self._cut_something = True
+        sending_time = policy.transaction_timeout * PART_OF_TIMEOUT
+        self._pace = Pace(member.options.producing.max_unacknowledged_bytes, sending_time)
+        self._passed_over: set[Session] = set()  # for want of room in the last transaction
         self._short: dict[Session, int] = {}  # whose map did not fit, and in which cut
         self._took_out = False  # what is refused, out of the last one
         self._left_out: dict[Session, float] = {}  # whose offsets are refused, until then
@@ -185,36 +192,57 @@ class TransactionCommitter:
         self._cut = Cut(())
 
     async def _take(self) -> Cut:
-        shares = []
+        shares: list[Share] = []
         self._cuts += 1
         self._short = {session: cut for session, cut in self._short.items() if not session.dropped}
         self._left_out = {session: until for session, until in self._left_out.items() if not session.dropped}
         self._outbox.cutting()
         left_behind = 0
-        limit, formats = self.limit.characters, self._options.offset_map_formats
-        for session in list(self._member.sessions()):
-            if not session.may_commit() or self._is_left_out(session):
+        sessions = self._turn_of([session for session in self._member.sessions() if session.may_commit()])
+        room: float = inf if self._waiting.bytes <= self._pace.bytes else self._pace.bytes
+        for number, session in enumerate(sessions):
+            if not session.may_commit():
+                continue  # went meanwhile
+            if self._is_left_out(session):
+                # What is in flight of it ends, and waits here for long: no more of it, and none of the others' room.
+                self._sampler.hold_back(session)
+                left_behind += self._waiting.size_of(session)
                 continue
-            if not (session.dirty or self._waiting.has(session)):
+            if not (session.dirty or self._waiting.has(session) or self._sampler.is_held_back(session)):
                 continue
             taken = take(session, self._waiting)
-            one = await self._sampler.write(taken.said, partial(share, taken, limit, formats))
+            least = 0 if any(one.entries for one in shares) else 1
+            one = await self._share(taken, room / (len(sessions) - number), least)
             if not session.may_commit():
                 continue  # went while its map was written
-            self._sampler.note(one.sample, taken.said.map, taken.promised)
-            if one.sample.cut:
-                leaving = () if one.is_short else one.entries
-                left_behind += sum([entry.size for entry in taken.entries]) - sum([entry.size for entry in leaving])
-            await self._sampler.wrote(session)
+            self._sampler.note(one.whole, taken.said.map, taken.promised)
+            left_behind += one.behind
+            await self._sampler.wrote(session, one.maps)
             if one.is_short:
                 self._short[session] = self._cuts
                 continue
+            if one.is_passed_over:
+                self._passed_over.add(session)
+                continue
+            room -= one.size
             if one.says_nothing:
                 self._sampler.acknowledged(one.sample)
             else:
                 shares.append(one)
         self._outbox.left_behind(left_behind)
         return Cut([one for one in shares if one.sample.session.may_commit()])
+
+    def _turn_of(self, sessions: Sequence[Session]) -> Sequence[Session]:
+        """Those first that there was no room for the last time."""
+        first, self._passed_over = self._passed_over, set()
+        return sorted(sessions, key=lambda session: session not in first) if first else sessions
+
+    async def _share(self, taken: Taken, room: float, least: int) -> Share:
+        limit, formats = self.limit.characters, self._options.offset_map_formats
+        if not taken.said.is_large and (one := quick_share(taken, limit, formats, room)) is not None:
+            return one
+        write = partial(share, taken, limit, formats, room, least)
+        return await self._sampler.write(write, is_large=taken.said.is_large or taken.is_much)
 
     def _is_left_out(self, session: Session) -> bool:
         return session in self._waiting.held or self._is_refused(session)
@@ -286,6 +314,7 @@ class TransactionCommitter:
         assert machine.deadline is not None
         self._producer.begin(epoch)
         self._sending = sending = Sending(self._producer, keeps_places=self._on_produced is not None)
+        began, size = self._loop.time(), self._cut.size
         try:
             await sending.send(entry for one in self._cut.shares.values() for entry in one.entries)
             with contextlib.suppress(TimeoutError):
@@ -293,8 +322,11 @@ class TransactionCommitter:
                     await sending.wait()
         finally:
             self._sending = None
-            if not sending.is_done:
+            answered = sending.part_answered
+            if answered < 1:
                 self._producer.abandon()
+        if answered == 1:
+            self._pace.in_time(size, self._loop.time() - began)
         if sending.is_done:
             machine.sent()
             self._sent = sending
@@ -304,9 +336,11 @@ class TransactionCommitter:
             machine.abort("an output is refused", str(failure))
             source = entry.record._source
             assert isinstance(source, Session)
-            self._outbox.forget(output.topic for output in entry.outputs)  # it may be gone
+            self._outbox.doubt(output.topic for output in entry.outputs)  # it may be gone
             self._refusals.refuse(source, entry, failure)
-        if not machine.out_of_time(self._loop.time(), sending.trouble or ""):
+        if machine.out_of_time(self._loop.time(), sending.trouble or ""):
+            self._pace.late(size, round(size * answered))
+        else:
             machine.abort("not acknowledged", sending.trouble or "")
 
     def _broken(self, code: int) -> None:
@@ -397,6 +431,8 @@ class TransactionCommitter:
             for session, one in self._cut.shares.items():
                 self._waiting.remove(session, one.entries)
                 self._sampler.acknowledged(one.sample)
+            if self._cut.is_part or self._passed_over:
+                self.soon()
             if self._on_produced is not None and self._sent is not None:
                 for entry, output, place in self._sent.places or ():
                     if not entry.is_letter:
@@ -430,12 +466,13 @@ class TransactionCommitter:
     def _fence_all(self) -> None:
         """Somebody else uses this transactional id: whoever that is, it is no good time to hold partitions."""
         logger.warning(
-            "Somebody else uses the transactional id %s: giving all partitions up, and joining again with another one",
+            "Somebody else uses the transactional id %s: giving all partitions up, and joining again under another id",
             self._id,
             extra={"action": "transaction_fenced", "transactional_id": self._id},
         )
         for session in list(self._member.sessions()):
             if session.may_commit():
+                session.forsaken = True
                 self._fence(session, session.generation)
         self._id = self._producer.identify_as(self._new_id())
         self._machine.restart()
@@ -454,7 +491,7 @@ class TransactionCommitter:
     # -- showing ----------------------------------------------------------------------------------------
 
     def problems(self) -> Sequence[Problem]:
-        """A transaction in doubt; one abort after the other."""
+        """A transaction in doubt, or slow; one abort after the other."""
         found = [] if self.positions is None else [*self.positions.problems(self._loop.time())]
         machine = self._machine
         seconds = self._loop.time() - self._since
@@ -462,6 +499,9 @@ class TransactionCommitter:
             text = f"transactions of {self._id} wait for {machine.ask.value} for {seconds:.0f} s"
             told = "; ".join(filter(None, (machine.trouble, machine.why)))
             found.append(Problem(ProblemKind.IN_DOUBT, f"{text}: {told}" if told else text))
+        if self._sending is not None and seconds > _SLOW and (what := self._producer.waits_for()):
+            text = f"transactions of {self._id} wait for outputs for {seconds:.0f} s: {what}"
+            found.append(Problem(ProblemKind.OUTPUTS_WAIT, text))
         return (*found, *self._figures.problems(self._id, self._loop.time()))
 
     def transactions(self) -> TransactionStats:

@@ -62,7 +62,7 @@ class Figures:
             self._told = now
         logger.log(
             logging.DEBUG if quiet else logging.WARNING,
-            "A transaction of %s was aborted: %s; its outputs are kept and go into the next one",
+            "A transaction of %s was aborted, nothing of it is visible: %s",
             transactional_id,
             why.told,
             extra={"action": "transaction_aborted", "transactional_id": transactional_id},

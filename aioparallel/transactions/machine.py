@@ -163,7 +163,7 @@ class Machine:
                     self._end(Outcome.ABORTED if self.phase is Phase.DOUBT else None)
             case Meaning.FENCED if self.epoch is not None:
                 self._go(Phase.FENCED)
-                self.outcome, self.cause, self.detail = Outcome.ABORTED, "somebody else uses the transactional id", ""
+                self.outcome = None  # where its commit was under way, nobody knows
             case Meaning.FORGOTTEN:
                 self.epoch = None  # the next try asks as one who has none
                 self._again(answer.code)

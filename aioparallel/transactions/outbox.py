@@ -40,6 +40,7 @@ class TransactionOutbox:
         self._plain_size = producer.unchecked_bytes
         self._waiters = Waiters()
         self._partitions: dict[str, int] = {}  # of the topics that are known to exist
+        self._doubtful: set[str] = set()  # of those, which may be gone
         self._unknown: set[str] = set()
         self._looking: asyncio.Task[None] | None = None
         self._trouble = ""
@@ -59,6 +60,8 @@ class TransactionOutbox:
         except TypeError:
             return None  # deliver() comes next, and tells it
         size = size_of(value)
+        if value.topic in self._doubtful:
+            return None
         if value.topic not in self._partitions or value.partition is not None or size > self._plain_size:
             if self._refusal(value) is not None:
                 return None
@@ -175,12 +178,13 @@ class TransactionOutbox:
 
     def _is_known(self, output: Outgoing) -> bool:
         # With what is wrong by itself nothing is to be looked up; deliver() tells it.
-        return self._producer.refusal(output) is not None or self._missing(output) is None
+        if self._producer.refusal(output) is not None:
+            return True
+        return output.topic not in self._doubtful and self._missing(output) is None
 
-    def forget(self, topics: Iterable[str]) -> None:
-        """Look these up anew when the next output for them comes."""
-        for topic in topics:
-            self._partitions.pop(topic, None)
+    def doubt(self, topics: Iterable[str]) -> None:
+        """Look these up anew when the next output for them comes. Who has done that already goes by what was found."""
+        self._doubtful.update(topic for topic in topics if topic in self._partitions)
 
     async def know(self, topics: Iterable[str], timeout: float) -> None:
         """Find out about these topics before they are used. Raises TimeoutError, ClientError."""
@@ -200,6 +204,7 @@ class TransactionOutbox:
 
     async def _ask(self, topics: frozenset[str], timeout: float) -> None:
         found = await self._producer.partitions(topics, timeout)
+        self._doubtful -= topics
         for topic in topics:
             numbers = [partition.partition for partition in found if partition.topic == topic]
             if numbers:

@@ -78,6 +78,9 @@ class TransactionalProducer(Producer, Protocol):
         fenced. A transaction that is open is aborted by it. ``transaction_timeout``: seconds after which the brokers
         abort one by themselves."""
 
+    def waits_for(self) -> str:
+        """What keeps an output from being written, as far as that is known, for people; empty where nothing waits."""
+
     def begin(self, epoch: Epoch) -> None:
         """What is sent from now on is of this transaction. Nothing is outstanding."""
 

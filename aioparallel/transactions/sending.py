@@ -26,6 +26,7 @@ class Sending:
 
     def __init__(self, producer: TransactionalProducer, *, keeps_places: bool) -> None:
         self._producer = producer
+        self._given = 0
         self._left = 0
         self._is_sending = True
         self._changed = asyncio.Event()
@@ -37,7 +38,7 @@ class Sending:
         """Why some failed that may well be taken another time."""
 
     async def send(self, entries: Iterable[Entry]) -> None:
-        """Give them all to the producer, in their order; ends early when something has failed already."""
+        """Give them all to the producer, in their order; ends early when the transaction has failed already."""
         portion: list[PendingOutput] = []
         for entry in entries:
             for output in entry.outputs:
@@ -46,19 +47,21 @@ class Sending:
                     self._give(portion)
                     portion = []
                     await asyncio.sleep(0)
-                    if self.has_failed:
+                    if self.trouble is not None:
                         return
         self._give(portion)
         self._is_sending = False
         self._look()
 
     def _give(self, portion: Sequence[PendingOutput]) -> None:
+        self._given += len(portion)
         self._left += len(portion)
         if portion:
             self._producer.send_all(portion)
 
     async def wait(self) -> None:
-        """Until all are acknowledged, or one of them has failed."""
+        """Until it is known of all what became of them, or the transaction has failed. With outputs that are refused it
+        goes on: found one by one, each would cost a transaction."""
         await self._changed.wait()
 
     def give_up(self, why: str) -> None:
@@ -67,14 +70,16 @@ class Sending:
         self._look()
 
     @property
-    def has_failed(self) -> bool:
-        """Whether not all can be acknowledged any more."""
-        return self.trouble is not None or bool(self.refused)
-
-    @property
     def is_done(self) -> bool:
         """Whether all are acknowledged."""
-        return not (self._left or self._is_sending or self.has_failed)
+        return self.part_answered == 1 and self.trouble is None and not self.refused
+
+    @property
+    def part_answered(self) -> float:
+        """Of how much it is known what became of it: 1, of all."""
+        if self._is_sending:
+            return 0.0
+        return 1 - self._left / self._given if self._left else 1.0
 
     def ended(self) -> None:
         """One more has."""
@@ -92,7 +97,7 @@ class Sending:
         self._look()
 
     def _look(self) -> None:
-        if self.has_failed or not (self._left or self._is_sending):
+        if self.trouble is not None or not (self._left or self._is_sending):
             self._changed.set()
 
 

@@ -94,6 +94,10 @@ class Waiting:
         """Whether something of it waits."""
         return bool(self._lists.get(session))
 
+    def size_of(self, session: Session) -> int:
+        """Bytes of what waits of it."""
+        return sum([entry.size for entry in self._lists.get(session, ())])
+
     @property
     def outputs(self) -> int:
         """How many there are."""

@@ -88,6 +88,8 @@ def _plain(value: Any) -> object:
         return _fields(dataclasses.replace(value, key=_hashed(value.key)))
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
     return _fields(value)
 
 

@@ -116,6 +116,15 @@ class TransactionalQueueingProducer(QueueingProducer):
         no_leader = "" if leader is not None and leader >= 0 else "the partition has no leader"
         return queue.trouble or no_leader or self._trouble or "its broker has not acknowledged it yet"
 
+    def waits_for(self) -> str:
+        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
+        waiting = [queue for queue in self._partition_queues.queues if not queue.is_empty]
+        if not waiting:
+            return ""
+        queue = min(waiting, key=lambda one: (one.missing_since is None, not one.trouble))
+        place = queue.topic if queue.partition < 0 else f"{queue.topic}-{queue.partition}"
+        return f"{place}: {self._explain_abandoned(queue)}"
+
     @property
     def unchecked_bytes(self) -> int:
         """See :class:`~aioparallel.transactions.TransactionalProducer`."""

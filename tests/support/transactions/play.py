@@ -12,10 +12,11 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Final
+from unittest.mock import patch
 
 from aioparallel import FailurePolicy, Outgoing, ParallelConsumer, Producing, Record, Reject, RetryPolicy, Transactions
 from aioparallel.batches import Batch, batches
-from aioparallel.errors import ClientError, RecordStopped
+from aioparallel.errors import BrokerUnreachable, ClientError, ConsumerStateError, RecordStopped
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import (
     ErrorCode,
@@ -28,6 +29,7 @@ from aioparallel.testing.memory import (
 from aioparallel.testing.memory.link import Link
 from aioparallel.testing.memory.refused import Refused
 from aioparallel.testing.memory.transactional_connections import InMemoryTransactionalBrokers
+from aioparallel.transactions import pace
 
 __all__ = ["Course", "Member", "World"]
 
@@ -178,6 +180,7 @@ class World:
         self.broker.make_compacted(TIGHT)
         self.is_cooperative = chance.random() < 0.5
         self.in_batches = chance.random() < 0.25
+        self.room = chance.choice([10**6, 10**6, 2_000, 300])  # bytes of the first transactions, and after late ones
         self.members: list[Member] = []
         self.count = 0
         self.runs: Counter[bytes] = Counter()
@@ -330,6 +333,10 @@ class Course:
 
     async def run(self) -> None:
         """Play it, and check."""
+        with patch.multiple(pace, _FIRST=self.world.room, _LEAST=min(self.world.room, 1_000)):
+            await self._play()
+
+    async def _play(self) -> None:
         world, chance = self.world, self.chance
         world.append(chance.choice([20, 150]))
         for _ in range(chance.choice([1, 2])):
@@ -374,6 +381,7 @@ class Course:
                 "expire",
                 "node",
                 "markers",
+                "impostor",
             ]
         ):
             case "append":
@@ -397,5 +405,18 @@ class Course:
                 node = chance.choice([1, 2, 3])
                 world.broker.hang(node)
                 asyncio.get_running_loop().call_later(chance.choice([0.3, 2.0, 5.0]), world.broker.unhang, node)
+            case "impostor" if running:
+                await self._impostor(chance.choice(running))
             case "markers":
                 world.broker.transactions.marker_delay = chance.choice([0.0, 0.01, 0.2, 1.0])
+
+    async def _impostor(self, member: Member) -> None:
+        """Somebody else uses the transactional id of this one."""
+        with contextlib.suppress(ConsumerStateError, BrokerUnreachable):
+            figures = member.consumer.stats().transactions
+            assert figures is not None
+            other = InMemoryTransactionalProducer(self.world.broker, GROUP)
+            await other.start(1.0)
+            other.identify_as(figures.transactional_id)
+            await other.initialize(None, TIMEOUT, 1.0)
+            await other.stop(1.0)

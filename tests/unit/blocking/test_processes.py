@@ -304,14 +304,18 @@ BODY = """
 import asyncio, os, sys, time
 from aioparallel import in_processes, parallel_map
 
+def say(*words):
+    # One write for a line: several processes share the pipe.
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
 def work(seconds):
-    print("pid", os.getpid(), flush=True)
+    say("pid", os.getpid())
     time.sleep(seconds)
     return seconds
 
 async def main(*items):
     async for outcome in parallel_map(in_processes(work, processes=2), items):
-        print("value", outcome.value, flush=True)
+        say("value", outcome.value)
 """
 
 

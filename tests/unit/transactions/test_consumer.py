@@ -4,6 +4,7 @@ tests, options, and what it shows."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from aioparallel import (
     FailurePolicy,
     NoOffsetMap,
     NotAuthorized,
+    NotCommitted,
     Outgoing,
     ParallelConsumer,
     Produced,
@@ -29,6 +31,7 @@ from aioparallel import (
 )
 from aioparallel.batches import Batch
 from aioparallel.group.client import Committed
+from aioparallel.observe.health import ProblemKind
 from aioparallel.queues.kmq import KmqConsumer
 from aioparallel.queues.priority import PriorityConsumer
 from aioparallel.records import TopicPartition
@@ -44,6 +47,7 @@ from aioparallel.testing.memory import (
 from aioparallel.testing.memory.refused import Refused
 from aioparallel.transactions import StableOffsets
 from aioparallel.transactions.outbox import TransactionOutbox
+from aioparallel.web import ConsumerService, answers
 from tests.support.waiting import until
 
 T0 = TopicPartition("in", 0)
@@ -325,6 +329,64 @@ async def test_who_asks_about_a_topic_waits_for_its_own_answer(broker: InMemoryB
     await waits
     assert outbox.room() is None
     await outbox.close()
+
+
+async def test_a_topic_that_is_doubted_is_no_missing_one(broker: InMemoryBroker) -> None:
+    """Something for it was refused, while other outputs for it were on their way to the hand-over: these go by what was
+    known when they were looked at. Who comes later waits until it is looked up anew."""
+    outbox = TransactionOutbox(InMemoryTransactionalProducer(broker, "g"), 1_000)
+    record = Record("in", 0, 0, None, None)
+    outputs = outbox.collect(record, Outgoing("out", b"1"))
+    assert outputs is not None
+    await (outbox.room() or asyncio.sleep(0))
+    outbox.doubt(["out"])
+    assert outbox._failure(record, outputs) is None
+    outbox.collect(record, Outgoing("out", b"2"))
+    waits = outbox.room()
+    assert waits is not None
+    await waits
+    assert outbox.room() is None
+    await outbox.close()
+
+
+async def test_a_prefix_that_makes_no_id_is_refused() -> None:
+    """At once, without showing all of it."""
+    with pytest.raises(ConfigurationError, match=r"id_prefix.*40,000 bytes.*at most 32,000") as refused:
+        Transactions(id_prefix="é" * 20_000)
+    assert len(str(refused.value)) < 300
+
+
+async def test_a_run_that_fails_at_its_end_is_seen_in_health(broker: InMemoryBroker) -> None:
+    """Also where it had ended all its records already."""
+    append(broker, b"1")
+    broker.faults.always(Request.TXN_OFFSETS, Fault(error=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    consumer = consumer_of(broker, commit_timeout=0.5)
+    async with consumer:
+        with pytest.raises(NotCommitted):
+            await consumer.run(copy)
+        health = consumer.health()
+        assert not health.live
+        assert health.problems[0].kind is ProblemKind.FAILED
+
+
+async def test_the_end_names_what_its_last_commit_has_waited_for(broker: InMemoryBroker) -> None:
+    """A topic whose leader does not answer."""
+    append(broker, b"1")
+    broker.faults.always(Request.PRODUCE, Fault(is_request_lost=True))
+    consumer = consumer_of(broker, commit_timeout=4.0)
+    async with consumer:
+        with pytest.raises(NotCommitted, match="out-0"):
+            await consumer.run(copy)
+
+
+async def test_figures_are_plain_for_the_web(broker: InMemoryBroker) -> None:
+    """``/stats`` gives them as JSON."""
+    append(broker, b"1")
+    broker.faults.script(Request.TXN_OFFSETS, Fault(error=ErrorCode.INVALID_TXN_STATE))
+    async with ConsumerService(lambda: consumer_of(broker, until=None), copy) as service:
+        await until(lambda: values(broker) == [b"1"])
+        told = json.loads(json.dumps(answers.stats({"one": service}).body))
+        assert sum(told["one"]["transactions"]["aborted_for"].values()) == 1
 
 
 async def test_a_timeout_that_the_brokers_refuse_is_named(broker: InMemoryBroker) -> None:

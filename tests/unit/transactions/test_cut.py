@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from math import inf
 
 from aioparallel.group.offset_commits import Said
 from aioparallel.group.sessions import Session
@@ -39,14 +40,24 @@ def course(chance: random.Random) -> tuple[OffsetMap, list[Entry]]:
 
 
 def test_what_a_cut_map_leaves_behind_keeps_the_order_of_each_key() -> None:
-    """Any records, any batches, maps that do not fit: what goes is said, what stays is not, and nothing goes before
-    what stands ahead of it in its key."""
+    """Any records and batches, maps that do not fit, room for a part: what goes is said, what stays is not, and
+    nothing goes before what stands ahead of it in its key."""
     chance = random.Random(7)
-    cuts = 0
+    cuts = parts = 0
     for _ in range(600):
         said, entries = course(chance)
-        one = share(Taken(Said(SESSION, said, (0, 0)), entries, -1), chance.choice([8, 12, 16, 20]), "all")
-        cuts += one.sample.cut
+        room, least = chance.choice([inf, inf, 40_000, 3_000, 500, 0]), chance.choice([0, 1])
+        limit = chance.choice([8, 12, 16, 20, 200])
+        one = share(Taken(Said(SESSION, said, (0, 0)), entries, -1), limit, "all", room, least)
+        cuts += one.whole.cut
+        parts += one.is_part
+        if one.is_passed_over:
+            assert not one.entries
+            assert not least
+            continue
+        # More than there is room for, only where the map of less does not fit.
+        assert len(one.entries) <= least or one.size <= room or limit < 200
+        assert one.sample.version == ((-1, -1) if one.is_part else (0, 0))
         position = decode_offset_map(*one.sample.committed)
         goes = set(map(id, one.entries))
         closed: set[object] = set()
@@ -62,3 +73,4 @@ def test_what_a_cut_map_leaves_behind_keeps_the_order_of_each_key() -> None:
             if id(entry) not in goes:
                 closed |= lanes
     assert cuts > 20
+    assert parts > 20

@@ -13,6 +13,7 @@ from aioparallel import (
     NotCommitted,
     Outgoing,
     ParallelConsumer,
+    Producing,
     Record,
     RecordStopped,
     Reject,
@@ -21,6 +22,7 @@ from aioparallel import (
 from aioparallel.batches import Batch, batches
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryTransactionalProducer
 from tests.support.virtual_time import VirtualLoop
+from tests.support.waiting import until
 
 
 def test_nothing_is_committed_until_each_refused_record_is_put_away() -> None:
@@ -124,3 +126,88 @@ async def test_the_end_waits_for_a_record_that_is_being_put_away() -> None:
             async with asyncio.timeout(60), consumer:
                 await consumer.run(handle)
         assert [committed.offset for committed in broker.group("g").offsets.values()] == [1] * (seconds < 600)
+
+
+@pytest.mark.parametrize("every", [4, 20])
+async def test_all_that_is_refused_costs_one_abort(every: int) -> None:
+    """However many there are in a transaction: what the brokers take of it is sent twice, not once for each."""
+    broker = InMemoryBroker()
+    for topic in ("in", "out", "dead", "tight"):
+        broker.create_topic(topic)
+    broker.make_compacted("tight")  # takes nothing without a key
+    for number in range(1_000):
+        broker.append("in", b"%d" % number, key=b"%d" % (number % 30))
+
+    async def handle(record: Record[Any, Any]) -> Outgoing:
+        refused = int(record.value) % every == 0
+        return Outgoing("tight", record.value) if refused else Outgoing("out", record.value, record.key)
+
+    consumer: ParallelConsumer[Any, Any] = ParallelConsumer(
+        "in",
+        group_id="g",
+        client=InMemoryClient(broker, "g", isolation_level="read_committed"),
+        producer=InMemoryTransactionalProducer(broker, "g"),
+        commits=Transactions(interval=0.5),
+        failures=FailurePolicy(dead_letter="dead"),
+    )
+    async with asyncio.timeout(60), consumer:
+        run = asyncio.create_task(consumer.run(handle))
+        await until(lambda: len(broker.records("dead")) == 1_000 // every)
+        await until(lambda: len(broker.records("out")) == 1_000 - 1_000 // every)
+        figures = consumer.stats().transactions
+        assert figures is not None
+        assert figures.refused == 1_000 // every
+        assert figures.aborted <= 3
+        consumer.stop()
+        await run
+
+
+def test_who_waits_for_a_dead_letter_function_holds_up_no_other_partition() -> None:
+    """Nothing more starts of the partition whose refused record is not put away; what waits of it takes no room."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(_put_away_after_a_while())
+
+
+async def _put_away_after_a_while() -> None:
+    broker = InMemoryBroker()
+    broker.create_topic("in", 2)
+    for topic in ("out", "tight"):
+        broker.create_topic(topic)
+    broker.make_compacted("tight")
+    bound, count = 50_000, 500
+    is_up = asyncio.Event()
+
+    async def put(_record: Record[Any, Any], _error: Exception) -> None:
+        if not is_up.is_set():
+            raise OSError("the ticket system is down")
+
+    async def handle(record: Record[Any, Any]) -> Outgoing:
+        if record.value == b"bad":
+            return Outgoing("tight", b"x")
+        return Outgoing("out", record.value + b"x" * 1_000, record.key)
+
+    consumer: ParallelConsumer[Any, Any] = ParallelConsumer(
+        "in",
+        group_id="g",
+        client=InMemoryClient(broker, "g", isolation_level="read_committed"),
+        producer=InMemoryTransactionalProducer(broker, "g"),
+        commits=Transactions(),
+        producing=Producing(max_unacknowledged_bytes=bound),
+        failures=FailurePolicy(dead_letter=put),
+        max_concurrency=10,
+    )
+    async with asyncio.timeout(600), consumer:
+        run = asyncio.create_task(consumer.run(handle))
+        broker.append("in", b"bad", key=b"k", partition=0)
+        await until(lambda: any(one.kind == "dead_letter_failed" for one in consumer.health().problems))
+        for number in range(count):
+            for partition in (0, 1):
+                broker.append("in", b"%d" % number, key=b"%d" % number, partition=partition)
+        await until(lambda: len(broker.records("out")) == count, 60)
+        figures = consumer.stats().transactions
+        assert figures is not None
+        assert figures.waiting_bytes < 4 * bound
+        is_up.set()
+        await until(lambda: len(broker.records("out")) == 2 * count, 60)
+        consumer.stop()
+        await run

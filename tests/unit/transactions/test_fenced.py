@@ -1,0 +1,82 @@
+"""Somebody else uses the transactional id."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from aioparallel import Outgoing, ParallelConsumer, Record, Transactions
+from aioparallel.testing.memory import Fault, InMemoryBroker, InMemoryClient, InMemoryTransactionalProducer, Request
+from tests.support.virtual_time import VirtualLoop
+
+COUNT = 20
+
+
+def consumer_of(broker: InMemoryBroker) -> ParallelConsumer[Any, Any]:
+    """Of group "g", that keeps its partitions when another member joins."""
+    client = InMemoryClient(broker, "g", isolation_level="read_committed", heartbeat_interval=0.05, cooperative=True)
+    return ParallelConsumer(
+        "in",
+        group_id="g",
+        client=client,
+        producer=InMemoryTransactionalProducer(broker, "g"),
+        commits=Transactions(),
+        drain_timeout=1.0,
+        commit_timeout=2.0,
+    )
+
+
+async def copy(record: Record) -> Outgoing:
+    """To be written."""
+    return Outgoing("out", record.value, record.key)
+
+
+def test_what_was_being_committed_when_the_id_was_lost(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody can say from there whether it is: partitions that the member keeps are read anew, and what is committed
+    is not written again."""
+    caplog.set_level(logging.WARNING)
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(_lose_the_id())
+    assert not any("aborted" in record.message for record in caplog.records)
+
+
+async def _lose_the_id() -> None:
+    broker = InMemoryBroker(nodes=1)
+    broker.create_topic("in", 4)
+    broker.create_topic("out")
+    consumer, other = consumer_of(broker), consumer_of(broker)
+    async with consumer:
+        run = asyncio.create_task(consumer.run(copy))
+        await asyncio.sleep(0.3)
+        figures = consumer.stats().transactions
+        assert figures is not None
+        broker.faults.always(Request.END_TXN, Fault(is_response_lost=True))
+        for number in range(COUNT):
+            broker.append("in", b"%d" % number, key=b"%d" % number, partition=number % 4)
+        await asyncio.sleep(0.15)
+        assert len(broker.records("out")) == COUNT
+        broker.faults.always(Request.JOIN, Fault(request_delay=1.0))  # it is told when it joins again already
+        async with other:
+            run_other = asyncio.create_task(other.run(copy))
+            await asyncio.sleep(1.5)
+            impostor = InMemoryTransactionalProducer(broker, "g")
+            await impostor.start(1.0)
+            impostor.identify_as(figures.transactional_id)
+            await impostor.initialize(None, 10.0, 1.0)
+            broker.faults.heal(Request.END_TXN)
+            await asyncio.sleep(4.0)
+            broker.faults.heal()
+            await asyncio.sleep(10.0)
+            found = Counter(record.value for record in broker.records("out"))
+            assert found == Counter(b"%d" % number for number in range(COUNT))
+            after = consumer.stats().transactions
+            assert after is not None
+            assert after.transactional_id != figures.transactional_id
+            other.stop()
+            await run_other
+        consumer.stop()
+        await run
