@@ -40,20 +40,53 @@ def consumer(kafka: LocalKafka, topic: str, max_concurrency: int) -> PriorityCon
     )
 
 
+class Backlogs:
+    """Handlers hold until records of every priority wait in the buffer. So whatever starts was chosen among all of
+    them, however late a fetch is: of what a priority has not read yet the others rightly take the part."""
+
+    def __init__(self, one: PriorityConsumer[bytes, bytes], low: int, high: int) -> None:
+        self._consumer = one
+        self._low = low  # more than start while handlers hold
+        self._high = high
+        self._waiting: Counter[int] = Counter()  # at least so many: by the last look, less what has started since
+        self._looking = asyncio.Lock()
+
+    async def started(self, priority: int) -> None:
+        """One of its records has. Returns while there is enough of all of them."""
+        self._waiting[priority] -= 1
+        if not self._all_have(self._low):
+            async with self._looking:
+                if not self._all_have(self._low):
+                    await until(self._refilled, what=lambda: f"a backlog of each: {self._waiting}")
+
+    def _refilled(self) -> bool:
+        self._waiting = Counter()
+        for partition in self._consumer.stats().partitions:
+            self._waiting[priority_of(partition.topic)] += partition.buffered
+        return self._all_have(self._high)
+
+    def _all_have(self, records: int) -> bool:
+        return all(self._waiting[priority] >= records for priority in range(PRIORITIES))
+
+
 async def test_shares_and_commits(local_kafka: LocalKafka) -> None:
     """While all have a backlog their shares are exponential within 5 %; each group commits its own topics."""
-    topic, count = "shares", 15_000
+    topic, count, places = "shares", 15_000, 70
     await make(local_kafka, topic, count)
     handled: Counter[int] = Counter()
     shares: list[Counter[int]] = []
 
-    async def work(record: Record) -> None:
-        await asyncio.sleep(0.002)
-        handled[priority_of(record)] += 1
-        if handled.total() in (1_000, 22_000):
-            shares.append(Counter(handled))
+    async with consumer(local_kafka, topic, max_concurrency=places) as one:
+        backlogs = Backlogs(one, low=2 * places, high=500)
 
-    async with consumer(local_kafka, topic, max_concurrency=70) as one:
+        async def work(record: Record) -> None:
+            if len(shares) < 2:
+                await backlogs.started(priority_of(record))
+            await asyncio.sleep(0.002)
+            handled[priority_of(record)] += 1
+            if handled.total() in (1_000, 22_000):
+                shares.append(Counter(handled))
+
         running = asyncio.create_task(one.run(work))
         await until(lambda: handled.total() == PRIORITIES * count)
         one.stop()
