@@ -2,7 +2,7 @@
 
 ``python -m aioparallel.testing.local_kafka`` runs a broker, with ``--brokers 3`` three, with ``--port 9092`` where
 other programs look for one; ``--user alice:wonderland`` adds listeners with TLS and logins, and prints what to copy;
-``--prepare`` only fetches the jars.
+``--prepare`` only fetches the jars, and has Java keep what it knows of their classes: brokers start sooner by it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import threading
 from collections.abc import Sequence
 
 from aioparallel.errors import BrokerStartError, ConfigurationError, JarsMissing, JavaNotFound
-from aioparallel.jvm.sets import KAFKA, KAFKA_VERSION
+from aioparallel.jvm.sets import KAFKA_VERSION
+from aioparallel.testing.brokers.class_archive import prepare
 from aioparallel.testing.brokers.local import LocalKafka
 from aioparallel.testing.brokers.secured import Secured
 
@@ -26,14 +27,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m aioparallel.testing.local_kafka", description=(__doc__ or "").replace("``", "")
     )
-    parser.add_argument("--prepare", action="store_true", help="fetch the jars into the cache, and end")
+    parser.add_argument(
+        "--prepare", action="store_true", help="fetch the jars into the cache, archive their classes, and end"
+    )
     parser.add_argument("--brokers", type=int, default=1, help="how many to run; default 1")
     parser.add_argument("--port", type=int, help="where the first listens, the others behind it; default: free ones")
     parser.add_argument("--user", action="append", default=[], metavar="NAME:PASSWORD", help="may log in; repeatable")
     options = parser.parse_args(arguments)
     try:
         if options.prepare:
-            print(f"Apache Kafka {KAFKA_VERSION} is in {KAFKA.fetch(print)}")
+            print(f"Apache Kafka {KAFKA_VERSION} is in {prepare(print)}")
             return
         users = dict(_user(text) for text in options.user)
         secured = Secured(users) if users else None

@@ -19,6 +19,7 @@ from aioparallel.jvm.java_runtime import find_java
 from aioparallel.jvm.maven import maven
 from aioparallel.jvm.sets import KAFKA, KAFKA_VERSION
 from aioparallel.testing.brokers.broker import TOPIC_TIMEOUT, Broker
+from aioparallel.testing.brokers.class_archive import find_archive
 from aioparallel.testing.brokers.cluster_view import PartitionView
 from aioparallel.testing.brokers.kafka_node import KafkaNode, KafkaProgram
 from aioparallel.testing.brokers.kafka_nodes import KafkaNodes
@@ -142,9 +143,10 @@ class LocalKafka(Broker):
             return
         check_platform()
         try:
-            program = KafkaProgram(find_java(), KAFKA.fetch(self._report), compile_once=self._count > 1)
+            java, jars = find_java(), KAFKA.fetch(self._report)
         except (JavaNotFound, JarsMissing) as error:
             raise BrokerStartError(str(error)) from error
+        program = KafkaProgram(java, jars, compile_once=self._count > 1, archive=find_archive(java, jars))
         self._check_ports()
         self._nodes = KafkaNodes(self._count, program, self._heap, self._properties, self._port, self._secured)
         atexit.register(self.stop)
