@@ -113,8 +113,8 @@ class Life:
         self.done = 0
 
     async def is_stopped_under_load(self) -> None:
-        """SIGTERM when 2,000 orders have ended; it ends by itself."""
-        await to_the_end(asyncio.to_thread(self._fill))
+        """SIGTERM when 2,000 orders have ended, also while more come in; it ends by itself."""
+        filling = asyncio.create_task(to_the_end(asyncio.to_thread(self._fill)))
         tail, count = EventTail(self.first.events), 0
 
         def enough() -> bool:
@@ -124,6 +124,7 @@ class Life:
 
         await until(enough)
         self.first.child.terminate()
+        await filling
         assert await self.first.ended() == (-signal.SIGTERM if self.kind == "fastapi" else 0)
         self.done = sum(one.kind is EventKind.ENDED for one in read_events(self.first.events))
         assert self.done < ORDERS
