@@ -247,7 +247,7 @@ class Producing:
     """Seconds the brokers have to take an output; then its record has failed and follows the failure policy."""
     on_produced: OnProduced | None = None
     """Called with the record, the output and where it stands, once the broker has it and before the record's offset
-    completes. A plain function, quick; what it raises is logged."""
+    completes; in transactions, when theirs is committed. A plain function, quick; what it raises is logged."""
     client_options: Mapping[str, object] = field(default_factory=dict)
     """Passed on to the producing Kafka client: ``compression_type``, ``linger_ms``, ``max_batch_size``,
     ``max_request_size``, ``partitioner``. TLS, SASL, ``client_id`` and timeouts come from the consumer's

@@ -30,7 +30,7 @@ _OF_OUTPUT: Final = (
 )
 _OF_LETTER: Final = (
     "It is the record itself, on its way to where the failure policy puts it away: that topic must take whatever the "
-    "source holds (as large, and records without a key or a value)"
+    "source holds (as large, and records without a key or a value), from this user"
 )
 
 

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaConsumer
@@ -46,6 +46,17 @@ def from_file(count: int) -> Totals:
             flights[row["carrier"]] += 1
             minutes[row["carrier"]] += row["arr_delay"]
     return flights, minutes
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """A whole number from the command line."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least {least}")
+        return int(text)
+
+    return number
 
 
 @asynccontextmanager
@@ -132,10 +143,14 @@ def show(found: Totals, wanted: Totals, console: Console) -> bool:
 
 async def main() -> int:
     """The whole of it."""
-    parser = argparse.ArgumentParser(prog="python -m examples.exactly_once", description=__doc__)
-    parser.add_argument("--flights", type=int, default=40_000)
-    parser.add_argument("--kills", type=int, default=8)
-    parser.add_argument("--pause", type=float, default=2.0, help="seconds between two kills, on average")
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.exactly_once",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--flights", type=at_least(1), default=40_000, metavar="N", help="flights to count (40,000)")
+    parser.add_argument("--kills", type=at_least(0), default=8, metavar="N", help="times that a member is killed (8)")
+    parser.add_argument("--pause", type=float, default=2.0, help="seconds between two kills, on average (2)")
     given = parser.parse_args()
     console = Console()
     with LocalKafka() as kafka:
