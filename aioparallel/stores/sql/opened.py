@@ -8,8 +8,9 @@ autocommit mode for that, so a handler cannot end the transaction by mistake.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol, cast
 
 from sqlalchemy import text
@@ -46,6 +47,9 @@ class OpenTransaction(Protocol):
         """These records are complete with it. False: the partition is somebody else's. Waits for a transaction that
         makes one of them complete; raises CompleteAlready where one is."""
 
+    async def done_among(self, owned: Owned, offsets: Sequence[int]) -> set[int]:
+        """Those of these records that are complete, by transactions which have ended."""
+
     async def commit(self) -> None:
         """End it. Raises one of NO_ANSWER, as everything here does."""
 
@@ -73,18 +77,25 @@ class Opening:
                 f"INSERT INTO {done} (partition_id, record_offset) "
                 "SELECT $1, one.record_offset FROM owned, unnest($3::bigint[]) AS one (record_offset)"
             )
+            self._among = (
+                f"SELECT record_offset FROM {done} WHERE partition_id = $1 AND record_offset = ANY($2::bigint[])"
+            )
         else:
             self._statement = text(
                 f"INSERT INTO {done} (partition_id, record_offset) SELECT :id, value FROM json_each(:offsets) "
                 f"WHERE EXISTS (SELECT 1 FROM {partition} WHERE id = :id AND epoch = :epoch)"
+            )
+            self._select = text(
+                f"SELECT record_offset FROM {done} WHERE partition_id = :id "
+                "AND record_offset IN (SELECT value FROM json_each(:offsets))"
             )
 
     async def open(self, connection: AsyncConnection) -> OpenTransaction:
         """Begin one."""
         if not self._is_postgresql:
             await connection.begin()
-            return _OfSqlalchemy(connection, self._statement)
-        opened = _OfAsyncpg(connection, self._add_done)
+            return _OfSqlalchemy(connection, self._statement, self._select)
+        opened = _OfAsyncpg(connection, self._add_done, self._among)
         try:
             await opened.begin(self._begin)
         except BaseException:
@@ -97,13 +108,14 @@ class Opening:
 class _OfAsyncpg:
     """Of PostgreSQL."""
 
-    def __init__(self, connection: AsyncConnection, add_done: str) -> None:
+    def __init__(self, connection: AsyncConnection, add_done: str, among: str) -> None:
         self._connection = connection
         # The connection was made already, and begins nothing: so neither waits, which would need a greenlet.
         above = cast("Any", connection.sync_connection)
         self._above = above.get_transaction() or above.begin()
         self._below = above.connection.dbapi_connection.driver_connection
         self._add_done = add_done
+        self._among = among
 
     async def begin(self, statement: str) -> None:
         """Begin it."""
@@ -113,6 +125,11 @@ class _OfAsyncpg:
         """See :class:`OpenTransaction`."""
         _expect_open(self._above.is_active and self._below.is_in_transaction())
         return await self._ask(self._add_done, owned.id, owned.epoch, offsets) == f"INSERT 0 {len(offsets)}"
+
+    async def done_among(self, owned: Owned, offsets: Sequence[int]) -> set[int]:
+        """See :class:`OpenTransaction`."""
+        with _translated():
+            return {row[0] for row in await self._below.fetch(self._among, owned.id, offsets)}
 
     async def commit(self) -> None:
         """See :class:`OpenTransaction`."""
@@ -137,21 +154,29 @@ class _OfAsyncpg:
                 await self._connection.invalidate()
 
     async def _ask(self, statement: str, *given: object) -> str:
-        import asyncpg  # noqa: PLC0415 - who uses SQLite needs none
-
-        try:
+        with _translated():
             return cast("str", await self._below.execute(statement, *given))
-        except asyncpg.UniqueViolationError as error:
-            raise CompleteAlready from error
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-            raise SQLAlchemyError(f"{type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """asyncpg's errors as those of SQLAlchemy."""
+    import asyncpg  # noqa: PLC0415 - who uses SQLite needs none
+
+    try:
+        yield
+    except asyncpg.UniqueViolationError as error:
+        raise CompleteAlready from error
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        raise SQLAlchemyError(f"{type(error).__name__}: {error}") from error
 
 
 class _OfSqlalchemy:
     """Of SQLite."""
 
-    def __init__(self, connection: AsyncConnection, statement: TextClause) -> None:
+    def __init__(self, connection: AsyncConnection, statement: TextClause, select: TextClause) -> None:
         self._connection = connection
+        self._select = select
         self._transaction = connection.get_transaction()
         self._statement = statement
 
@@ -164,6 +189,11 @@ class _OfSqlalchemy:
             return (await self._connection.execute(self._statement, values)).rowcount == len(offsets)
         except IntegrityError as error:
             raise CompleteAlready from error
+
+    async def done_among(self, owned: Owned, offsets: Sequence[int]) -> set[int]:
+        """See :class:`OpenTransaction`."""
+        values = {"id": owned.id, "offsets": str(list(offsets))}
+        return {row[0] for row in await self._connection.execute(self._select, values)}
 
     async def commit(self) -> None:
         """See :class:`OpenTransaction`."""

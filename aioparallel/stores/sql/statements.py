@@ -106,7 +106,9 @@ class Statements:
         for part in _chunks(sorted(owned)):
             statement = select(table.c.id, table.c.epoch).where(table.c.id.in_([one.id for one in part]))
             if self.is_postgresql:
-                statement = statement.order_by(table.c.id).with_for_update(read=True)
+                # In the order of those who take over, which is that of Unicode.
+                order = (table.c.topic.collate("C"), table.c.number)
+                statement = statement.order_by(*order).with_for_update(read=True)
             still |= {Owned(*row) for row in await connection.execute(statement)} & set(part)
         return still
 

@@ -159,7 +159,9 @@ class SqlStore:
 
     def keeping(self, member: Member, group_id: str) -> Keeping:
         """See :class:`~aioparallel.group.committing.PositionKeeper`."""
-        partitions = self._partitions = Partitions(self._engine, self._statements, group_id, member.client)
+        partitions = self._partitions = Partitions(
+            self._engine, self._statements, group_id, member.client, self._turn, self._give_back
+        )
         store: OffsetStore = partitions
         if member.companion is not None:
             store = Accompanied(store, member.companion)
@@ -169,6 +171,10 @@ class SqlStore:
 
     async def close(self) -> None:
         """See :class:`~aioparallel.keepers.PositionKeeper`. The engine is whoever's who has made it."""
+        await self._give_back()
+
+    async def _give_back(self) -> None:
+        """Keep no idle connection from others."""
         idle, self._idle = self._idle, []
         with contextlib.suppress(*NO_ANSWER):
             async with asyncio.timeout(_CLOSING):
@@ -295,36 +301,53 @@ class SqlStore:
     async def _are_done(self, offsets: Offsets, taken: Mapping[TopicPartition, Taken]) -> bool:
         """Whether these are complete, all of them or none; asked until the database tells. Raises Fenced, and
         _PartlyDone."""
-        told = {
-            (partition, offset): await self._is_done(partition, taken[partition], offset)
-            for partition, of_it in offsets.items()
-            for offset in of_it
-        }
-        if any(told.values()) and not all(told.values()):
-            raise _PartlyDone({place for place, is_done in told.items() if is_done})
-        return all(told.values())
+        done: set[tuple[TopicPartition, int]] = set()
+        for partition, of_it in offsets.items():
+            done |= {(partition, offset) for offset in await self._done_of(partition, taken[partition], of_it)}
+        if done and len(done) < sum(map(len, offsets.values())):
+            raise _PartlyDone(done)
+        return bool(done)
 
-    async def _is_done(self, partition: TopicPartition, taken: Taken, offset: int) -> bool:
+    async def _done_of(self, partition: TopicPartition, taken: Taken, offsets: Sequence[int]) -> set[int]:
+        """Those that are complete. A transaction under way may make some of them so: who adds them waits for its end,
+        and is told that one is there, not which."""
+        done: set[int] = set()
         pause = _FIRST_PAUSE
-        while True:
+        while left := [offset for offset in offsets if offset not in done]:
             try:
+                if not await self._would_be_done(partition, taken, left):
+                    break
                 async with self._opening.engine.connect() as connection:
                     transaction = await self._opening.open(connection)
                     try:
-                        if not await transaction.add_done(taken.owned, (offset,)):
-                            raise Fenced(partition)
+                        done |= await transaction.done_among(taken.owned, left)
                     finally:
                         await transaction.roll_back()
-            except CompleteAlready:
-                return True
             except NO_ANSWER as error:
                 logger.warning(
-                    "%s offset %d: in doubt: %r", partition, offset, error, extra={"action": "commit_in_doubt"}
+                    "%s offset %d and %d more: in doubt: %r",
+                    partition,
+                    left[0],
+                    len(left) - 1,
+                    error,
+                    extra={"action": "commit_in_doubt"},
                 )
                 await asyncio.sleep(pause)
                 pause = min(_LONGEST_PAUSE, pause * 2)
-            else:
-                return False
+        return done
+
+    async def _would_be_done(self, partition: TopicPartition, taken: Taken, offsets: Sequence[int]) -> bool:
+        """Whether one of these is complete, when transactions that are under way have ended. Raises Fenced."""
+        async with self._opening.engine.connect() as connection:
+            transaction = await self._opening.open(connection)
+            try:
+                if not await transaction.add_done(taken.owned, offsets):
+                    raise Fenced(partition)
+            except CompleteAlready:
+                return True
+            finally:
+                await transaction.roll_back()
+        return False
 
     # -- outputs ----------------------------------------------------------------------------------------
 
@@ -372,7 +395,8 @@ async def _not_cancelled(finishing: Coroutine[Any, Any, None]) -> None:
         if cancelled is not None and loop.time() >= ends and not task.done():
             task.cancel()
             await asyncio.wait([task], timeout=_GIVING_UP)
-            raise cancelled
+            # It may be carried out, so this is no failure: whoever runs the record again finds out.
+            raise RetryLater(_AWAY) from cancelled
     task.result()
 
 

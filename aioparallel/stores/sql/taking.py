@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -22,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 _OF_TIME: Final = 0.8
 """Of a time-out, for waiting for locks."""
+_GAP: Final = 200_000
+"""Offsets that are listed, at most, between a position and the rows beside it. Where logs lose what was not read, there
+may be millions, and each would be written as one that is not complete."""
 _LAG_TOOLS: Final = 1.0
 """Seconds for telling Kafka where the group stands, which nobody here reads."""
 
@@ -41,15 +45,26 @@ class Taken:
 
 
 class Partitions:
-    """Those that this member has. ``lock``: seconds that a take-over waits for transactions of the owner before."""
+    """Those that this member has. ``turn``: of who writes, where only one may. ``on_trouble()``: the database has not
+    done what was asked; it may have no more connections."""
 
-    def __init__(self, engine: AsyncEngine, statements: Statements, group_id: str, client: Client) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        statements: Statements,
+        group_id: str,
+        client: Client,
+        turn: contextlib.AbstractAsyncContextManager[Any],
+        on_trouble: Callable[[], Awaitable[None]],
+    ) -> None:
         # Whoever takes over must see what was committed while it waited, whatever the engine's own level is.
         is_plain = statements.is_postgresql
         self._engine = engine.execution_options(isolation_level="READ COMMITTED") if is_plain else engine
         self._statements = statements
         self._group_id = group_id
         self._client = client
+        self._turn = turn
+        self._on_trouble = on_trouble
         self.taken: dict[TopicPartition, Taken] = {}
 
     async def take_over(
@@ -59,16 +74,16 @@ class Partitions:
         owner before and shuts out its next ones; then what stands there."""
         positions: dict[TopicPartition, Committed | None] = {}
         try:
-            async with asyncio.timeout(timeout), self._engine.begin() as connection:
+            async with asyncio.timeout(timeout), self._turn, self._engine.begin() as connection:
                 owned = await self._statements.take(connection, self._group_id, partitions, timeout * _OF_TIME)
                 found = await self._statements.find(connection, owned)
                 for partition, one in owned.items():
                     positions[partition] = _merged(found[one.id])
                 await self._fold_found(connection, owned, found, positions)
-        except (SQLAlchemyError, OSError) as error:
-            logger.warning(
-                "Taking %d partitions over: %s", len(partitions), error, extra={"action": "take_over_failed"}
-            )
+        except (SQLAlchemyError, OSError, TimeoutError) as error:
+            told = str(error) or f"not done within {timeout:g} s"
+            logger.warning("Taking %d partitions over: %s", len(partitions), told, extra={"action": "take_over_failed"})
+            await self._on_trouble()
             raise TimeoutError from error
         for partition, one in owned.items():
             before = self.taken.get(partition)
@@ -85,11 +100,14 @@ class Partitions:
     ) -> None:
         """What is complete beside positions becomes part of them at once: a partition of which all is done has nothing
         to say later."""
-        beside = {one: found[one.id].done for one in owned.values() if found[one.id].done}
-        merged = {one: positions[partition] for partition, one in owned.items() if one in beside}
-        folded = {one: position for one, position in merged.items() if position is not None}
+        folded: dict[Owned, Committed] = {}
+        said: dict[Owned, Sequence[int]] = {}
+        for partition, one in owned.items():
+            position, done = positions[partition], found[one.id].done
+            if position is not None and done:
+                folded[one], said[one] = position, _said(done, position)
         if folded:
-            await self._statements.fold(connection, folded, beside)
+            await self._statements.fold(connection, folded, said)
 
     def release(self, partition: TopicPartition) -> None:
         """See :class:`~aioparallel.group.stores.Positions`."""
@@ -103,7 +121,7 @@ class Partitions:
         results: dict[TopicPartition, CommitFault | None] = dict.fromkeys(positions, CommitFault.FENCED)
         folded = {partition: _said(one.done, positions[partition]) for partition, one in mine.items()}
         try:
-            async with asyncio.timeout(timeout), self._engine.begin() as connection:
+            async with asyncio.timeout(timeout), self._turn, self._engine.begin() as connection:
                 still = await self._statements.still_owned(
                     connection, [one.owned for one in mine.values()], timeout * _OF_TIME
                 )
@@ -114,7 +132,9 @@ class Partitions:
                     {one.owned: folded[partition] for partition, one in kept.items()},
                 )
         except (SQLAlchemyError, OSError, TimeoutError) as error:
-            logger.warning("Folding %d positions: %s", len(mine), error, extra={"action": "fold_failed"})
+            told = str(error) or f"not done within {timeout:g} s"
+            logger.warning("Folding %d positions: %s", len(mine), told, extra={"action": "fold_failed"})
+            await self._on_trouble()
             return {**results, **dict.fromkeys(mine, CommitFault.RETRIABLE)}
         for partition, one in kept.items():
             gone = set(folded[partition])
@@ -135,12 +155,13 @@ class Partitions:
 
 
 def _merged(found: Found) -> Committed | None:
-    """Position and rows as one position."""
+    """Position and rows as one position; without those rows that are far above the others. Their records run again, and
+    are found to be complete."""
     if found.position is None or not found.done:
         return found.position
     base, text = found.position
     restored = decode_offset_map(base, text)
-    fresh = [offset for offset in found.done if offset >= base]
+    fresh = [offset for offset in found.done if base <= offset <= max(restored.highest_succeeded, base - 1) + _GAP]
     if not fresh:
         return found.position
     highest = max(restored.highest_succeeded, fresh[-1])

@@ -10,7 +10,9 @@ import pytest_asyncio
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from aioparallel.testing.memory import InMemoryBroker
 from examples.postgres import postgres
+from tests.support.sql_stores import Ends
 
 TABLE = "CREATE TABLE results (key TEXT, value INTEGER)"
 
@@ -37,3 +39,19 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         await connection.execute(text(TABLE))
     yield engine
     await engine.dispose()
+
+
+@pytest.fixture
+def broker() -> InMemoryBroker:
+    """Topic "in" with two partitions, "out" and "dead" with one."""
+    broker = InMemoryBroker()
+    broker.create_topic("in", 2)
+    broker.create_topic("out")
+    broker.create_topic("dead")
+    return broker
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Ends:
+    """As it is, before the test says otherwise."""
+    return Ends(monkeypatch)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from functools import partial
 from typing import Any
 
 import pytest
@@ -27,76 +25,12 @@ from aioparallel import (
     RetryPolicy,
 )
 from aioparallel.batches import Batch, batches
-from aioparallel.records import TopicPartition
-from aioparallel.stores.sql import SqlStore, StoreNotReady, opened, schema_statements
-from aioparallel.stores.sql.statements import Owned
-from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
+from aioparallel.stores.sql import SqlStore, StoreNotReady, schema_statements
+from aioparallel.testing.memory import InMemoryBroker
+from tests.support.sql_stores import POSITIONS, T0, consumer_of, fill, rows, rows_are, run, save, save_batch
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio
-
-T0 = TopicPartition("in", 0)
-
-
-@pytest.fixture
-def broker() -> InMemoryBroker:
-    """Topic "in" with two partitions, "out" and "dead" with one."""
-    broker = InMemoryBroker()
-    broker.create_topic("in", 2)
-    broker.create_topic("out")
-    broker.create_topic("dead")
-    return broker
-
-
-def fill(broker: InMemoryBroker, numbers: range, *, key: Callable[[int], bytes] = lambda n: b"%d" % (n % 7)) -> None:
-    """Records with these values."""
-    for number in numbers:
-        broker.append("in", b"%d" % number, key=key(number), partition=number % 2)
-
-
-def consumer_of(broker: InMemoryBroker, store: SqlStore, **options: Any) -> ParallelConsumer[Any, Any]:
-    """Of group "g"."""
-    given = {"until": "end", "max_concurrency": 20, "commit_interval": 0.1, **options}
-    client = InMemoryClient(broker, "g", heartbeat_interval=0.05)
-    return ParallelConsumer(
-        "in", group_id="g", client=client, producer=InMemoryProducer(broker), commits=store, **given
-    )
-
-
-async def save(record: Record, connection: AsyncConnection) -> None:
-    """A row for each record."""
-    await connection.execute(
-        text("INSERT INTO results VALUES (:key, :value)"),
-        {"key": (record.key or b"").decode(), "value": int(record.value or b"")},
-    )
-
-
-async def save_batch(batch: Batch[Record], connection: AsyncConnection) -> None:
-    """The same, many at once."""
-    for record in batch:
-        await save(record, connection)
-
-
-async def run(broker: InMemoryBroker, engine: AsyncEngine, handle: Any = save, **options: Any) -> SqlStore:
-    """To the end."""
-    store = SqlStore(engine)
-    await store.create_tables()
-    async with asyncio.timeout(60), consumer_of(broker, store, **options) as consumer:
-        await consumer.run(store.handler(handle))
-    return store
-
-
-async def rows(engine: AsyncEngine, statement: str = "SELECT value FROM results") -> list[Any]:
-    """What stands there; single columns by themselves."""
-    async with engine.connect() as connection:
-        found = (await connection.execute(text(statement))).all()
-    return [one[0] if len(one) == 1 else tuple(one) for one in found]
-
-
-POSITIONS = (
-    "SELECT number, next_offset, offset_map, epoch FROM aioparallel_position JOIN aioparallel_partition "
-    "ON partition_id = id ORDER BY number"
-)
 
 
 async def test_results_and_positions_are_there(broker: InMemoryBroker, engine: AsyncEngine) -> None:
@@ -191,11 +125,6 @@ async def test_what_is_done_is_folded_at_a_take_over(broker: InMemoryBroker, eng
     assert await rows(engine, "SELECT * FROM aioparallel_done") == []
 
 
-async def rows_are(engine: AsyncEngine, count: int) -> bool:
-    """Whether there are so many."""
-    return len(await rows(engine)) >= count
-
-
 async def test_an_older_epoch_writes_nothing(broker: InMemoryBroker, engine: AsyncEngine) -> None:
     """The partition is taken over while a handler is in its transaction: what it has written is rolled back, and it
     is no failure of its record."""
@@ -220,48 +149,6 @@ async def test_an_older_epoch_writes_nothing(broker: InMemoryBroker, engine: Asy
     assert sorted(await rows(engine)) == [0, 1]
     assert broker.records("dead") == []
     assert consumer.stats().failed_attempts == 0
-
-
-class Ends:
-    """In the place of how transactions end: what is to happen to the next one that one of these records is in."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.before: Callable[[], Awaitable[None]] | None = None
-        self.carried_out = True
-        self.error: Exception | None = None
-        self._asked: list[Any] = []
-        for kind in (opened._OfAsyncpg, opened._OfSqlalchemy):
-            monkeypatch.setattr(kind, "add_done", self._noting(kind.add_done))
-            monkeypatch.setattr(kind, "commit", self._ending(kind.commit))
-        self.offsets: Collection[int] = ()
-
-    def _noting(self, add_done: Any) -> Any:
-        async def noting(transaction: Any, owned: Owned, offsets: Sequence[int]) -> bool:
-            if set(offsets) & set(self.offsets):
-                self._asked.append(transaction)
-            return bool(await add_done(transaction, owned, offsets))
-
-        return noting
-
-    def _ending(self, commit: Any) -> Any:
-        async def ending(transaction: Any) -> None:
-            if transaction not in self._asked:
-                await commit(transaction)
-                return
-            self.offsets = ()
-            if self.before is not None:
-                await self.before()
-            await (commit(transaction) if self.carried_out else transaction.roll_back())
-            if self.error is not None:
-                raise self.error
-
-        return ending
-
-
-@pytest.fixture
-def ends(monkeypatch: pytest.MonkeyPatch) -> Ends:
-    """As it is, before the test says otherwise."""
-    return Ends(monkeypatch)
 
 
 async def test_whoever_is_shut_out_by_mistake_joins_again(broker: InMemoryBroker, engine: AsyncEngine) -> None:
@@ -327,41 +214,6 @@ async def test_the_engines_isolation_level_is_kept(broker: InMemoryBroker, serve
     assert set(levels) == {"serializable"}
 
 
-@pytest.mark.parametrize("carried_out", [True, False])
-async def test_a_commit_without_an_answer(
-    broker: InMemoryBroker, engine: AsyncEngine, ends: Ends, carried_out: bool
-) -> None:
-    """It is found out whether it was carried out: its record runs again only if not."""
-    fill(broker, range(0, 12, 2))
-    ends.offsets, ends.carried_out, ends.error = [2], carried_out, ConnectionError("gone")
-    runs: Counter[int] = Counter()
-
-    async def handle(record: Record, connection: AsyncConnection) -> None:
-        runs[int(record.value or b"")] += 1
-        await save(record, connection)
-
-    await run(broker, engine, handle, failures=FailurePolicy(retry=RetryPolicy(first_delay=0.02)))
-    assert sorted(await rows(engine)) == list(range(0, 12, 2))
-    assert runs == {**dict.fromkeys(range(0, 12, 2), 1), 4: 1 if carried_out else 2}
-    assert [one[:3] for one in await rows(engine, POSITIONS)] == [(0, 6, ""), (1, 0, "")]
-
-
-async def test_a_cancelled_commit_is_waited_for(broker: InMemoryBroker, engine: AsyncEngine, ends: Ends) -> None:
-    """A deadline that strikes while the transaction ends changes nothing: the handler had returned."""
-    broker.append("in", b"3")
-    ends.offsets, ends.before = [0], partial(asyncio.sleep, 0.6)
-    runs = 0
-
-    async def handle(record: Record, connection: AsyncConnection) -> None:
-        nonlocal runs
-        runs += 1
-        await save(record, connection)
-
-    failures = FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter="dead")
-    await run(broker, engine, handle, handler_timeout=0.4, failures=failures)
-    assert (await rows(engine), runs, broker.records("dead")) == ([3], 1, [])
-
-
 async def test_batches_share_a_transaction(broker: InMemoryBroker, engine: AsyncEngine) -> None:
     """All of a batch, or nothing."""
     fill(broker, range(300))
@@ -402,34 +254,6 @@ async def test_what_stands_behind_a_failed_one_is_not_written_with_its_batch(
     async with asyncio.timeout(60), consumer_of(broker, store, failures=failures) as consumer:
         await consumer.run(batches(store.handler(handle), size=10, linger=0.2))
     assert sorted(await rows(engine)) == list(range(10))
-
-
-async def test_a_batch_of_which_some_are_complete_already(broker: InMemoryBroker, engine: AsyncEngine) -> None:
-    """From another batch whose COMMIT was in doubt when it was given up: they are complete, and the others come
-    again."""
-    for number in (0, 2, 4, 6):
-        broker.append("in", b"%d" % number, key=b"%d" % (number % 4), partition=0)
-    store = SqlStore(engine)
-    await store.create_tables()
-    seen = False
-
-    async def handle(batch: Batch[Record], connection: AsyncConnection) -> None:
-        nonlocal seen
-        if not seen:
-            seen = True
-            taken = store._partitions.taken[T0]  # type: ignore[union-attr]
-            async with store._opening.engine.connect() as another:
-                transaction = await store._opening.open(another)
-                await save(batch[0], another)
-                await transaction.add_done(taken.owned, [batch[0].offset])
-                await transaction.commit()
-            raise ValueError("given up")
-        await save_batch(batch, connection)
-
-    failures = FailurePolicy(retry=RetryPolicy(first_delay=0.02))
-    async with asyncio.timeout(60), consumer_of(broker, store, failures=failures) as consumer:
-        await consumer.run(batches(store.handler(handle), size=4, linger=0.2, on_error="together"))
-    assert sorted(await rows(engine)) == [0, 2, 4, 6]
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
