@@ -98,6 +98,13 @@ class Committer:
         """Maps that did not fit and were cut."""
         return self._sampler.cut_maps
 
+    async def finish(self, sessions: Collection[Session], timeout: float) -> None:
+        """Records end here when that is acknowledged."""
+
+    def trouble(self) -> Sequence[str]:
+        """The sessions tell it."""
+        return ()
+
     def problems(self) -> Sequence[Problem]:
         """The sessions tell them all."""
         return ()

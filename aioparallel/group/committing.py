@@ -48,6 +48,13 @@ class PositionCommitter(Protocol):
         """Commit what these sessions have to say now, trying again until the event loop's clock reaches ``deadline``;
         what is refused is tried once more, what is fenced is not. Returns whose commit was not taken, and why."""
 
+    async def finish(self, sessions: Collection[Session], timeout: float) -> None:
+        """All records have ended, and nobody is in a hurry: wait until what they have let leave is committed, for as
+        long as that goes on; ``timeout`` seconds at least without any of it."""
+
+    def trouble(self) -> Sequence[str]:
+        """What keeps it from committing at this moment, as far as that is known."""
+
     def problems(self) -> Sequence[Problem]:
         """What somebody should look at, beside what the sessions tell themselves."""
 
@@ -99,7 +106,7 @@ def owed(
 
 
 _REASONS = {
-    CommitFault.RETRIABLE: "no answer within the deadline; the next commit tries again",
+    CommitFault.RETRIABLE: "not acknowledged within the deadline",
     CommitFault.METADATA_TOO_LARGE: "the broker takes no metadata of that length",
     CommitFault.FENCED: "fenced: the partition may have another owner",
     CommitFault.REFUSED: "refused: not authorised, or the topic is gone",

@@ -148,6 +148,9 @@ class GroupRun:
             raise
         if self._state.failure is not None:
             raise self._state.failure
+        if self._targets is not None:
+            sessions = list(self._assignment.sessions.values())
+            await unless(self._state.hurried, self._committer.finish(sessions, self._options.commit_timeout))
         await self.settle()
         if self._failed_at_end is not None:
             raise self._failed_at_end
@@ -174,10 +177,7 @@ class GroupRun:
         deadline = asyncio.get_running_loop().time() + self._options.commit_timeout
         owing = await self._committer.commit_until(list(self._assignment.sessions.values()), deadline)
         if owing:
-            raise NotCommitted(self._group_id, reasons(owing), self._what_is_wrong())
-
-    def _what_is_wrong(self) -> Sequence[str]:
-        return [problem.message for problem in self._committer.problems()]
+            raise NotCommitted(self._group_id, reasons(owing), self._committer.trouble())
 
     async def settle(self) -> None:
         """Drain (unless it is hurried), commit and drop everything this process holds. Once."""
@@ -191,7 +191,7 @@ class GroupRun:
         drain = self._admission.drain(sessions, self._options.drain_timeout, CANCEL_GRACE)
         await unless(self._state.hurried, drain)
         self._owing = reasons(await self._assignment.settle(list(self._assignment.sessions.values()), 0))
-        self._trouble = self._what_is_wrong()
+        self._trouble = self._committer.trouble()
         self._state.settle()
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import Final
@@ -28,7 +28,7 @@ from aioparallel.observe.stats import TransactionStats
 from aioparallel.policies import OnProduced, Transactions
 from aioparallel.records import TopicPartition
 from aioparallel.transactions.codes import Ask, Meaning, meaning_of, name_of
-from aioparallel.transactions.cut import Cut, Share, Taken, quick_share, share, take
+from aioparallel.transactions.cut import Cut, Share, Taken, quick_share, says, share, take
 from aioparallel.transactions.figures import Figures, Why
 from aioparallel.transactions.machine import PART_OF_TIMEOUT, Machine, Outcome, Phase
 from aioparallel.transactions.outbox import TransactionOutbox
@@ -99,6 +99,7 @@ class TransactionCommitter:
         self._short: dict[Session, int] = {}  # whose map did not fit, and in which cut
         self._took_out = False  # what is refused, out of the last one
         self._left_out: dict[Session, float] = {}  # whose offsets are refused, until then
+        self._on_probation: set[Session] = set()  # whose offsets were refused the last time
         self._phase = self._machine.phase
         self._since = self._loop.time()  # it is in that phase
         self.limit = self._sampler.limit
@@ -124,12 +125,26 @@ class TransactionCommitter:
         """See :class:`~aioparallel.group.committing.PositionCommitter`. What is not accepted by the deadline is aborted
         when its sessions go; what is accepted is committed, whatever comes."""
         asked = {session: session.ledger.version for session in sessions if session.state in COMMITTABLE}
+        # Where more waits than goes at once, and more comes all the time, a commit never says all that there is.
+        is_much = self._outbox.bytes > self._pace.bytes
+        said = (
+            {session: session.ledger.snapshot() for session in asked if self._waiting.has(session)} if is_much else {}
+        )
+        kept: set[Session] = set()
+
+        def owes(session: Session, version: tuple[int, int]) -> bool:
+            if session in kept or not session.owes(version):
+                return False
+            if session in said and session.acknowledged is not None and says(session.acknowledged, said[session]):
+                kept.add(session)
+            return session not in kept
+
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 cuts = self._cuts
                 while not self._has_ended and any(
                     session.may_commit()
-                    and session.owes(version)
+                    and owes(session, version)
                     and not self._waiting.is_lost(session)
                     and not self._is_refused(session)
                     and self._short.get(session, 0) <= cuts
@@ -139,7 +154,20 @@ class TransactionCommitter:
                     await self._ended.enter()
         why = {session.partition: session.fault for session in asked if session.fault is not None}
         why |= {session.partition: CommitFault.HELD for session in asked if session in self._waiting.held}
-        return owed(asked, why)
+        owing = owed({session: version for session, version in asked.items() if session not in kept}, why)
+        # What a cut map cannot say is acknowledged as far as it goes; its outputs are not.
+        behind = [session.partition for session in asked if session.cut is not None and self._waiting.has(session)]
+        return {**dict.fromkeys(behind, CommitFault.METADATA_TOO_LARGE), **owing}
+
+    async def finish(self, sessions: Collection[Session], timeout: float) -> None:
+        """See :class:`~aioparallel.group.committing.PositionCommitter`. One that is aborted says nothing yet: the next
+        one is smaller."""
+        patience = max(timeout, 2 * self._policy.transaction_timeout)
+        before = -1
+        while self._outbox.bytes and self.commits > before:
+            before = self.commits
+            if not await self.commit_until(sessions, self._loop.time() + patience):
+                return
 
     def released(self, partition: TopicPartition) -> None:
         """A partition went."""
@@ -196,11 +224,12 @@ class TransactionCommitter:
         self._cuts += 1
         self._short = {session: cut for session, cut in self._short.items() if not session.dropped}
         self._left_out = {session: until for session, until in self._left_out.items() if not session.dropped}
+        self._on_probation = {session for session in self._on_probation if not session.dropped}
         self._outbox.cutting()
         left_behind = 0
         sessions = self._turn_of([session for session in self._member.sessions() if session.may_commit()])
-        room: float = inf if self._waiting.bytes <= self._pace.bytes else self._pace.bytes
-        for number, session in enumerate(sessions):
+        rooms, left = self._rooms(sessions), float(self._pace.bytes)
+        for session in sessions:
             if not session.may_commit():
                 continue  # went meanwhile
             if self._is_left_out(session):
@@ -211,11 +240,14 @@ class TransactionCommitter:
             if not (session.dirty or self._waiting.has(session) or self._sampler.is_held_back(session)):
                 continue
             taken = take(session, self._waiting)
-            least = 0 if any(one.entries for one in shares) else 1
-            one = await self._share(taken, room / (len(sessions) - number), least)
+            # What is larger than the room of its session goes in its turn, one by one.
+            one = await self._share(taken, rooms.get(session, inf), 1 if left > 0 else 0)
             if not session.may_commit():
                 continue  # went while its map was written
-            self._sampler.note(one.whole, taken.said.map, taken.promised)
+            if session in self._on_probation:
+                self._sampler.hold_back(session)
+            else:
+                self._sampler.note(one.whole, taken.said.map, taken.promised)
             left_behind += one.behind
             await self._sampler.wrote(session, one.maps)
             if one.is_short:
@@ -224,13 +256,32 @@ class TransactionCommitter:
             if one.is_passed_over:
                 self._passed_over.add(session)
                 continue
-            room -= one.size
+            left -= one.size
             if one.says_nothing:
                 self._sampler.acknowledged(one.sample)
             else:
                 shares.append(one)
         self._outbox.left_behind(left_behind)
         return Cut([one for one in shares if one.sample.session.may_commit()])
+
+    def _rooms(self, sessions: Iterable[Session]) -> Mapping[Session, float]:
+        """Bytes for each of them, where not all may go that waits: as many for each, and what one does not need is for
+        the others."""
+        left: float = self._pace.bytes
+        if self._outbox.bytes <= left:
+            return {}
+        sizes = {session: self._waiting.size_of(session) for session in sessions if not self._is_left_out(session)}
+        waiting = sorted([session for session in sizes if sizes[session]], key=lambda session: sizes[session])
+        rooms: dict[Session, float] = {}
+        for number, session in enumerate(waiting):
+            rooms[session] = left / (len(waiting) - number)
+            left -= min(rooms[session], sizes[session])
+        return rooms
+
+    @property
+    def _is_part(self) -> bool:
+        """Whether more has waited for this transaction than goes with it."""
+        return self._cut.is_part or bool(self._passed_over)
 
     def _turn_of(self, sessions: Sequence[Session]) -> Sequence[Session]:
         """Those first that there was no room for the last time."""
@@ -326,21 +377,20 @@ class TransactionCommitter:
             if answered < 1:
                 self._producer.abandon()
         if answered == 1:
-            self._pace.in_time(size, self._loop.time() - began)
+            first = began if sending.first is None else sending.first
+            self._pace.in_time(size, first - began, self._loop.time() - began, is_part=self._is_part)
         if sending.is_done:
             machine.sent()
             self._sent = sending
             return
+        if answered < 1 and self._loop.time() >= machine.deadline:
+            self._pace.late(size, round(size * answered))
         self._took_out = bool(sending.refused)
         for entry, failure in sending.refused.items():
             machine.abort("an output is refused", str(failure))
-            source = entry.record._source
-            assert isinstance(source, Session)
             self._outbox.doubt(output.topic for output in entry.outputs)  # it may be gone
-            self._refusals.refuse(source, entry, failure)
-        if machine.out_of_time(self._loop.time(), sending.trouble or ""):
-            self._pace.late(size, round(size * answered))
-        else:
+        await self._refusals.refuse(sending.refused)
+        if not machine.out_of_time(self._loop.time(), sending.trouble or ""):
             machine.abort("not acknowledged", sending.trouble or "")
 
     def _broken(self, code: int) -> None:
@@ -384,6 +434,7 @@ class TransactionCommitter:
                 session.fault = CommitFault.METADATA_TOO_LARGE
             case Meaning.REFUSED:
                 self._left_out[session] = self._loop.time() + _LEFT_OUT
+                self._on_probation.add(session)
                 session.fault = CommitFault.REFUSED
             case Meaning.NOT_OURS if session.generation == generation:
                 self._fence(session, generation)
@@ -430,8 +481,9 @@ class TransactionCommitter:
             self._figures.was_committed(now - self._began)
             for session, one in self._cut.shares.items():
                 self._waiting.remove(session, one.entries)
+                self._on_probation.discard(session)
                 self._sampler.acknowledged(one.sample)
-            if self._cut.is_part or self._passed_over:
+            if self._is_part:
                 self.soon()
             if self._on_produced is not None and self._sent is not None:
                 for entry, output, place in self._sent.places or ():
@@ -489,6 +541,11 @@ class TransactionCommitter:
                 await self._producer.end(epoch, _LEAVING, commit=False)
 
     # -- showing ----------------------------------------------------------------------------------------
+
+    def trouble(self) -> Sequence[str]:
+        """See :class:`~aioparallel.group.committing.PositionCommitter`."""
+        told = [problem.message for problem in self.problems()]
+        return told or [f"the last transaction was aborted: {self._figures.why}"] * bool(self._figures.why)
 
     def problems(self) -> Sequence[Problem]:
         """A transaction in doubt, or slow; one abort after the other."""

@@ -14,11 +14,11 @@ from typing import Final, Literal, NamedTuple
 from aioparallel.group.client import Committed
 from aioparallel.group.offset_commits import Said, Sample, said, sample
 from aioparallel.group.sessions import Session
-from aioparallel.offsets import OffsetMap
+from aioparallel.offsets import OffsetMap, decode_offset_map
 from aioparallel.records import TopicPartition
 from aioparallel.transactions.waiting import Entry, Waiting
 
-__all__ = ["Cut", "Share", "Taken", "quick_share", "share", "take"]
+__all__ = ["Cut", "Share", "Taken", "quick_share", "says", "share", "take"]
 
 
 _NEVER: Final = (-1, -1)
@@ -181,6 +181,15 @@ def _without(said: OffsetMap, offsets: Collection[int], reach: int = maxsize) ->
     highest = max(base - 1, min(highest, reach))
     incompletes = {offset for offset in (*said.incompletes, *offsets) if offset <= highest}
     return OffsetMap(base, highest, tuple(sorted(incompletes)))
+
+
+def says(committed: Committed, asked: OffsetMap) -> bool:
+    """Whether this position says of all records that are complete by that map that they are."""
+    said = decode_offset_map(*committed)
+    if said.base_offset <= asked.highest_succeeded and said.highest_succeeded < asked.highest_succeeded:
+        return False
+    left = [offset for offset in said.incompletes if offset <= asked.highest_succeeded]
+    return asked.base_offset <= said.base_offset and set(left) <= set(asked.incompletes)
 
 
 class Cut:

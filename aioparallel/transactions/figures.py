@@ -42,12 +42,13 @@ class Figures:
         """Of the last ones that were committed."""
         self._told = float("-inf")
         self._since = 0.0
-        self._why = ""
-        """Of the last one that was aborted."""
+        self.why = ""
+        """Of the last one, if it was aborted."""
 
     def was_committed(self, seconds: float) -> None:
         """One more, after so many seconds."""
         self.aborts_in_a_row = 0
+        self.why = ""
         self.seconds.append(seconds)
 
     def was_aborted(self, transactional_id: str, why: Why, now: float, *, began: float, is_progress: bool) -> None:
@@ -55,7 +56,7 @@ class Figures:
         if not self.aborts_in_a_row:
             self._since = began
         self.aborts_in_a_row += not is_progress
-        self._why = why.told
+        self.why = why.told
         self.aborted[why.cause] += 1
         quiet = now - self._told < _QUIET
         if not quiet:
@@ -74,5 +75,5 @@ class Figures:
         if not times or (times < _OFTEN and now - self._since < _LONG):
             return ()
         text = "the last transaction" if times == 1 else f"the last {times} transactions"
-        said = f"{text} of {transactional_id} {'was' if times == 1 else 'were'} aborted: {self._why}"
+        said = f"{text} of {transactional_id} {'was' if times == 1 else 'were'} aborted: {self.why}"
         return (Problem(ProblemKind.TRANSACTIONS_ABORTED, said),)

@@ -67,7 +67,9 @@ class TransactionKeeping:
 
     def __call__(self, member: Member) -> Keeping:
         """For one run, within its event loop."""
-        refusals = Refusals(self.outbox.waiting, self._options.failures, self.disposal, member.fatal)
+        refusals = Refusals(
+            self.outbox.waiting, self._options.failures, self.disposal, member.scheduler.tally, member.fatal
+        )
         committer = TransactionCommitter(self._producer, self.outbox, refusals, member, self._policy, self._new_id)
         timeout = self._policy.transaction_timeout
         positions = StablePositions(self._producer, self._group_id, timeout, committer.released)

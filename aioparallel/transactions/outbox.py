@@ -110,14 +110,21 @@ class TransactionOutbox:
         if (failure := self._failure(record, outputs)) is not None:
             receipts.undelivered(record, failure)
             return False
-        more = outputs if len(outputs) > 1 else ()
-        self._add(record, Entry(record, outputs[0], together=together, more=more, is_letter=is_letter))
+        if is_letter:
+            self.waiting.add_letter(cast("Session", record._source), record, outputs)
+            self._look_at_bytes()
+        else:
+            more = outputs if len(outputs) > 1 else ()
+            self._add(record, Entry(record, outputs[0], together=together, more=more))
         receipts.delivered((record,))
         return True
 
     def _add(self, record: AnyRecord, entry: Entry) -> None:
+        self.waiting.add(cast("Session", record._source), entry)
+        self._look_at_bytes()
+
+    def _look_at_bytes(self) -> None:
         waiting = self.waiting
-        waiting.add(cast("Session", record._source), entry)
         if waiting.bytes >= self._tell_at:
             self._tell_at = waiting.bytes + self._bound // 2
             if self.on_much is not None:
@@ -140,6 +147,11 @@ class TransactionOutbox:
         take no room, or those that they wait for would wait for them."""
         self._left_behind = size
         self.left()
+
+    @property
+    def bytes(self) -> int:
+        """That wait and may go with the next transaction."""
+        return self.waiting.bytes - self._left_behind
 
     @property
     def _is_full(self) -> bool:

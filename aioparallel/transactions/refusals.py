@@ -7,12 +7,15 @@ out.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any, Final
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
 
 from aioparallel.delivery.letters import without_texts
 from aioparallel.engine.outlets import Disposal
+from aioparallel.engine.tally import Tally
 from aioparallel.errors import ProduceFailed, RecordStopped
 from aioparallel.group.sessions import Session
 from aioparallel.policies import FailurePolicy
@@ -24,6 +27,8 @@ __all__ = ["Refusals"]
 
 logger = logging.getLogger(__name__)
 
+_AT_ONCE: Final = 100
+"""Records that are put away in one turn of the event loop."""
 _OF_OUTPUT: Final = (
     "Mend the cause, or tell the failure policy where such records go: "
     'FailurePolicy(dead_letter="a topic"), or give_up="skip"'
@@ -35,21 +40,41 @@ _OF_LETTER: Final = (
 
 
 class Refusals:
-    """Decides what becomes of them. ``fatal(error)`` ends the run."""
+    """Decides what becomes of them. ``tally``: has their records among those that have succeeded. ``fatal(error)`` ends
+    the run."""
 
     def __init__(
-        self, waiting: Waiting, policy: FailurePolicy, disposal: Disposal | None, fatal: Callable[[BaseException], None]
+        self,
+        waiting: Waiting,
+        policy: FailurePolicy,
+        disposal: Disposal | None,
+        tally: Tally,
+        fatal: Callable[[BaseException], None],
     ) -> None:
         self._waiting = waiting
+        self._tally = tally
         self._policy = policy
         self._disposal = disposal
         self._fatal = fatal
         self.count = 0
         """Records."""
 
-    def refuse(self, session: Session, entry: Entry, failure: ProduceFailed) -> None:
-        """The transaction it was in is aborted; it goes in no other one."""
-        self._waiting.remove(session, (entry,))
+    async def refuse(self, refused: Mapping[Entry, ProduceFailed]) -> None:
+        """The transaction they were in is aborted; they go in no other one."""
+        by_session: defaultdict[Session, list[Entry]] = defaultdict(list)
+        for entry in refused:
+            source = entry.record._source
+            assert isinstance(source, Session)
+            by_session[source].append(entry)
+        for session, entries in by_session.items():
+            self._waiting.keep_places(session, entries)
+        # Nothing is committed meanwhile.
+        for number, (entry, failure) in enumerate(refused.items()):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            self._refuse(cast("Session", entry.record._source), entry, failure)
+
+    def _refuse(self, session: Session, entry: Entry, failure: ProduceFailed) -> None:
         if session.dropped:
             return
         if entry.is_letter:
@@ -61,10 +86,19 @@ class Refusals:
 
     def _put_away(self, session: Session, record: Record[Any, Any], failure: ProduceFailed) -> None:
         if self._policy.dead_letter is not None and self._disposal is not None:
+            logger.warning(
+                "%s: the brokers refuse what its handler has returned, and it becomes a dead letter: %s",
+                record.place,
+                failure,
+                extra={"action": "output_refused", **coordinates(record)},
+            )
             # Until it is put away its offset may not be committed, though it is complete.
             self._waiting.hold(session)
-            self._disposal.dispose(record, failure, None, lambda _record, _error: self._waiting.let_go(session))
+            self._disposal.dispose(record, failure, None, lambda _record, error: self._put(session, record, error))
         elif self._policy.give_up == "skip":
+            self._waiting.forget_place(record)
+            self._tally.succeeded -= 1
+            self._tally.skipped += 1
             logger.error(
                 "%s: the brokers refuse what its handler has returned, and it is skipped: %s",
                 record.place,
@@ -74,6 +108,14 @@ class Refusals:
         else:
             self._stop(session, record, failure, _OF_OUTPUT)
 
+    def _put(self, session: Session, record: Record[Any, Any], error: Exception | None) -> None:
+        self._waiting.forget_place(record)
+        self._waiting.let_go(session)
+        if error is not None:
+            return  # its session is over
+        self._tally.succeeded -= 1
+        self._tally.dead_lettered += 1
+
     def _refuse_letter(self, session: Session, entry: Entry, failure: ProduceFailed) -> None:
         """It is larger than the record was, and brokers have limits: once more without what may be left out."""
         letter = entry.output
@@ -82,7 +124,7 @@ class Refusals:
             self._stop(session, entry.record, failure, _OF_LETTER)
             return
         short = Outgoing(letter.topic, letter.value, letter.key, headers)
-        self._waiting.add(session, Entry(entry.record, short, is_letter=True))
+        self._waiting.add_letter(session, entry.record, (short,))
 
     def _stop(self, session: Session, record: Record[Any, Any], failure: ProduceFailed, hint: str) -> None:
         self._waiting.hold(session, for_good=True)

@@ -27,6 +27,8 @@ class Sending:
     def __init__(self, producer: TransactionalProducer, *, keeps_places: bool) -> None:
         self._producer = producer
         self._given = 0
+        self.first: float | None = None
+        """When the first of them was acknowledged, by the loop's clock."""
         self._left = 0
         self._is_sending = True
         self._changed = asyncio.Event()
@@ -83,6 +85,8 @@ class Sending:
 
     def ended(self) -> None:
         """One more has."""
+        if self.first is None:
+            self.first = asyncio.get_running_loop().time()
         self._left -= 1
         if not self._left:
             self._look()

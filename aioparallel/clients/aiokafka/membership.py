@@ -117,8 +117,8 @@ class Membership:
     def _lose(self) -> None:
         partitions, self._held = self._held, frozenset()
         logger.warning(
-            "The session in group %s is lost (no heartbeat arrived in time, or the coordinator forgot this member): "
-            "%d partitions go without a commit; joining again",
+            "The session in group %s is lost (no heartbeat arrived in time, the coordinator forgot this member, or "
+            "another one has its group_instance_id): %d partitions go without a commit; joining again",
             self._group_id,
             len(partitions),
             extra={"action": "lost", "group_id": self._group_id, "count": len(partitions)},

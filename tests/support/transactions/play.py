@@ -322,6 +322,11 @@ class World:
             orders[record.partition, record.key].append((int(number), int(index)))
         for place, order in orders.items():
             assert order == sorted(order), f"out of order: {place}"
+        of_key: defaultdict[bytes | None, list[int]] = defaultdict(list)
+        for record in self.broker.records(DEAD):
+            of_key[record.key].append(int(record.value or b""))
+        for key, numbers in of_key.items():
+            assert numbers == sorted(numbers), f"letters out of order: {key!r}"
 
 
 class Course:

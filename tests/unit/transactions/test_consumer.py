@@ -379,6 +379,32 @@ async def test_the_end_names_what_its_last_commit_has_waited_for(broker: InMemor
             await consumer.run(copy)
 
 
+async def test_commit_now_says_what_a_cut_map_leaves_behind() -> None:
+    """Outputs above what the map can say are not committed, and not said to be."""
+    broker = InMemoryBroker(metadata_limit=4)
+    for topic in ("in", "out"):
+        broker.create_topic(topic)
+    for number in range(60):
+        broker.append("in", b"%d" % number, key=b"%d" % number)
+    is_open = asyncio.Event()
+
+    async def handle(record: Record) -> Outgoing:
+        if int(record.value or b"") % 3 == 0:
+            await is_open.wait()
+        return await copy(record)
+
+    async with consumer_of(broker, until=None) as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        await until(lambda: any(one.kind is ProblemKind.MAP_CUT for one in consumer.health().problems))
+        with pytest.raises(NotCommitted, match="no metadata of that length"):
+            await consumer.commit_now()
+        is_open.set()
+        await until(lambda: len(values(broker)) == 60)
+        await consumer.commit_now()
+        consumer.stop()
+        await running
+
+
 async def test_figures_are_plain_for_the_web(broker: InMemoryBroker) -> None:
     """``/stats`` gives them as JSON."""
     append(broker, b"1")

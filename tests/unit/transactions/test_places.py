@@ -63,7 +63,7 @@ async def test_a_topic_that_is_deleted_holds_up_nobody_for_long(broker: InMemory
         stats = consumer.stats()
         assert stats.transactions is not None
         assert (stats.transactions.refused, stats.transactions.aborted_for) == (1, {"an output is refused": 1})
-        assert stats.dead_lettered == 1
+        assert stats.dead_lettered == 2
         consumer.stop()
         await running
 

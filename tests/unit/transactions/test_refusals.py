@@ -211,3 +211,47 @@ async def _put_away_after_a_while() -> None:
         await until(lambda: len(broker.records("out")) == 2 * count, 60)
         consumer.stop()
         await run
+
+
+@pytest.mark.parametrize("give_up", ["dead_letter", "skip"])
+async def test_letters_of_a_key_keep_its_order_and_are_counted(give_up: str) -> None:
+    """What only the broker refuses is put away in its place, though records behind it have ended before; and it is no
+    success in ``stats()``."""
+    broker = InMemoryBroker()
+    for topic in ("in", "out", "dead", "tight"):
+        broker.create_topic(topic)
+    broker.make_compacted("tight")
+    for number in range(120):
+        broker.append("in", b"%d" % number, key=b"%d" % (number % 3))
+
+    async def handle(record: Record[Any, Any]) -> Outgoing:
+        match int(record.value) // 3 % 4:
+            case 0:
+                return Outgoing("tight", record.value)
+            case 1:
+                raise Reject("no")
+            case _:
+                return Outgoing("out", record.value, record.key)
+
+    failures = FailurePolicy(dead_letter="dead") if give_up == "dead_letter" else FailurePolicy(give_up="skip")
+    consumer: ParallelConsumer[Any, Any] = ParallelConsumer(
+        "in",
+        group_id="g",
+        client=InMemoryClient(broker, "g", isolation_level="read_committed"),
+        producer=InMemoryTransactionalProducer(broker, "g"),
+        commits=Transactions(),
+        failures=failures,
+    )
+    async with asyncio.timeout(60), consumer:
+        run = asyncio.create_task(consumer.run(handle))
+        await until(lambda: sum(one.offset for one in broker.group("g").offsets.values()) == 120)
+        stats = consumer.stats()
+        put_away = stats.dead_lettered if give_up == "dead_letter" else stats.skipped
+        assert (stats.succeeded, put_away) == (60, 60)
+        consumer.stop()
+        await run
+    letters = [int(record.value or b"") for record in broker.records("dead")]
+    assert len(letters) == (60 if give_up == "dead_letter" else 0)
+    for key in range(3):
+        of_key = [number for number in letters if number % 3 == key]
+        assert of_key == sorted(of_key)

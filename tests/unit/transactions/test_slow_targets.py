@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import pytest
 
 import aioparallel.transactions.pace as pace_module
-from aioparallel import Outgoing, ParallelConsumer, Record, Transactions
+from aioparallel import Outgoing, ParallelConsumer, Producing, Record, Transactions
 from aioparallel.observe.health import ProblemKind
-from aioparallel.testing.memory import Fault, InMemoryBroker, InMemoryClient, InMemoryTransactionalProducer, Request
+from aioparallel.records import TopicPartition
+from aioparallel.testing.memory import (
+    ErrorCode,
+    Fault,
+    InMemoryBroker,
+    InMemoryClient,
+    InMemoryTransactionalProducer,
+    Request,
+)
 from aioparallel.transactions.pace import Pace
 from tests.support.virtual_time import VirtualLoop
 
@@ -29,14 +37,13 @@ def play(course: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 def consumer_of(broker: InMemoryBroker, **options: Any) -> ParallelConsumer[Any, Any]:
     """Of group "g"."""
-    return ParallelConsumer(
-        "in",
-        group_id="g",
-        client=InMemoryClient(broker, "g", isolation_level="read_committed"),
-        producer=InMemoryTransactionalProducer(broker, "g", request_timeout=10.0),
-        commits=Transactions(),
+    given = {
+        "producer": InMemoryTransactionalProducer(broker, "g", request_timeout=10.0),
+        "commits": Transactions(),
         **options,
-    )
+    }
+    client = InMemoryClient(broker, "g", isolation_level="read_committed")
+    return ParallelConsumer("in", group_id="g", client=client, **given)
 
 
 def filled(records: int, size: int = SIZE) -> InMemoryBroker:
@@ -82,8 +89,8 @@ def test_a_slow_target_gets_less_in_one_transaction() -> None:
             figures = consumer.stats().transactions
             assert figures is not None
             assert figures.aborted <= 2
-            assert figures.longest is not None
-            assert figures.longest < 4
+            assert figures.seconds is not None
+            assert figures.seconds < 4
             assert seconds < 1.3 * count * each
             consumer.stop()
             await run
@@ -147,17 +154,159 @@ def test_the_pace_follows_what_brokers_take(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(pace_module, "_FIRST", 10**6)
     monkeypatch.setattr(pace_module, "_LEAST", 1_000)
     for rate in (5_000, 10**5, 10**6, 10**9):
-        pace = Pace(32 * 10**6, 8.0)
-        for _ in range(30):
-            size = pace.bytes
-            if size / rate < 8:
-                pace.in_time(size, size / rate)
-            else:
-                pace.late(size, 8 * rate)
-        assert pace.bytes == pytest.approx(min(32 * 10**6, 2 * rate), rel=0.01)
+        for first in (0.0, 0.01, 1.0, 6.0):
+            pace = Pace(32 * 10**6, 8.0)
+            for _ in range(30):
+                size = pace.bytes
+                if first + size / rate < 8:
+                    pace.in_time(size, first, first + size / rate, is_part=True)
+                else:
+                    pace.late(size, int((8 - first) * rate))
+            assert pace.bytes == pytest.approx(min(32 * 10**6, (8 - first) / 4 * rate), rel=0.01)
     pace.late(32 * 10**6, 0)
     for _ in range(10):
         pace.late(pace.bytes, 0)
     assert pace.bytes == 1_000
-    pace.in_time(10, 0.001)  # says nothing of large ones
+    pace.in_time(10, 0.001, 0.001, is_part=False)  # says nothing of large ones
     assert pace.bytes == 1_000
+
+
+def test_partitions_without_outputs_take_no_room() -> None:
+    """One of many has a backlog: all the room is its own, and a fast target gets large transactions."""
+
+    async def course() -> None:
+        count = 20_000
+        broker = InMemoryBroker()
+        broker.create_topic("in", 100)
+        broker.create_topic("out", 4)
+        for number in range(count):
+            broker.append("in", b"%d/" % number + b"x" * 1_000, key=b"%d" % number, partition=0)
+        async with consumer_of(broker, max_concurrency=1_000) as consumer:
+            run = asyncio.create_task(consumer.run(copy))
+            await until(lambda: len(broker.records("out")) == count, 60)
+            figures = consumer.stats().transactions
+            assert figures is not None
+            assert figures.committed < 100
+            consumer.stop()
+            await run
+
+    play(course)
+
+
+def test_outputs_larger_than_the_share_of_their_partition_fill_a_transaction() -> None:
+    """As many partitions have their turn in it as there is room for."""
+
+    async def course() -> None:
+        broker = InMemoryBroker()
+        broker.create_topic("in", 50)
+        broker.create_topic("out", 4)
+        for number in range(500):
+            broker.append("in", b"%d/" % number + b"x" * 300_000, key=b"%d" % number, partition=number % 50)
+        async with consumer_of(broker) as consumer:
+            run = asyncio.create_task(consumer.run(copy))
+            await until(lambda: len(broker.records("out")) == 500, 60)
+            figures = consumer.stats().transactions
+            assert figures is not None
+            assert figures.committed < 50
+            consumer.stop()
+            await run
+
+    play(course)
+
+
+def test_far_brokers_get_no_smaller_transactions_for_that() -> None:
+    """The way there takes as long for any size."""
+
+    async def course() -> None:
+        broker = InMemoryBroker()
+        broker.create_topic("in", 24)
+        broker.create_topic("out", 24)
+        for number in range(20_000):
+            broker.append("in", b"%d/" % number + b"x" * 1_000, key=b"%d" % number, partition=number % 24)
+        broker.faults.always(Request.PRODUCE, Fault(request_delay=0.3))
+
+        async def there(record: Record) -> Outgoing:
+            return Outgoing("out", record.value, partition=record.partition)
+
+        async with consumer_of(broker, commits=Transactions(transaction_timeout=1.0)) as consumer:
+            run = asyncio.create_task(consumer.run(there))
+            await until(lambda: len(broker.records("out")) == 20_000, 100)
+            figures = consumer.stats().transactions
+            assert figures is not None
+            assert figures.aborted < 5
+            consumer.stop()
+            await run
+
+    play(course)
+
+
+def test_commit_now_ends_while_more_comes_than_the_target_takes() -> None:
+    """It waits for what was complete when it was called, and for nothing that has come since."""
+
+    async def course() -> None:
+        broker = filled(3_000)
+        broker.faults.always(Request.PRODUCE, Fault(request_delay=0.03))
+        options = {
+            "commit_timeout": 50.0,
+            "drain_timeout": 1.0,
+            "producing": Producing(max_unacknowledged_bytes=2_000_000),
+        }
+        async with consumer_of(broker, **options) as consumer:
+            run = asyncio.create_task(consumer.run(copy))
+            await until(lambda: len(broker.records("out")) > 100, 60)
+            succeeded = consumer.stats().succeeded
+            await consumer.commit_now()
+            assert len(broker.records("out")) >= succeeded
+            assert consumer.stats().succeeded > succeeded
+            consumer.stop(drain=False)
+            await run
+
+    play(course)
+
+
+def test_the_end_waits_for_as_long_as_outputs_leave() -> None:
+    """With ``until="end"`` nobody is in a hurry: the last commit may take many times ``commit_timeout``."""
+
+    async def course() -> None:
+        broker = filled(300)
+        broker.faults.always(Request.PRODUCE, Fault(request_delay=0.1))
+        async with consumer_of(broker, until="end", commit_timeout=3.0) as consumer:
+            await consumer.run(copy)
+        assert sorted(numbers(broker)) == list(range(300))
+        assert sum(one.offset for one in broker.group("g").offsets.values()) == 300
+
+    play(course)
+
+
+def test_who_may_not_commit_starts_nothing_more() -> None:
+    """Offsets of three partitions are refused, again and again: what waits of them is bounded, the fourth goes on."""
+
+    async def course() -> None:
+        broker = filled(0)
+        bound, made = 100_000, 0
+        is_denied = True
+
+        class Denied(InMemoryTransactionalProducer):
+            async def commit_offsets(self, *given: Any) -> Mapping[TopicPartition, int]:
+                found = await super().commit_offsets(*given)
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                return {one: code if is_denied and one.partition else was for one, was in found.items()}
+
+        options = {"producer": Denied(broker, "g"), "producing": Producing(max_unacknowledged_bytes=bound)}
+        async with consumer_of(broker, **options) as consumer:
+            run = asyncio.create_task(consumer.run(copy))
+            for _ in range(60):
+                for _ in range(20):
+                    broker.append("in", b"%d/" % made + b"x" * 1_000, key=b"%d" % made, partition=made % PARTITIONS)
+                    made += 1
+                await asyncio.sleep(2)
+                figures = consumer.stats().transactions
+                assert figures is not None
+                assert figures.waiting_bytes < 3 * bound
+            assert len(broker.records("out")) > 0.9 * made / PARTITIONS
+            is_denied = False
+            await until(lambda: len(broker.records("out")) == made, 60)
+            consumer.stop()
+            await run
+
+    play(course)
