@@ -106,7 +106,7 @@ def owed(
 
 
 _REASONS = {
-    CommitFault.RETRIABLE: "not acknowledged within the deadline",
+    CommitFault.RETRIABLE: "no answer within the deadline",
     CommitFault.METADATA_TOO_LARGE: "the broker takes no metadata of that length",
     CommitFault.FENCED: "fenced: the partition may have another owner",
     CommitFault.REFUSED: "refused: not authorised, or the topic is gone",
