@@ -222,7 +222,7 @@ class Stats:
     producing: int
     """The handler has ended, what it returned (or the dead letter) is not acknowledged yet."""
     succeeded: int
-    """Their handler has returned, and what it returned is acknowledged."""
+    """Their handler has returned, and what it returned is acknowledged; in transactions, waits for the next one."""
     dead_lettered: int
     """In the dead-letter topic or a retry topic, or put away by a dead-letter function."""
     skipped: int

@@ -10,8 +10,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
-from math import inf
 from typing import Final
 
 from aioparallel.codes import ErrorCode
@@ -28,7 +26,8 @@ from aioparallel.observe.stats import TransactionStats
 from aioparallel.policies import OnProduced, Transactions
 from aioparallel.records import TopicPartition
 from aioparallel.transactions.codes import Ask, Meaning, meaning_of, name_of
-from aioparallel.transactions.cut import Cut, Share, Taken, quick_share, says, share, take
+from aioparallel.transactions.cut import Cut, says
+from aioparallel.transactions.cutting import Cutter
 from aioparallel.transactions.figures import Figures, Why
 from aioparallel.transactions.machine import PART_OF_TIMEOUT, Machine, Outcome, Phase
 from aioparallel.transactions.outbox import TransactionOutbox
@@ -54,8 +53,6 @@ _LONG: Final = 5.0
 """Seconds of doubt that somebody should hear of."""
 _SLOW: Final = 3.0
 """Seconds for which outputs may be on their way without being a problem."""
-_LEFT_OUT: Final = 5.0
-"""Seconds for which a partition is left alone whose offsets are refused: it would have all others aborted with it."""
 
 
 class TransactionCommitter:
@@ -91,15 +88,11 @@ class TransactionCommitter:
         self._cut = Cut(())
         self._sending: Sending | None = None
         self._sent: Sending | None = None
-        self._cuts = 0
         self._cut_something = True
         sending_time = policy.transaction_timeout * PART_OF_TIMEOUT
         self._pace = Pace(member.options.producing.max_unacknowledged_bytes, sending_time)
-        self._passed_over: set[Session] = set()  # for want of room in the last transaction
-        self._short: dict[Session, int] = {}  # whose map did not fit, and in which cut
+        self._cutter = Cutter(outbox, member, self._sampler, self._pace)
         self._took_out = False  # what is refused, out of the last one
-        self._left_out: dict[Session, float] = {}  # whose offsets are refused, until then
-        self._on_probation: set[Session] = set()  # whose offsets were refused the last time
         self._phase = self._machine.phase
         self._since = self._loop.time()  # it is in that phase
         self.limit = self._sampler.limit
@@ -141,13 +134,13 @@ class TransactionCommitter:
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                cuts = self._cuts
+                cuts = self._cutter.count
                 while not self._has_ended and any(
                     session.may_commit()
                     and owes(session, version)
                     and not self._waiting.is_lost(session)
-                    and not self._is_refused(session)
-                    and self._short.get(session, 0) <= cuts
+                    and not self._cutter.is_refused(session)
+                    and not self._cutter.is_short(session, cuts)
                     for session, version in asked.items()
                 ):
                     self.soon()
@@ -207,7 +200,7 @@ class TransactionCommitter:
         """A transaction from its cut to its end; nothing, where there is nothing to say."""
         self._waiting.drop_dropped()
         self._began = self._loop.time()
-        self._cut = await self._take()
+        self._cut = await self._cutter.take()
         self._cut_something = bool(self._cut.shares)
         if not self._cut_something:
             return
@@ -218,92 +211,6 @@ class TransactionCommitter:
         if self._machine.phase is Phase.NEW:
             await self._drive()
         self._cut = Cut(())
-
-    async def _take(self) -> Cut:
-        shares: list[Share] = []
-        self._cuts += 1
-        self._short = {session: cut for session, cut in self._short.items() if not session.dropped}
-        self._left_out = {session: until for session, until in self._left_out.items() if not session.dropped}
-        self._on_probation = {session for session in self._on_probation if not session.dropped}
-        self._outbox.cutting()
-        left_behind = 0
-        sessions = self._turn_of([session for session in self._member.sessions() if session.may_commit()])
-        rooms, left = self._rooms(sessions), float(self._pace.bytes)
-        for session in sessions:
-            if not session.may_commit():
-                continue  # went meanwhile
-            if self._is_left_out(session):
-                # What is in flight of it ends, and waits here for long: no more of it, and none of the others' room.
-                self._sampler.hold_back(session)
-                left_behind += self._waiting.size_of(session)
-                continue
-            if not (session.dirty or self._waiting.has(session) or self._sampler.is_held_back(session)):
-                continue
-            taken = take(session, self._waiting)
-            # What is larger than the room of its session goes in its turn, one by one.
-            one = await self._share(taken, rooms.get(session, inf), 1 if left > 0 else 0)
-            if not session.may_commit():
-                continue  # went while its map was written
-            if session in self._on_probation:
-                self._sampler.hold_back(session)
-            else:
-                self._sampler.note(one.whole, taken.said.map, taken.promised)
-            left_behind += one.behind
-            await self._sampler.wrote(session, one.maps)
-            if one.is_short:
-                self._short[session] = self._cuts
-                continue
-            if one.is_passed_over:
-                self._passed_over.add(session)
-                continue
-            left -= one.size
-            if one.says_nothing:
-                self._sampler.acknowledged(one.sample)
-            else:
-                shares.append(one)
-        self._outbox.left_behind(left_behind)
-        return Cut([one for one in shares if one.sample.session.may_commit()])
-
-    def _rooms(self, sessions: Iterable[Session]) -> Mapping[Session, float]:
-        """Bytes for each of them, where not all may go that waits: as many for each, and what one does not need is for
-        the others."""
-        left: float = self._pace.bytes
-        if self._outbox.bytes <= left:
-            return {}
-        sizes = {session: self._waiting.size_of(session) for session in sessions if not self._is_left_out(session)}
-        waiting = sorted([session for session in sizes if sizes[session]], key=lambda session: sizes[session])
-        rooms: dict[Session, float] = {}
-        for number, session in enumerate(waiting):
-            rooms[session] = left / (len(waiting) - number)
-            left -= min(rooms[session], sizes[session])
-        return rooms
-
-    @property
-    def _is_part(self) -> bool:
-        """Whether more has waited for this transaction than goes with it."""
-        return self._cut.is_part or bool(self._passed_over)
-
-    def _turn_of(self, sessions: Sequence[Session]) -> Sequence[Session]:
-        """Those first that there was no room for the last time."""
-        first, self._passed_over = self._passed_over, set()
-        return sorted(sessions, key=lambda session: session not in first) if first else sessions
-
-    async def _share(self, taken: Taken, room: float, least: int) -> Share:
-        limit, formats = self.limit.characters, self._options.offset_map_formats
-        if not taken.said.is_large and (one := quick_share(taken, limit, formats, room)) is not None:
-            return one
-        write = partial(share, taken, limit, formats, room, least)
-        return await self._sampler.write(write, is_large=taken.said.is_large or taken.is_much)
-
-    def _is_left_out(self, session: Session) -> bool:
-        return session in self._waiting.held or self._is_refused(session)
-
-    def _is_refused(self, session: Session) -> bool:
-        """Whether the brokers have refused its offsets, a short while ago."""
-        until = self._left_out.get(session)
-        if until is not None and self._loop.time() >= until:
-            del self._left_out[session]
-        return session in self._left_out
 
     async def _drive(self) -> None:
         """Ask until there is nothing to ask."""
@@ -378,7 +285,7 @@ class TransactionCommitter:
                 self._producer.abandon()
         if answered == 1:
             first = began if sending.first is None else sending.first
-            self._pace.in_time(size, first - began, self._loop.time() - began, is_part=self._is_part)
+            self._pace.in_time(size, first - began, self._loop.time() - began, is_part=self._cutter.is_part)
         if sending.is_done:
             machine.sent()
             self._sent = sending
@@ -433,8 +340,7 @@ class TransactionCommitter:
             case Meaning.TOO_LARGE:
                 session.fault = CommitFault.METADATA_TOO_LARGE
             case Meaning.REFUSED:
-                self._left_out[session] = self._loop.time() + _LEFT_OUT
-                self._on_probation.add(session)
+                self._cutter.refused(session)
                 session.fault = CommitFault.REFUSED
             case Meaning.NOT_OURS if session.generation == generation:
                 self._fence(session, generation)
@@ -481,9 +387,9 @@ class TransactionCommitter:
             self._figures.was_committed(now - self._began)
             for session, one in self._cut.shares.items():
                 self._waiting.remove(session, one.entries)
-                self._on_probation.discard(session)
+                self._cutter.accepted(session)
                 self._sampler.acknowledged(one.sample)
-            if self._is_part:
+            if self._cutter.is_part:
                 self.soon()
             if self._on_produced is not None and self._sent is not None:
                 for entry, output, place in self._sent.places or ():

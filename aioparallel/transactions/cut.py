@@ -207,11 +207,6 @@ class Cut:
         return sum([share.size for share in self.shares.values()])
 
     @property
-    def is_part(self) -> bool:
-        """Whether more waits that could go."""
-        return any(share.is_part for share in self.shares.values())
-
-    @property
     def positions(self) -> dict[TopicPartition, Committed]:
         """What is to be committed."""
         return {session.partition: share.sample.committed for session, share in self.shares.items()}
