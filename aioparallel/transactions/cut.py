@@ -100,8 +100,8 @@ def share(taken: Taken, limit: int, formats: Literal["all", "java"], room: float
     is_short = _is_short(whole, taken.promised)
     behind = sum([entry.size for entry in taken.entries]) - (0 if is_short else sum([one.size for one in entries]))
     every = Share(whole, entries, whole, is_short, behind=behind, maps=maps)
-    count = len(_front(entries, room, least))
-    if is_short or count == len(entries):
+    count = max(least, _fitting(entries, room))
+    if is_short or count >= len(entries):
         return every
     if not count:
         return every._replace(entries=(), is_passed_over=True)
@@ -149,13 +149,13 @@ def _sayable(
         what = what._replace(map=_without(full, unsaid))
 
 
-def _front(entries: Sequence[Entry], room: float, least: int) -> Sequence[Entry]:
-    """The first of them that there is room for."""
+def _fitting(entries: Sequence[Entry], room: float) -> int:
+    """How many of the first of them there is room for."""
     for count, entry in enumerate(entries):
         room -= entry.size
-        if room < 0 and count >= least:
-            return entries[:count]
-    return entries
+        if room < 0:
+            return count
+    return len(entries)
 
 
 def _parted(entries: Sequence[Entry], base: int, highest: int, unsaid: set[int]) -> tuple[list[Entry], list[Entry]]:

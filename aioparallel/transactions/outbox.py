@@ -155,7 +155,7 @@ class TransactionOutbox:
 
     @property
     def _is_full(self) -> bool:
-        return self.waiting.bytes - self._left_behind >= self._bound
+        return self.bytes >= self._bound
 
     async def close(self) -> None:
         """Look nothing up any more."""

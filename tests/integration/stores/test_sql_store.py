@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -256,11 +257,11 @@ async def test_what_stands_behind_a_failed_one_is_not_written_with_its_batch(
     assert sorted(await rows(engine)) == list(range(10))
 
 
-@pytest.mark.parametrize("is_committed", [True, False])
-async def test_a_handler_that_ends_the_transaction_is_told(
-    broker: InMemoryBroker, engine: AsyncEngine, is_committed: bool
+async def told(
+    broker: InMemoryBroker, engine: AsyncEngine, ends: Callable[[AsyncConnection], Awaitable[object]]
 ) -> None:
-    """The store does that; nothing says that the record is complete."""
+    """A handler that ends its transaction so is told that the store does that; nothing says that its record is
+    complete."""
     fill(broker, range(1))
     errors: list[str] = []
 
@@ -269,7 +270,7 @@ async def test_a_handler_that_ends_the_transaction_is_told(
 
     async def handle(record: Record, connection: AsyncConnection) -> None:
         await save(record, connection)
-        await (connection.commit() if is_committed else connection.rollback())
+        await ends(connection)
 
     failures = FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter=put_away)
     await run(broker, engine, handle, failures=failures)
@@ -277,26 +278,22 @@ async def test_a_handler_that_ends_the_transaction_is_told(
     assert await rows(engine, "SELECT * FROM aioparallel_done") == []
 
 
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_a_handler_that_ends_the_transaction_is_told(
+    broker: InMemoryBroker, engine: AsyncEngine, is_committed: bool
+) -> None:
+    """By SQLAlchemy's own methods."""
+    await told(broker, engine, lambda connection: connection.commit() if is_committed else connection.rollback())
+
+
 @pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
 async def test_a_handler_that_ends_it_below_sqlalchemy_is_told(
     broker: InMemoryBroker, engine: AsyncEngine, statement: str
 ) -> None:
-    """As SQL: nothing says that its record is complete."""
+    """As SQL."""
     if engine.dialect.name == "sqlite":
         return
-    fill(broker, range(1))
-    errors: list[str] = []
-
-    async def put_away(_record: Record, error: Exception) -> None:
-        errors.append(str(error))
-
-    async def handle(record: Record, connection: AsyncConnection) -> None:
-        await save(record, connection)
-        await connection.execute(text(statement))
-
-    failures = FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter=put_away)
-    await run(broker, engine, handle, failures=failures)
-    assert ["has ended its transaction itself" in error for error in errors] == [True]
+    await told(broker, engine, lambda connection: connection.execute(text(statement)))
 
 
 async def test_a_log_that_was_truncated_ends_the_run(broker: InMemoryBroker, engine: AsyncEngine) -> None:

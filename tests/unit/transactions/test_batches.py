@@ -8,25 +8,20 @@ from typing import Any
 
 import pytest
 
-from aioparallel import FailurePolicy, Outgoing, ParallelConsumer, Record, RetryPolicy, Transactions
+from aioparallel import FailurePolicy, Outgoing, Record, RetryPolicy, Transactions
 from aioparallel.batches import Batch, batches
-from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryTransactionalProducer
+from tests.support.transactions.consuming import broker_of, consumer_of
 
 Handle = Callable[[Batch[Record]], Coroutine[Any, Any, object]]
 
 
 async def written(handle: Handle, keys: Sequence[bytes | None], *, on_error: Any = "one_by_one") -> list[bytes | None]:
     """What stands in "out" after a batch of records "0", "1" and so on with these keys. Three attempts each."""
-    broker = InMemoryBroker()
-    broker.create_topic("in")
-    broker.create_topic("out")
+    broker = broker_of()
     for number, key in enumerate(keys):
         broker.append("in", b"%d" % number, key=key)
-    consumer: ParallelConsumer[Any, Any] = ParallelConsumer(
-        "in",
-        group_id="g",
-        client=InMemoryClient(broker, "g", isolation_level="read_committed"),
-        producer=InMemoryTransactionalProducer(broker, "g"),
+    consumer = consumer_of(
+        broker,
         commits=Transactions(interval=0.05),
         failures=FailurePolicy(retry=RetryPolicy(first_delay=0.1, max_attempts=3)),
         until="end",

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from aioparallel import Outgoing, ParallelConsumer, Record, Transactions
+from aioparallel import ParallelConsumer
 from aioparallel.testing.memory import Fault, InMemoryBroker, InMemoryClient, InMemoryTransactionalProducer, Request
+from tests.support.transactions import consuming
+from tests.support.transactions.consuming import copy
 from tests.support.virtual_time import VirtualLoop
 
 COUNT = 20
@@ -19,20 +21,7 @@ COUNT = 20
 def consumer_of(broker: InMemoryBroker) -> ParallelConsumer[Any, Any]:
     """Of group "g", that keeps its partitions when another member joins."""
     client = InMemoryClient(broker, "g", isolation_level="read_committed", heartbeat_interval=0.05, cooperative=True)
-    return ParallelConsumer(
-        "in",
-        group_id="g",
-        client=client,
-        producer=InMemoryTransactionalProducer(broker, "g"),
-        commits=Transactions(),
-        drain_timeout=1.0,
-        commit_timeout=2.0,
-    )
-
-
-async def copy(record: Record) -> Outgoing:
-    """To be written."""
-    return Outgoing("out", record.value, record.key)
+    return consuming.consumer_of(broker, client=client, drain_timeout=1.0, commit_timeout=2.0)
 
 
 def test_what_was_being_committed_when_the_id_was_lost(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,6 @@ from aioparallel import (
     FailurePolicy,
     NotCommitted,
     Outgoing,
-    ParallelConsumer,
     Producing,
     Record,
     RecordStopped,
@@ -20,7 +19,8 @@ from aioparallel import (
     Transactions,
 )
 from aioparallel.batches import Batch, batches
-from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryTransactionalProducer
+from aioparallel.testing.memory import InMemoryBroker
+from tests.support.transactions.consuming import broker_of, consumer_of
 from tests.support.virtual_time import VirtualLoop
 from tests.support.waiting import until
 
@@ -32,10 +32,7 @@ def test_nothing_is_committed_until_each_refused_record_is_put_away() -> None:
 
 
 async def _one_is_put_away_late() -> None:
-    broker = InMemoryBroker()
-    broker.create_topic("in", 1)
-    broker.create_topic("tight", 1)
-    broker.make_compacted("tight")  # takes nothing without a key
+    broker = broker_of()
     for number in range(4):
         broker.append("in", b"%d" % number, key=b"%d" % number)
     later = asyncio.Event()
@@ -49,11 +46,8 @@ async def _one_is_put_away_late() -> None:
     async def handle(_batch: Batch[Record[Any, Any]]) -> list[Outgoing]:
         return [Outgoing("tight", b"of all")]
 
-    consumer: ParallelConsumer[Any, Any] = ParallelConsumer(
-        "in",
-        group_id="g",
-        client=InMemoryClient(broker, "g", isolation_level="read_committed"),
-        producer=InMemoryTransactionalProducer(broker, "g"),
+    consumer = consumer_of(
+        broker,
         commits=Transactions(interval=0.05),
         failures=FailurePolicy(dead_letter=put),
     )
@@ -77,11 +71,8 @@ async def test_a_letter_that_is_refused_says_what_its_topic_must_take() -> None:
     broker.create_topic("dead", 1)
     broker.make_compacted("dead")  # takes nothing without a key
     broker.append("in", b"1")
-    consumer: ParallelConsumer[Any, Any] = ParallelConsumer(
-        "in",
-        group_id="g",
-        client=InMemoryClient(broker, "g", isolation_level="read_committed"),
-        producer=InMemoryTransactionalProducer(broker, "g"),
+    consumer = consumer_of(
+        broker,
         commits=Transactions(interval=0.05),
         failures=FailurePolicy(dead_letter="dead"),
     )
@@ -100,10 +91,7 @@ async def test_the_end_waits_for_a_record_that_is_being_put_away() -> None:
     """What the brokers have refused is with a dead-letter function: the last commit waits for that, within its
     deadline; and says so where that is not enough."""
     for seconds in (1.0, 600.0):
-        broker = InMemoryBroker()
-        broker.create_topic("in", 1)
-        broker.create_topic("tight", 1)
-        broker.make_compacted("tight")  # takes nothing without a key
+        broker = broker_of()
         broker.append("in", b"1")
 
         async def put(_record: Record[Any, Any], _error: Exception, seconds: float = seconds) -> None:
@@ -112,11 +100,8 @@ async def test_the_end_waits_for_a_record_that_is_being_put_away() -> None:
         async def handle(record: Record[Any, Any]) -> Outgoing:
             return Outgoing("tight", record.value)
 
-        consumer: ParallelConsumer[Any, Any] = ParallelConsumer(
-            "in",
-            group_id="g",
-            client=InMemoryClient(broker, "g", isolation_level="read_committed"),
-            producer=InMemoryTransactionalProducer(broker, "g"),
+        consumer = consumer_of(
+            broker,
             commits=Transactions(interval=0.05),
             failures=FailurePolicy(dead_letter=put),
             until="end",
@@ -131,10 +116,7 @@ async def test_the_end_waits_for_a_record_that_is_being_put_away() -> None:
 @pytest.mark.parametrize("every", [4, 20])
 async def test_all_that_is_refused_costs_one_abort(every: int) -> None:
     """However many there are in a transaction: what the brokers take of it is sent twice, not once for each."""
-    broker = InMemoryBroker()
-    for topic in ("in", "out", "dead", "tight"):
-        broker.create_topic(topic)
-    broker.make_compacted("tight")  # takes nothing without a key
+    broker = broker_of()
     for number in range(1_000):
         broker.append("in", b"%d" % number, key=b"%d" % (number % 30))
 
@@ -142,11 +124,8 @@ async def test_all_that_is_refused_costs_one_abort(every: int) -> None:
         refused = int(record.value) % every == 0
         return Outgoing("tight", record.value) if refused else Outgoing("out", record.value, record.key)
 
-    consumer: ParallelConsumer[Any, Any] = ParallelConsumer(
-        "in",
-        group_id="g",
-        client=InMemoryClient(broker, "g", isolation_level="read_committed"),
-        producer=InMemoryTransactionalProducer(broker, "g"),
+    consumer = consumer_of(
+        broker,
         commits=Transactions(interval=0.5),
         failures=FailurePolicy(dead_letter="dead"),
     )
@@ -169,11 +148,7 @@ def test_who_waits_for_a_dead_letter_function_holds_up_no_other_partition() -> N
 
 
 async def _put_away_after_a_while() -> None:
-    broker = InMemoryBroker()
-    broker.create_topic("in", 2)
-    for topic in ("out", "tight"):
-        broker.create_topic(topic)
-    broker.make_compacted("tight")
+    broker = broker_of(2)
     bound, count = 50_000, 500
     is_up = asyncio.Event()
 
@@ -186,12 +161,8 @@ async def _put_away_after_a_while() -> None:
             return Outgoing("tight", b"x")
         return Outgoing("out", record.value + b"x" * 1_000, record.key)
 
-    consumer: ParallelConsumer[Any, Any] = ParallelConsumer(
-        "in",
-        group_id="g",
-        client=InMemoryClient(broker, "g", isolation_level="read_committed"),
-        producer=InMemoryTransactionalProducer(broker, "g"),
-        commits=Transactions(),
+    consumer = consumer_of(
+        broker,
         producing=Producing(max_unacknowledged_bytes=bound),
         failures=FailurePolicy(dead_letter=put),
         max_concurrency=10,
@@ -217,10 +188,7 @@ async def _put_away_after_a_while() -> None:
 async def test_letters_of_a_key_keep_its_order_and_are_counted(give_up: str) -> None:
     """What only the broker refuses is put away in its place, though records behind it have ended before; and it is no
     success in ``stats()``."""
-    broker = InMemoryBroker()
-    for topic in ("in", "out", "dead", "tight"):
-        broker.create_topic(topic)
-    broker.make_compacted("tight")
+    broker = broker_of()
     for number in range(120):
         broker.append("in", b"%d" % number, key=b"%d" % (number % 3))
 
@@ -234,12 +202,8 @@ async def test_letters_of_a_key_keep_its_order_and_are_counted(give_up: str) -> 
                 return Outgoing("out", record.value, record.key)
 
     failures = FailurePolicy(dead_letter="dead") if give_up == "dead_letter" else FailurePolicy(give_up="skip")
-    consumer: ParallelConsumer[Any, Any] = ParallelConsumer(
-        "in",
-        group_id="g",
-        client=InMemoryClient(broker, "g", isolation_level="read_committed"),
-        producer=InMemoryTransactionalProducer(broker, "g"),
-        commits=Transactions(),
+    consumer = consumer_of(
+        broker,
         failures=failures,
     )
     async with asyncio.timeout(60), consumer:

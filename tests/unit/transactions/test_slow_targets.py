@@ -12,16 +12,18 @@ import pytest
 import aioparallel.transactions.pace as pace_module
 from aioparallel import Outgoing, ParallelConsumer, Producing, Record, Transactions
 from aioparallel.observe.health import ProblemKind
+from aioparallel.observe.stats import TransactionStats
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import (
     ErrorCode,
     Fault,
     InMemoryBroker,
-    InMemoryClient,
     InMemoryTransactionalProducer,
     Request,
 )
 from aioparallel.transactions.pace import Pace
+from tests.support.transactions import consuming
+from tests.support.transactions.consuming import broker_of, copy
 from tests.support.virtual_time import VirtualLoop
 
 PARTITIONS = 4
@@ -36,29 +38,17 @@ def play(course: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def consumer_of(broker: InMemoryBroker, **options: Any) -> ParallelConsumer[Any, Any]:
-    """Of group "g"."""
-    given = {
-        "producer": InMemoryTransactionalProducer(broker, "g", request_timeout=10.0),
-        "commits": Transactions(),
-        **options,
-    }
-    client = InMemoryClient(broker, "g", isolation_level="read_committed")
-    return ParallelConsumer("in", group_id="g", client=client, **given)
+    """One that is patient with its brokers."""
+    patient = InMemoryTransactionalProducer(broker, "g", request_timeout=10.0)
+    return consuming.consumer_of(broker, **{"producer": patient, **options})
 
 
 def filled(records: int, size: int = SIZE) -> InMemoryBroker:
     """With so many to be read, of so many bytes."""
-    broker = InMemoryBroker()
-    broker.create_topic("in", PARTITIONS)
-    broker.create_topic("out")
+    broker = broker_of(PARTITIONS)
     for number in range(records):
         broker.append("in", b"%d/" % number + b"x" * size, key=b"%d" % (number % KEYS), partition=number % PARTITIONS)
     return broker
-
-
-async def copy(record: Record) -> Outgoing:
-    """To be written."""
-    return Outgoing("out", record.value, record.key)
 
 
 async def until(condition: Callable[[], object], seconds: float) -> None:
@@ -66,6 +56,20 @@ async def until(condition: Callable[[], object], seconds: float) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.1)
+
+
+async def figures_of(
+    consumer: ParallelConsumer[Any, Any], broker: InMemoryBroker, count: int, seconds: float, handle: Any = copy
+) -> TransactionStats:
+    """Of a run in which so many outputs arrive within these seconds."""
+    async with consumer:
+        run = asyncio.create_task(consumer.run(handle))
+        await until(lambda: len(broker.records("out")) == count, seconds)
+        figures = consumer.stats().transactions
+        consumer.stop()
+        await run
+    assert figures is not None
+    return figures
 
 
 def numbers(broker: InMemoryBroker) -> list[int]:
@@ -176,19 +180,11 @@ def test_partitions_without_outputs_take_no_room() -> None:
 
     async def course() -> None:
         count = 20_000
-        broker = InMemoryBroker()
-        broker.create_topic("in", 100)
-        broker.create_topic("out", 4)
+        broker = broker_of(100, outs=4)
         for number in range(count):
             broker.append("in", b"%d/" % number + b"x" * 1_000, key=b"%d" % number, partition=0)
-        async with consumer_of(broker, max_concurrency=1_000) as consumer:
-            run = asyncio.create_task(consumer.run(copy))
-            await until(lambda: len(broker.records("out")) == count, 60)
-            figures = consumer.stats().transactions
-            assert figures is not None
-            assert figures.committed < 100
-            consumer.stop()
-            await run
+        figures = await figures_of(consumer_of(broker, max_concurrency=1_000), broker, count, 60)
+        assert figures.committed < 100
 
     play(course)
 
@@ -197,19 +193,11 @@ def test_outputs_larger_than_the_share_of_their_partition_fill_a_transaction() -
     """As many partitions have their turn in it as there is room for."""
 
     async def course() -> None:
-        broker = InMemoryBroker()
-        broker.create_topic("in", 50)
-        broker.create_topic("out", 4)
+        broker = broker_of(50, outs=4)
         for number in range(500):
             broker.append("in", b"%d/" % number + b"x" * 300_000, key=b"%d" % number, partition=number % 50)
-        async with consumer_of(broker) as consumer:
-            run = asyncio.create_task(consumer.run(copy))
-            await until(lambda: len(broker.records("out")) == 500, 60)
-            figures = consumer.stats().transactions
-            assert figures is not None
-            assert figures.committed < 50
-            consumer.stop()
-            await run
+        figures = await figures_of(consumer_of(broker), broker, 500, 60)
+        assert figures.committed < 50
 
     play(course)
 
@@ -218,9 +206,7 @@ def test_far_brokers_get_no_smaller_transactions_for_that() -> None:
     """The way there takes as long for any size."""
 
     async def course() -> None:
-        broker = InMemoryBroker()
-        broker.create_topic("in", 24)
-        broker.create_topic("out", 24)
+        broker = broker_of(24, outs=24)
         for number in range(20_000):
             broker.append("in", b"%d/" % number + b"x" * 1_000, key=b"%d" % number, partition=number % 24)
         broker.faults.always(Request.PRODUCE, Fault(request_delay=0.3))
@@ -228,14 +214,9 @@ def test_far_brokers_get_no_smaller_transactions_for_that() -> None:
         async def there(record: Record) -> Outgoing:
             return Outgoing("out", record.value, partition=record.partition)
 
-        async with consumer_of(broker, commits=Transactions(transaction_timeout=1.0)) as consumer:
-            run = asyncio.create_task(consumer.run(there))
-            await until(lambda: len(broker.records("out")) == 20_000, 100)
-            figures = consumer.stats().transactions
-            assert figures is not None
-            assert figures.aborted < 5
-            consumer.stop()
-            await run
+        consumer = consumer_of(broker, commits=Transactions(transaction_timeout=1.0))
+        figures = await figures_of(consumer, broker, 20_000, 100, there)
+        assert figures.aborted < 5
 
     play(course)
 
