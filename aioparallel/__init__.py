@@ -56,14 +56,19 @@ from aioparallel.errors import (
     ProduceFailed,
     RecordFailure,
     RecordStopped,
+    RecordWithoutKey,
     Reject,
     RequestFailed,
     RequestTimeout,
     RetryLater,
+    StateFailed,
+    StateLogTruncated,
+    StateNotRestored,
     TopicNotFound,
     TransactionsUnsupported,
 )
 from aioparallel.handling import CallNext, Handling, Ordering
+from aioparallel.keyed_state import State
 from aioparallel.mapping import ParallelMap, parallel_map
 from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.observe.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
@@ -140,6 +145,7 @@ __all__ = [
     "RecordFailure",
     "RecordFilter",
     "RecordStopped",
+    "RecordWithoutKey",
     "Reject",
     "RequestFailed",
     "RequestTimeout",
@@ -147,6 +153,10 @@ __all__ = [
     "RetryLater",
     "RetryPolicy",
     "Security",
+    "State",
+    "StateFailed",
+    "StateLogTruncated",
+    "StateNotRestored",
     "Stats",
     "ThreadedFlow",
     "Token",

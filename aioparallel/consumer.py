@@ -36,6 +36,7 @@ from aioparallel.group.admission import MakeAdmission, at_once
 from aioparallel.group.client import Client
 from aioparallel.group.committer import in_group
 from aioparallel.group.committing import MakeKeeping
+from aioparallel.group.companions import Companion
 from aioparallel.group.ranking import UNRANKED
 from aioparallel.group.run import GroupRun
 from aioparallel.group.run_state import RunState
@@ -49,6 +50,7 @@ from aioparallel.handlers import (
     handler_stack,
 )
 from aioparallel.keepers import PositionKeeper
+from aioparallel.keyed_state import State
 from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.observe.stats import Stats
 from aioparallel.options import Options, PlainFields, checked_text, checked_topics
@@ -56,6 +58,8 @@ from aioparallel.placing import Place, placed_by_topic
 from aioparallel.policies import Transactions
 from aioparallel.records import K_co, Record, TopicPartition, V_co
 from aioparallel.resources import Resources
+from aioparallel.state.companion import KeyedState
+from aioparallel.state.topics import StateTopics, TopicNames
 from aioparallel.transactions import keeping_of
 
 __all__ = ["ParallelConsumer"]
@@ -66,6 +70,8 @@ T = TypeVar("T")
 
 # Seconds for leaving the group and closing connections.
 _LEAVE_TIMEOUT = 5.0
+# Seconds for pieces of a full snapshot that are on their way at the end. It is named by nothing yet.
+_LAST_SNAPSHOT = 0.1
 # Seconds that another thread waits for the event loop when it asks for health or statistics.
 _ASK_TIMEOUT = 5.0
 
@@ -125,6 +131,12 @@ class ParallelConsumer(Generic[K_co, V_co]):
         self._delivery = Delivery(producer, self.options, self._group_id, outlet, letters)
         self._client: Client = client or self._new_client(self._group_id)
         self._seen = self._seen_topic(producer)
+        self._state_topics: StateTopics | None = None
+        self._state_producer = producer
+        if self.options.state is not None:
+            self._state_topics = self._topics_of_state(self.options.state, producer)
+            if self._transactions is not None:
+                self._state_producer = self._transactions.plain_producer()
         self._resources = Resources(self.options.resources)
         self._of_handlers = Resources({})
         """What handlers open for themselves, see :class:`~aioparallel.placing.Placeable`."""
@@ -136,6 +148,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         self._before: tuple[Before, ...] = ()
         self._results: ResultStream[Any] | None = None
         self._found: set[TopicPartition] = set()
+        self._kept: KeyedState | None = None
 
     def _new_client(self, group_id: str) -> Client:
         return AiokafkaClient(
@@ -169,13 +182,24 @@ class ParallelConsumer(Generic[K_co, V_co]):
         policy = self.options.deduplicate
         if policy is None or producer is None:  # which Delivery has refused
             return None
-        if isinstance(self._topics, re.Pattern):
-            is_read = self._topics.fullmatch(policy.topic) is not None
-        else:
-            is_read = policy.topic in self._topics
-        if is_read:
-            raise ConfigurationError("Deduplicate topic", policy.topic, "is one of the topics that are read")
+        self._refuse_as_input("Deduplicate topic", policy.topic)
         return SeenTopic(policy.topic, self._group_id, self._client, producer)
+
+    def _topics_of_state(self, policy: State[Any], producer: Producer | None) -> StateTopics:
+        if producer is None:
+            raise ConfigurationError("producer", None, "state needs one beside a client of your own: producer=...")
+        names = TopicNames.of(policy, self._group_id)
+        for name in names:
+            self._refuse_as_input("State topic", name)
+        return StateTopics(names, self._group_id, self._client)
+
+    def _refuse_as_input(self, option: str, topic: str) -> None:
+        if isinstance(self._topics, re.Pattern):
+            is_read = self._topics.fullmatch(topic) is not None
+        else:
+            is_read = topic in self._topics
+        if is_read:
+            raise ConfigurationError(option, topic, "is one of the topics that are read")
 
     # -- life -------------------------------------------------------------------------------------------
 
@@ -211,6 +235,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
                     await self._keeper.check(self.options.connect_timeout)
                 if self._seen is not None:
                     await self._seen.check(self._found, self.options.connect_timeout)
+                if self._state_topics is not None:
+                    await self._state_topics.check(self._found, self.options.connect_timeout)
         except TimeoutError as error:
             raise BrokerUnreachable(self._servers, self.options.connect_timeout, "no answer") from error
 
@@ -242,6 +268,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
                 await self._transactions.close()
             if self._keeper is not None:
                 await self._keeper.close()
+            if self._state_producer is not None and self._transactions is not None:
+                await self._state_producer.stop(_LAST_SNAPSHOT)
             await self._delivery.close()  # first: outputs should not arrive behind those of the partition's next owner
         finally:
             try:
@@ -328,10 +356,17 @@ class ParallelConsumer(Generic[K_co, V_co]):
         disposal: Disposal | None = self._delivery.disposal()
         if self._transactions is not None:
             self._transactions.disposal = disposal
-        companion = None
+        companion: Companion | None = None
         if self._seen is not None and self.options.deduplicate is not None:
-            companion = Deduplication(self.options.deduplicate, self._seen)
-            disposal = None if disposal is None else companion.around(disposal)
+            companion = seen = Deduplication(self.options.deduplicate, self._seen)
+            disposal = None if disposal is None else seen.around(disposal)
+        if self._state_topics is not None and self._state_producer is not None:
+            companion = self._kept = KeyedState(
+                self._state_topics,
+                self.options,
+                self._state_producer,
+                is_transactional=self._transactions is not None,
+            )
         return GroupRun(
             self._client,
             self._group_id,
@@ -466,6 +501,20 @@ class ParallelConsumer(Generic[K_co, V_co]):
             raise ConsumerStateError("this consumer does not run yet, so it has no statistics")
         found = ask_on(self._loop, lambda: engine.stats(self._delivery.outputs), _ASK_TIMEOUT)
         return found if self._keeper is None else replace(found, positions_in=self._keeper.kept_in)
+
+    def states(self, partition: TopicPartition) -> dict[bytes, Any]:
+        """A copy of all states of a partition that this consumer holds, by the bytes of their keys: as its complete
+        records have left them. For looking, and for tests: with many keys it takes a while. In any thread.
+
+        Raises ConsumerStateError where it does not run, has no ``state``, or not this partition (yet).
+        """
+        kept = self._kept
+        if kept is None:
+            raise ConsumerStateError("this consumer does not run, or has no state=State(...)")
+        found = ask_on(self._loop, lambda: kept.values(TopicPartition(*partition)), _ASK_TIMEOUT)
+        if found is None:
+            raise ConsumerStateError(f"{TopicPartition(*partition)} is not held here, or its state is not restored yet")
+        return found
 
     def health(self) -> Health:
         """Whether it runs, is ready and live, and what somebody should look at: brokers that do not answer, a producer

@@ -17,7 +17,9 @@
     │   ├── TopicNotFound                      a topic asked for by name does not exist
     │   ├── NotAuthorized                      the cluster refuses this user the topic or the group
     │   ├── OffsetOutOfRange                   the log does not hold the position any more (or yet)
-    │   ├── PositionOutsideLog                 the same, and the position is kept in a store with what is complete
+    │   ├── PositionOutsideLog                 the same, and a store or the state of keys belongs to the position
+    │   ├── StateLogTruncated                  the log no longer holds what the state of a partition is made of
+    │   ├── StateNotRestored                   the state of a partition cannot be made anew
     │   ├── NoCommittedOffset                  nothing committed, and auto_offset_reset="error"
     │   ├── NoOffsetMap                        the text beside an offset says nothing, and it must (Transactions)
     │   ├── TransactionsUnsupported            the brokers have not the transactions that are needed
@@ -30,6 +32,8 @@
     │   ├── DeferralTimeout (also TimeoutError) a deferred record was not completed in time
     │   ├── NoHandler                      handlers are given by topic, and this topic has none
     │   ├── DeserializationError               a deserialiser did not accept the key or the value
+    │   ├── RecordWithoutKey                   a record has no key, and the consumer keeps a state for each
+    │   ├── StateFailed                        apply() of the state raised
     │   ├── InvalidOutput (also TypeError)     the handler returned something that cannot be produced
     │   ├── ProcessDied                        the process that ran the call ended (in_processes)
     │   ├── FailedInProcess                    it raised there what cannot be made anew here (in_processes)
@@ -81,10 +85,14 @@ __all__ = [
     "ProduceFailed",
     "RecordFailure",
     "RecordStopped",
+    "RecordWithoutKey",
     "Reject",
     "RequestFailed",
     "RequestTimeout",
     "RetryLater",
+    "StateFailed",
+    "StateLogTruncated",
+    "StateNotRestored",
     "TopicNotFound",
     "TransactionsUnsupported",
 ]
@@ -198,17 +206,44 @@ class OffsetOutOfRange(ClientError):
 
 
 class PositionOutsideLog(ClientError):
-    """A position that is kept in a store is outside the log: deleted by retention, truncated, or the topic was made
-    anew. What the store calls complete may be other records now, so the run ends, and nothing is lost."""
+    """A position is outside the log (deleted by retention, truncated, or the topic was made anew), and rows of a store
+    or the state of keys belong to it. What is complete by it may be other records now, so the run ends, and nothing is
+    lost."""
 
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         super().__init__(
             f"{partition}: position {offset} is outside the log (deleted by retention, truncated, or the topic was "
-            "made anew), and the store has rows of records that are complete there. Look what the log holds; then "
-            "delete the partition's rows from the store's tables, and start again with start_at or auto_offset_reset"
+            "made anew), and what is kept of the records that are complete there (rows of a store, the state of keys) "
+            "belongs to that. Look what the log holds; then begin anew: delete the partition's rows from the store's "
+            "tables, or the group's offset of it (kafka-consumer-groups.sh --delete-offsets), and start again with "
+            "start_at or auto_offset_reset"
         )
         self.partition = partition
         self.offset = offset
+
+
+class StateLogTruncated(ClientError):
+    """The log begins behind records that a partition's state is made of and that no usable snapshot holds."""
+
+    def __init__(self, partition: TopicPartition, group_id: str, needed: int, begins: int, why: str) -> None:
+        super().__init__(
+            f"{partition}: the state of group {group_id!r} at its committed position needs the records from offset "
+            f"{needed} on ({why}), and the log begins at {begins}: they are deleted. Keep the topic for longer than "
+            "State(snapshot_interval=) and the longest pause (retention.ms). To go on, begin with an empty state where "
+            f"the log begins: kafka-consumer-groups.sh --bootstrap-server ... --group {group_id} --topic "
+            f"{partition.topic}:{partition.partition} --delete-offsets, or another group_id"
+        )
+        self.partition = partition
+        self.needed = needed
+        self.begins = begins
+
+
+class StateNotRestored(ClientError):
+    """The state of a partition's keys cannot be made anew, and without it nothing of the partition may run."""
+
+    def __init__(self, partition: TopicPartition, reason: str) -> None:
+        super().__init__(f"{partition}: its state cannot be restored: {reason}")
+        self.partition = partition
 
 
 class NoCommittedOffset(ClientError):
@@ -328,6 +363,23 @@ class NoHandler(RecordFailure):
 
     def __init__(self, topic: str, known: Collection[str]) -> None:
         super().__init__(f"no handler for topic {topic!r}; there are handlers for {', '.join(sorted(known))}")
+
+
+class RecordWithoutKey(RecordFailure):
+    """A record has no key, and the consumer keeps a state for each key (``state``)."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(
+            f"{place} has no key, and a state belongs to a key: give records one where they are written, or let "
+            "FailurePolicy put such records away"
+        )
+
+
+class StateFailed(RecordFailure):
+    """``State.apply`` raised for a record: its cause. The handler was not called."""
+
+    def __init__(self, place: str, error: BaseException) -> None:
+        super().__init__(f"State apply raised {error!r} for {place}")
 
 
 class InvalidOutput(RecordFailure, TypeError):

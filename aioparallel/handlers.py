@@ -80,6 +80,8 @@ def handler_stack(
             raise ConfigurationError("handler", sorted(handlers), f"has none for topic {', '.join(missing)}")
     if options.key_deserializer or options.value_deserializer:
         before = (*before, partial(deserialise, options.key_deserializer, options.value_deserializer))
+    if options.state is not None:
+        before = (*before, options.state.begin)
     handler = around(_by_topic(dict(handlers)) if isinstance(handlers, Mapping) else handlers, options.middleware)
     return Stack(
         _prepared(coroutine_handler(handler), before) if before else handler,

@@ -11,10 +11,11 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Literal, Protocol, cast, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from aioparallel.errors import ConfigurationError
 from aioparallel.handling import Handling, HandlingFields, Ordering, check_choice, check_count, check_time
+from aioparallel.keyed_state import State
 from aioparallel.policies import Deduplicate, FailurePolicy, Producing, Transactions
 from aioparallel.records import TopicPartition
 from aioparallel.security import Security
@@ -56,6 +57,7 @@ class PlainFields(HandlingFields, total=False):
     producing: Producing
     commits: Transactions | KeepsPositions | None
     deduplicate: Deduplicate | None
+    state: State[Any] | None
     auto_offset_reset: Literal["earliest", "latest", "error"]
     start_at: StartAt | None
     until: Literal["end"] | None
@@ -101,6 +103,8 @@ class Options(Handling):
     and positions committed then: at least once."""
     deduplicate: Deduplicate | None = None
     """Leave out copies of records that were handled before."""
+    state: State[Any] | None = None
+    """Keep a value for each key, in memory and in two topics: :class:`~aioparallel.State`."""
     key_deserializer: Deserializer | None = None
     """A function of the key's bytes; what it returns is ``record.key``. Lanes still go by the bytes. When it raises,
     the record fails with DeserializationError. Not called for a record without a key."""
@@ -135,7 +139,8 @@ class Options(Handling):
     @property
     def connecting_options(self) -> dict[str, object]:
         """``client_options``, with what ``security`` says."""
-        read = {"isolation_level": "read_committed"} if isinstance(self.commits, Transactions) else {}
+        committed = isinstance(self.commits, Transactions) or self.state is not None
+        read = {"isolation_level": "read_committed"} if committed else {}
         secure = {} if self.security is None else self.security.client_options()
         return {**self.client_options, **read, **secure}
 
@@ -150,6 +155,7 @@ class Options(Handling):
         _check_kinds(self)
         _check_deduplicate(self)
         _check_transactions(self)
+        _check_state(self)
         object.__setattr__(self, "client_options", hidden(self.client_options))
 
     @classmethod
@@ -307,10 +313,50 @@ def _check_transactions(options: Options) -> None:
             "cannot stand beside Transactions: what was seen is not written in the transaction. Have the stage before "
             "write in transactions, too, or leave one of them out",
         )
+    _check_isolation(options, "Transactions")
+
+
+def _check_isolation(options: Options, beside: str) -> None:
     level = options.client_options.get("isolation_level", "read_committed")
     if level != "read_committed":
         raise ConfigurationError(
-            "client_options['isolation_level']", level, "must be read_committed, or left out, beside Transactions"
+            "client_options['isolation_level']", level, f"must be read_committed, or left out, beside {beside}"
+        )
+
+
+def _check_state(options: Options) -> None:
+    state = options.state
+    if state is None:
+        return
+    if not isinstance(state, State):
+        raise ConfigurationError("state", state, "must be a State: State(initial=, apply=, dump=, load=)")
+    _check_isolation(options, "state")
+    if options.ordering is Ordering.UNORDERED or options.order_by is not None:
+        found = "order_by" if options.order_by is not None else "ordering"
+        raise ConfigurationError(
+            found,
+            getattr(options, found),
+            "cannot stand beside state: the records of a key must run one after the other, as they do with ordering "
+            "KEY without order_by, or PARTITION",
+        )
+    if options.failures.retry_topics:
+        raise ConfigurationError(
+            "FailurePolicy retry_topics",
+            dict(options.failures.retry_topics),
+            "cannot stand beside state: a record that comes back from there is another partition's, and finds another "
+            "state; use retry, and dead_letter",
+        )
+    if options.deduplicate is not None:
+        raise ConfigurationError(
+            "deduplicate",
+            options.deduplicate,
+            "cannot stand beside state: let apply know what it has seen, or leave one of them out",
+        )
+    if options.commits is not None and not isinstance(options.commits, Transactions):
+        raise ConfigurationError(
+            "commits",
+            options.commits,
+            "cannot stand beside state: keep it in that database, or use Transactions",
         )
 
 

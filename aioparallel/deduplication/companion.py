@@ -14,7 +14,8 @@ from aioparallel.deduplication.seen import Looked, Seen
 from aioparallel.deduplication.seen_topic import Restore, SeenTopic
 from aioparallel.engine.outlets import Disposal, Done
 from aioparallel.errors import ProduceFailed
-from aioparallel.group.client import CommitFault
+from aioparallel.group.client import CommitFault, Committed
+from aioparallel.group.sessions import Session
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.policies import Deduplicate
 from aioparallel.records import Record, TopicPartition
@@ -52,9 +53,11 @@ class Deduplication:
 
     # -- the companion ----------------------------------------------------------------------------------
 
-    async def restore(self, partitions: Collection[TopicPartition], timeout: float) -> None:
+    async def restore(
+        self, found: Mapping[TopicPartition, Committed | None], timeout: float
+    ) -> Collection[TopicPartition]:
         """See :class:`~aioparallel.group.companions.Companion`."""
-        ours = {partition: self._restores.setdefault(partition, Restore()) for partition in partitions}
+        ours = {partition: self._restores.setdefault(partition, Restore()) for partition in found}
         await self._topic.read(ours, timeout)
         for partition, restore in ours.items():
             memory = await self._topic.remembered(restore, self._policy.remember)
@@ -80,12 +83,15 @@ class Deduplication:
                         extra={"action": "seen_uncompacted", "bytes": restore.bytes},
                     )
 
-    def beside(self, partition: TopicPartition) -> Seen:
+        return found
+
+    def beside(self, session: Session) -> Seen:
         """See :class:`~aioparallel.group.companions.Companion`."""
+        partition = session.partition
         return Seen(identify_by(self._policy.by, self._topic.group_id), lambda: self._memories[partition], self._looked)
 
     async def save(
-        self, partitions: Collection[TopicPartition], timeout: float
+        self, positions: Mapping[TopicPartition, Committed], timeout: float
     ) -> Mapping[TopicPartition, CommitFault]:
         """See :class:`~aioparallel.group.companions.Companion`.
 
@@ -94,9 +100,9 @@ class Deduplication:
         """
         ends = asyncio.get_running_loop().time() + timeout
         unsaved: dict[TopicPartition, CommitFault] = {}
-        before = [partition for partition in partitions if partition in self._writing]
+        before = [partition for partition in positions if partition in self._writing]
         # First those that wait for nothing: what hangs must not take their time.
-        await self._write([partition for partition in partitions if partition not in before], ends, unsaved)
+        await self._write([partition for partition in positions if partition not in before], ends, unsaved)
         await self._finish(before, ends, unsaved)
         await self._write([partition for partition in before if partition not in unsaved], ends, unsaved)
         return unsaved
@@ -165,6 +171,12 @@ class Deduplication:
         self._writing.pop(partition, None)
         self._unsaved.pop(partition, None)
 
+    async def close(self) -> None:
+        """See :class:`~aioparallel.group.companions.Companion`."""
+
+    def stats(self) -> None:
+        """See :class:`~aioparallel.group.companions.Companion`."""
+
     def problems(self) -> Sequence[Problem]:
         """See :class:`~aioparallel.group.companions.Companion`."""
         found = [
@@ -219,7 +231,7 @@ class _PutAway:
             if failure is None and not record._source.dropped:
                 beside = getattr(record._source, "beside", None)
                 if isinstance(beside, Seen):
-                    beside.put_away(record.offset)
+                    beside.dead_lettered(record.offset)
             done(record, failure)
 
         # Into a retry topic it goes on itself: a copy of it is still a copy.

@@ -39,6 +39,8 @@ class Seen:
         self._begun: dict[Identity, Position] = {}
         self._by_offset: dict[int, tuple[Identity, Position]] = {}
 
+    has_news = False
+
     def fresh(self, records: Sequence[Record]) -> Sequence[Record]:
         """See :class:`~aioparallel.group.companions.Beside`."""
         begun, memory, identify = self._begun, self._memory(), self._identify
@@ -78,8 +80,15 @@ class Seen:
             self.completed(offset)
 
     def put_away(self, offset: int) -> None:
+        """See :class:`~aioparallel.group.companions.Beside`. What is skipped, or goes on itself into a retry topic,
+        has been seen."""
+
+    def dead_lettered(self, offset: int) -> None:
         """It is complete, but not handled: what comes with the same coordinates later is no copy of anything."""
         self._forget(offset)
+
+    def acknowledged(self) -> None:
+        """See :class:`~aioparallel.group.companions.Beside`."""
 
     def _forget(self, offset: int) -> tuple[Identity, Position] | None:
         known = self._by_offset.pop(offset, None)

@@ -421,7 +421,12 @@ class Scheduler:
             self._on_drained(source)
 
     def _count(self, record: AnyRecord, source: Source, outcome: EndState) -> None:
-        (source.release if outcome is EndState.RELEASED else source.complete)(record.offset)
+        if outcome is EndState.RELEASED:
+            source.release(record.offset)
+        else:
+            if outcome is not EndState.SUCCEEDED:
+                source.put_away(record.offset)
+            source.complete(record.offset)
         self.tally.count(outcome)
 
     # -- sources ----------------------------------------------------------------------------------------

@@ -252,4 +252,5 @@ def in_group(member: Member) -> Keeping:
     store: OffsetStore = BrokerOffsets(member.client)
     if member.companion is not None:
         store = Accompanied(store, member.companion)
-    return Keeping(store, Committer(store, member.options, member.scheduler, member.sessions, member.on_unblocked))
+    committer = Committer(store, member.options, member.scheduler, member.sessions, member.on_unblocked)
+    return Keeping(store, committer, refuses_resets=member.options.state is not None)

@@ -77,8 +77,9 @@ class Holdings:
 
     def _next(self, partition: TopicPartition, generation: Generation) -> Session:
         epoch = self._epochs[partition] = self._epochs.get(partition, 0) + 1
-        beside = None if self._companion is None else self._companion.beside(partition)
-        session = self.sessions[partition] = Session(partition, epoch, generation, beside=beside)
+        session = self.sessions[partition] = Session(partition, epoch, generation)
+        if self._companion is not None:
+            session.beside = self._companion.beside(session)
         session.rank = self._rank_of(partition)
         if self._targets is not None:
             # A partition that came up after the start holds nothing that was to be read.

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Collection, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from aioparallel.engine.failure_log import FailureLog
@@ -203,6 +204,8 @@ class GroupRun:
                 task.cancel()
             await self._assignment.close()
             await self._processor.close(CANCEL_GRACE)
+            if self._companion is not None:
+                await self._companion.close()
             if self._tasks:
                 await asyncio.wait(self._tasks)
 
@@ -269,9 +272,10 @@ class GroupRun:
         self._processor.scheduler.keep_books()  # a handler may ask
         intake = self._fetcher.state if self._state.is_running else "stopped"
         copies = 0 if self._companion is None else self._companion.left_out
-        return stats_of(
+        found = stats_of(
             self._client, self._processor, self._assignment, self._committer, intake, tuple(outputs), copies
         )
+        return found if self._companion is None else replace(found, state=self._companion.stats())
 
     @property
     def held(self) -> Collection[TopicPartition]:

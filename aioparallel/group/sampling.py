@@ -92,6 +92,8 @@ class Sampler:
         session, text = one.session, one.committed.metadata
         session.acknowledged, session.acknowledged_version, session.fault = one.committed, one.version, None
         session.promised = one.highest
+        if session.beside is not None:
+            session.beside.acknowledged()
         self.limit.accepted(len(text))
         if text and not text.isascii() and not session.wrote_dense:
             session.wrote_dense = True

@@ -40,10 +40,10 @@ class Session(Source):
     """
 
     __slots__ = (
+        "_beside",
         "_ledger",
         "acknowledged",
         "acknowledged_version",
-        "beside",
         "cut",
         "epoch",
         "fault",
@@ -54,6 +54,7 @@ class Session(Source):
         "partition",
         "promised",
         "resetting",
+        "start",
         "target",
         "wrote_dense",
     )
@@ -64,10 +65,9 @@ class Session(Source):
         epoch: int = 0,
         generation: Generation | None = None,
         base: int = 0,
-        beside: Beside | None = None,
     ) -> None:
         super().__init__(partition)
-        self.beside = beside
+        self._beside: Beside | None = None
         self.partition = partition
         self.epoch = epoch
         self.generation = generation or Generation(-1, "")
@@ -97,7 +97,7 @@ class Session(Source):
         if len(wanted) != len(records):
             chosen = set(wanted)
             records = [record for record in records if record.offset in chosen]
-        return records if self.beside is None else self._fresh(records, self.beside)
+        return records if self._beside is None else self._fresh(records, self._beside)
 
     def _fresh(self, records: Sequence[Record], beside: Beside) -> Sequence[Record]:
         fresh = beside.fresh(records)
@@ -114,9 +114,26 @@ class Session(Source):
     @ledger.setter
     def ledger(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self.start = ledger.position
+        """Where reading begins."""
+        self._connect()
+
+    @property
+    def beside(self) -> Beside | None:
+        """A companion's view of it. Set before anything is registered."""
+        return self._beside
+
+    @beside.setter
+    def beside(self, beside: Beside | None) -> None:
+        self._beside = beside
+        self._connect()
+
+    def _connect(self) -> None:
+        ledger, beside = self._ledger, self._beside
         self.complete, self.complete_all = ledger.complete, ledger.complete_all
-        if self.beside is not None:
-            self.complete, self.complete_all = _both(ledger, self.beside)
+        if beside is not None:
+            self.complete, self.complete_all = _both(ledger, beside)
+            self.put_away = beside.put_away
 
     @property
     def state(self) -> SessionState:
@@ -133,8 +150,13 @@ class Session(Source):
 
     @property
     def dirty(self) -> bool:
-        """Whether the broker has not acknowledged what the ledger says now."""
-        return self.acknowledged_version != self.ledger.version
+        """Whether the broker has not acknowledged what the ledger says now, or what goes with it."""
+        return self.acknowledged_version != self.ledger.version or self.has_news
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a commit would bring something, though its position is acknowledged already."""
+        return self._beside is not None and self._beside.has_news
 
     def owes(self, version: tuple[int, int]) -> bool:
         """Whether the broker has not acknowledged what the ledger said at this version, or more."""

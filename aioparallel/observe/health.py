@@ -58,6 +58,11 @@ class ProblemKind(StrEnum):
     """``Deduplicate`` cannot write what was seen of a partition, so nothing of it is committed.
 
     Look at its topic: may the user write there, do its brokers answer?"""
+    STATE_UNSAVED = "state_unsaved"
+    """The state of a partition's keys cannot be written: its increment, so that nothing is committed, or a full
+    snapshot, so that a restore takes longer and longer.
+
+    Look at the topics of ``State``: may the user write there, do their brokers answer?"""
     NO_SOURCE = "no_source"
     """Records come that do not say what they were made of, so ``Deduplicate`` cannot know their copies.
 

@@ -14,6 +14,7 @@ __all__ = [
     "LongestLane",
     "PartitionStats",
     "Retrying",
+    "StateStats",
     "Stats",
     "TransactionStats",
     "Waiting",
@@ -203,6 +204,24 @@ class TransactionStats:
 
 
 @dataclass(frozen=True, slots=True)
+class StateStats:
+    """The state of keys, of the partitions that this member holds."""
+
+    keys: int
+    """That have a value."""
+    restoring: dict[str, float]
+    """Partitions that are being restored, and which part of what is to be read was, 0 to 1."""
+    restored: int
+    """Partitions that were restored since the start of the run."""
+    replayed: int
+    """Records that were read again for that, without their handlers."""
+    snapshots: int
+    """Full snapshots that were written since the start of the run."""
+    unapplied: int
+    """Offsets that are kept because their records are complete and not in the state: dead-lettered or skipped."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """A snapshot; counts are records since the start of the run.
 
@@ -274,6 +293,8 @@ class Stats:
     admitted."""
     transactions: TransactionStats | None = None
     """Where positions are committed in transactions, ``commits=Transactions(...)``; else None."""
+    state: StateStats | None = None
+    """The state of keys, where ``state`` asks for one; else None."""
     released: int = 0
     """Records of a queue that were left to be delivered again."""
     positions_in: str = "the group"

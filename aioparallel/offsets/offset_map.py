@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 __all__ = ["MAX_BODY_BYTES", "MAX_INCOMPLETES", "MAX_OFFSET", "OffsetMap"]
@@ -29,3 +30,19 @@ class OffsetMap:
     base_offset: int
     highest_succeeded: int
     incompletes: tuple[int, ...] = ()
+
+    def is_complete(self, offset: int) -> bool:
+        """Whether it says so of this offset."""
+        if offset < self.base_offset:
+            return True
+        if offset > self.highest_succeeded:
+            return False
+        at = bisect_left(self.incompletes, offset)
+        return at == len(self.incompletes) or self.incompletes[at] != offset
+
+    def covers(self, other: OffsetMap) -> bool:
+        """Whether it says of all offsets that are complete by the other one that they are."""
+        if self.base_offset <= other.highest_succeeded and self.highest_succeeded < other.highest_succeeded:
+            return False
+        left = {offset for offset in self.incompletes if offset <= other.highest_succeeded}
+        return other.base_offset <= self.base_offset and left <= set(other.incompletes)

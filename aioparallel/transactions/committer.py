@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 from aioparallel.codes import ErrorCode
 from aioparallel.delivery.outputs import tell
@@ -18,13 +18,14 @@ from aioparallel.delivery.waiters import Waiters
 from aioparallel.errors import ClientError, ConfigurationError, NotAuthorized
 from aioparallel.group.client import CommitFault, Generation
 from aioparallel.group.committing import Member, owed
+from aioparallel.group.companions import TransactionalCompanion
 from aioparallel.group.offset_commits import Sample, is_large, requests
 from aioparallel.group.sampling import Sampler
 from aioparallel.group.sessions import COMMITTABLE, Session
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import TransactionStats
 from aioparallel.policies import OnProduced, Transactions
-from aioparallel.records import TopicPartition
+from aioparallel.records import Outgoing, TopicPartition
 from aioparallel.transactions.codes import Ask, Meaning, meaning_of, name_of
 from aioparallel.transactions.cut import Cut, says
 from aioparallel.transactions.cutting import Cutter
@@ -73,6 +74,7 @@ class TransactionCommitter:
         self._refusals = refusals
         self._member = member
         self._options = member.options
+        self._companion = cast("TransactionalCompanion | None", member.companion)
         self._on_produced: OnProduced | None = member.options.producing.on_produced
         self._policy = policy
         self._new_id = new_id
@@ -274,7 +276,7 @@ class TransactionCommitter:
         self._sending = sending = Sending(self._producer, keeps_places=self._on_produced is not None)
         began, size = self._loop.time(), self._cut.size
         try:
-            await sending.send(entry for one in self._cut.shares.values() for entry in one.entries)
+            await sending.send((entry for one in self._cut.shares.values() for entry in one.entries), self._beside())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(machine.deadline):
                     await sending.wait()
@@ -299,6 +301,13 @@ class TransactionCommitter:
         await self._refusals.refuse(sending.refused)
         if not machine.out_of_time(self._loop.time(), sending.trouble or ""):
             machine.abort("not acknowledged", sending.trouble or "")
+
+    def _beside(self) -> Sequence[Outgoing]:
+        """What a companion has to save with these positions."""
+        if self._companion is None:
+            return ()
+        made = [self._companion.outputs(place, position) for place, position in self._cut.positions.items()]
+        return [output for outputs in made for output in outputs]
 
     def _broken(self, code: int) -> None:
         self._machine.broken(code)

@@ -72,7 +72,8 @@ class Share(NamedTuple):
     @property
     def says_nothing(self) -> bool:
         """Whether the broker has exactly this already."""
-        return not self.entries and self.sample.committed == self.sample.session.acknowledged
+        session = self.sample.session
+        return not self.entries and self.sample.committed == session.acknowledged and not session.has_news
 
 
 def take(session: Session, waiting: Waiting) -> Taken:
@@ -185,11 +186,7 @@ def _without(said: OffsetMap, offsets: Collection[int], reach: int = maxsize) ->
 
 def says(committed: Committed, asked: OffsetMap) -> bool:
     """Whether this position says of all records that are complete by that map that they are."""
-    said = decode_offset_map(*committed)
-    if said.base_offset <= asked.highest_succeeded and said.highest_succeeded < asked.highest_succeeded:
-        return False
-    left = [offset for offset in said.incompletes if offset <= asked.highest_succeeded]
-    return asked.base_offset <= said.base_offset and set(left) <= set(asked.incompletes)
+    return decode_offset_map(*committed).covers(asked)
 
 
 class Cut:

@@ -12,6 +12,8 @@ from aioparallel.delivery.producer import Producer
 from aioparallel.engine.outlets import Disposal
 from aioparallel.errors import ConfigurationError
 from aioparallel.group.committing import Keeping, Member
+from aioparallel.group.companions import AccompaniedPositions
+from aioparallel.group.stores import Positions
 from aioparallel.handlers import Handlers
 from aioparallel.options import Options
 from aioparallel.policies import Transactions
@@ -74,7 +76,10 @@ class TransactionKeeping:
         timeout = self._policy.transaction_timeout
         positions = StablePositions(self._producer, self._group_id, timeout, committer.released)
         committer.positions = positions
-        return Keeping(positions, committer, refuses_unreadable_maps=True)
+        kept: Positions = positions
+        if member.companion is not None:
+            kept = AccompaniedPositions(positions, member.companion)
+        return Keeping(kept, committer, refuses_unreadable_maps=True, refuses_resets=self._options.state is not None)
 
     @staticmethod
     def within_partitions(handlers: Handlers) -> Handlers:
@@ -95,6 +100,10 @@ class TransactionKeeping:
             if isinstance(handlers, Mapping)
             else within(handlers)
         )
+
+    def plain_producer(self) -> Producer:
+        """One of the same cluster that writes outside of transactions. Who asks for it closes it."""
+        return self._producer.plain()
 
     async def close(self) -> None:
         """After the last drain."""

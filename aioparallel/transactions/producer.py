@@ -56,6 +56,9 @@ class TransactionalProducer(Producer, Protocol):
     """Hears the code with which a broker has refused a batch, where that means that the transaction which goes on now
     cannot be committed."""
 
+    def plain(self) -> Producer:
+        """A new producer of the same cluster that writes outside of transactions."""
+
     def identify_as(self, transactional_id: str) -> str:
         """From now on the cluster knows it by this; returns that. Nothing is open or outstanding."""
 

@@ -39,8 +39,11 @@ class Sending:
         self.trouble: str | None = None
         """Why some failed that may well be taken another time."""
 
-    async def send(self, entries: Iterable[Entry]) -> None:
-        """Give them all to the producer, in their order; ends early when the transaction has failed already."""
+    async def send(self, entries: Iterable[Entry], beside: Iterable[Outgoing] = ()) -> None:
+        """Give them all to the producer, in their order; ends early when the transaction has failed already.
+
+        ``beside``: what else belongs to the transaction, and is of no record. Where one of these is refused, it fails.
+        """
         portion: list[PendingOutput] = []
         for entry in entries:
             for output in entry.outputs:
@@ -51,6 +54,11 @@ class Sending:
                     await asyncio.sleep(0)
                     if self.trouble is not None:
                         return
+        for output in beside:
+            if (reason := self._producer.refusal(output)) is not None:
+                self.give_up(f"{output.topic}: {reason}")
+                return
+            portion.append(_Output(self, None, output))
         self._give(portion)
         self._is_sending = False
         self._look()
@@ -91,10 +99,10 @@ class Sending:
         if not self._left:
             self._look()
 
-    def failed(self, entry: Entry, failure: ProduceFailed) -> None:
+    def failed(self, entry: Entry | None, failure: ProduceFailed) -> None:
         """One more has, and is not there."""
         self._left -= 1
-        if failure.passing:
+        if failure.passing or entry is None:
             self.trouble = self.trouble or str(failure)
         else:
             self.refused.setdefault(entry, failure)
@@ -110,13 +118,13 @@ class _Output(PendingOutput):
 
     __slots__ = ("_entry", "_sending")
 
-    def __init__(self, sending: Sending, entry: Entry, output: Outgoing) -> None:
+    def __init__(self, sending: Sending, entry: Entry | None, output: Outgoing) -> None:
         self.output = output
         self._sending = sending
         self._entry = entry
 
     def placed(self, place: Produced) -> None:
-        if self._sending.places is not None:
+        if self._sending.places is not None and self._entry is not None:
             self._sending.places.append((self._entry, self.output, place))
         self._sending.ended()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from aioparallel.clients.aiokafka.encoding import BatchEncoder
 from aioparallel.clients.aiokafka.produce_requests import AiokafkaBrokers
@@ -74,6 +75,14 @@ class AiokafkaTransactionalProducer(TransactionalQueueingProducer):
             consumer_options=consumer_options,
             producer_options=producer_options,
         )
+        self.plain = partial(
+            AiokafkaProducer,
+            bootstrap_servers,
+            delivery_timeout=delivery_timeout,
+            consumer_options=consumer_options,
+            producer_options=producer_options,
+        )
+        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
         encoder = BatchEncoder(settings.compression, settings.request_bytes, is_transactional=True)
         instance = consumer_options.get("group_instance_id")
         super().__init__(

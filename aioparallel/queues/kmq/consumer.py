@@ -33,6 +33,7 @@ __all__ = ["KmqConsumer"]
 _REFUSED: Mapping[str, str] = {
     "order_by": "has no meaning in a queue: what is delivered again comes behind what was sent after it",
     "failures": "is not the queue's way: give retry= for tries within the lease, and dead_letter=",
+    "state": "cannot stand in a queue, which knows no order of keys",
     "deduplicate": "cannot stand in a queue, whose records have no source",
     "when_map_is_full": "has no meaning in a queue, which writes no offset maps worth the name",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from aioparallel.clients.producing import QueueingProducer, TransactionalQueueingProducer
@@ -67,6 +68,10 @@ class InMemoryTransactionalProducer(TransactionalQueueingProducer):
         request_timeout: float = 1.0,
     ) -> None:
         timeout = _checked_timeout(delivery_timeout, request_timeout)
+        self.plain = partial(
+            InMemoryProducer, broker, delivery_timeout=delivery_timeout, request_timeout=request_timeout
+        )
+        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
         super().__init__(
             _partition_queues(),
             lambda on_metadata: InMemoryTransactionalBrokers(broker, on_metadata, timeout, group_id),

@@ -8,7 +8,8 @@ import pytest
 
 from aioparallel.deduplication.companion import Deduplication
 from aioparallel.deduplication.seen_topic import SeenTopic
-from aioparallel.group.client import CommitFault
+from aioparallel.group.client import CommitFault, Committed
+from aioparallel.group.sessions import Session
 from aioparallel.policies import Deduplicate
 from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryClient, InMemoryProducer, Request
@@ -75,15 +76,15 @@ async def test_what_goes_while_it_is_saved_is_not_committed() -> None:
     client, producer = InMemoryClient(broker, GROUP), InMemoryProducer(broker)
     await client.start(5)
     companion = Deduplication(Deduplicate(SEEN), SeenTopic(SEEN, GROUP, client, producer))
-    await companion.restore([T0, T1], 5)
+    await companion.restore(dict.fromkeys((T0, T1)), 5)
     for partition in (T0, T1):
-        seen = companion.beside(partition)
+        seen = companion.beside(Session(partition))
         record = Record("t", partition.partition, 0, b"k", b"v", place(1))
         assert seen.fresh([record])
         seen.completed(0)
     broker.hang(1)
     broker.hang(2)
-    saving = asyncio.create_task(companion.save([T0, T1], 5))
+    saving = asyncio.create_task(companion.save(dict.fromkeys((T0, T1), Committed(1, "")), 5))
     await asyncio.sleep(0)
     companion.release(T0)  # before it is written
     await asyncio.sleep(1)

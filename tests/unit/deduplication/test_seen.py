@@ -53,7 +53,7 @@ def test_what_was_put_away_may_come_again() -> None:
     memory = Memory(10)
     seen = Seen(by_record, lambda: memory, Told())
     seen.fresh([copy_of(1, 10)])
-    seen.put_away(10)
+    seen.dead_lettered(10)
     seen.completed(10)
     assert len(seen.fresh([copy_of(1, 11)])) == 1
 

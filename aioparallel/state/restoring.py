@@ -1,0 +1,280 @@
+"""The state at a committed position: a full snapshot that says nothing beyond it, and the records behind that, again.
+
+::
+
+    log         ......................................................................
+    snapshot    |##########| base of the snapshot, and its offset map
+    read again             |..xx..x...xxx| base of the commit, and its offset map: what is x was complete, and is not in
+    handlers                                       the snapshot; all else runs
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from contextlib import aclosing
+from typing import Any, Final
+
+from aioparallel.errors import (
+    DeserializationError,
+    OffsetMapError,
+    StateLogTruncated,
+    StateNotRestored,
+)
+from aioparallel.group.client import Committed, Span
+from aioparallel.handlers import deserialise
+from aioparallel.offsets import OffsetMap, decode_offset_map
+from aioparallel.options import Options
+from aioparallel.records import Record, TopicPartition
+from aioparallel.state.increments import Increment, Named
+from aioparallel.state.pieces import EntryReader, Head, decode_head, decode_piece_key
+from aioparallel.state.table import Table
+from aioparallel.state.topics import StateTopics
+from aioparallel.state.view import Restored
+
+__all__ = ["Restoring"]
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 500
+"""Values that are loaded in one turn of the event loop, about a millisecond's worth."""
+_REQUEST: Final = 10.0
+"""Seconds for a question about a log."""
+
+
+class _Unusable(Exception):
+    """A full snapshot is not what its increment says."""
+
+
+class Restoring:
+    """Makes the state of one partition as it was at one committed position.
+
+    ``is_lenient``: whether records may be left out that ``apply`` refuses, because nobody knows which it has refused
+    before.
+    """
+
+    def __init__(self, partition: TopicPartition, committed: Committed, topics: StateTopics, options: Options) -> None:
+        assert options.state is not None
+        self._partition = partition
+        self._committed = committed
+        self._topics = topics
+        self._options = options
+        self._policy = options.state
+        self._position = _position_of(committed)
+        self._to_read = 0
+        self._read = 0
+        self.replayed = 0
+
+    @property
+    def part(self) -> float:
+        """How much of what is to be read was read, 0 to 1."""
+        return min(1.0, self._read / self._to_read) if self._to_read else 0.0
+
+    async def run(self, increment: Increment | None) -> Restored:
+        """Read it. ``increment``: the last one of the partition. Raises StateNotRestored, StateLogTruncated,
+        ClientError, TimeoutError."""
+        usable: list[tuple[Named, OffsetMap]] = []
+        table: Table[Any] = Table()
+        for named in () if increment is None else increment.snapshots:
+            try:
+                table, position = await self._snapshot(named)
+                usable.append((named, position))
+                break
+            except _Unusable as error:
+                logger.warning(
+                    "%s: the full snapshot of its state at %s-%d offset %d cannot be used (%s): an older one is tried, "
+                    "and more is read again",
+                    self._partition,
+                    self._topics.names.snapshots,
+                    self._partition.partition,
+                    named.first,
+                    error,
+                    extra={"action": "snapshot_unusable"},
+                )
+        since = usable[0][1] if usable else await self._from_the_origin(increment)
+        unapplied = set() if increment is None else {o for o in increment.unapplied if self._position.is_complete(o)}
+        knows_all = increment is not None and (bool(usable) or not increment.snapshots)
+        await self._replay(table, since, unapplied, is_lenient=not knows_all)
+        origin = since.base_offset if increment is None or not usable else increment.origin
+        return Restored(table, origin, unapplied, usable, self.replayed)
+
+    async def _from_the_origin(self, increment: Increment | None) -> OffsetMap:
+        """Where an empty state is right."""
+        if increment is not None:
+            begins = min(increment.origin, self._position.base_offset)
+        else:
+            begins = await self._log_begins()
+            if begins and self._position.base_offset > begins:
+                why = f"no increment of it is in {self._topics.names.increments}"
+                raise StateLogTruncated(self._partition, self._topics.group_id, 0, begins, why)
+            begins = min(begins, self._position.base_offset)
+            logger.warning(
+                "%s: group %s has no state at its committed offset %d: making it of all records before that",
+                self._partition,
+                self._topics.group_id,
+                self._committed.offset,
+                extra={"action": "state_from_log"},
+            )
+        return OffsetMap(begins, begins - 1)
+
+    # -- a full snapshot --------------------------------------------------------------------------------
+
+    async def _snapshot(self, named: Named) -> tuple[Table[Any], OffsetMap]:
+        table: Table[Any] = Table()
+        reader = EntryReader()
+        head: Head | None = None
+        pieces = 0
+        self._to_read, self._read = named.pieces, 0
+        async with aclosing(self._topics.read_snapshot(self._partition, named)) as reads:
+            async for fetched in reads:
+                for record in self._ours(fetched.records, named):
+                    pieces += 1
+                    self._read += 1
+                    if head is None:
+                        head = self._checked(record, named)
+                        continue
+                    await self._load(table, reader, record)
+        if head is None or pieces != named.pieces or not reader.is_whole or table.count != named.keys:
+            raise _Unusable(f"{pieces} of {named.pieces} pieces, {table.count} of {named.keys} keys are there")
+        return table, head.position
+
+    def _ours(self, records: Iterable[Record], named: Named) -> Iterable[Record]:
+        for record in records:
+            key = decode_piece_key(record.key)
+            if key is None or key.group_id != self._topics.group_id or key.partition != self._partition:
+                continue
+            if dict(record.headers).get("id") == named.id.encode():
+                yield record
+
+    def _checked(self, record: Record, named: Named) -> Head:
+        """Its head, where it says nothing that is not committed."""
+        try:
+            head = decode_head(record.value)
+        except ValueError as error:
+            raise _Unusable(str(error)) from error
+        if not self._position.covers(head.position):
+            raise _Unusable(f"it is of offset {head.position.base_offset}, beyond the committed position")
+        return head
+
+    async def _load(self, table: Table[Any], reader: EntryReader, record: Record) -> None:
+        load = self._policy.load
+        try:
+            for count, (key, dumped) in enumerate(reader.entries_in(record.value or b""), 1):
+                try:
+                    table.set(key, load(dumped))
+                except Exception as error:
+                    raise StateNotRestored(
+                        self._partition, f"State load raised {error!r} for the value of key {key!r}"
+                    ) from error
+                if not count % _AT_ONCE:
+                    await asyncio.sleep(0)
+        except ValueError as error:
+            raise _Unusable(str(error)) from error
+        await asyncio.sleep(0)
+
+    # -- and the records behind it ----------------------------------------------------------------------
+
+    async def _replay(self, table: Table[Any], since: OffsetMap, unapplied: set[int], *, is_lenient: bool) -> None:
+        """Apply to the table what is complete at the position and was not ``since``."""
+        position = self._position
+        first, end = since.base_offset, max(position.base_offset, position.highest_succeeded + 1)
+        if not _has_more(position, since, end, unapplied):
+            return
+        await self._expect_log(position, since, unapplied)
+        is_in_position, is_in_snapshot = _looker(position), _looker(since)
+        self._to_read, self._read = end - first, 0
+        left_out: Record | None = None
+        async with aclosing(self._topics.client.read({self._partition: Span(first, end)})) as reads:
+            async for fetched in reads:
+                for record in fetched.records:
+                    offset = record.offset
+                    if not is_in_position(offset) or is_in_snapshot(offset) or offset in unapplied:
+                        continue
+                    self.replayed += 1
+                    if not self._apply(table, record, is_lenient=is_lenient):
+                        unapplied.add(offset)
+                        left_out = left_out or record
+                self._read = fetched.next_offset - first
+                await asyncio.sleep(0)
+        # What was deleted while it was read was passed in silence.
+        await self._expect_log(position, since, unapplied)
+        if left_out is not None:
+            logger.warning(
+                "%s: %d records, the first at offset %d, are not in the state: apply() or a deserialiser refuses them",
+                self._partition,
+                len(unapplied),
+                left_out.offset,
+                extra={"action": "state_left_out", "offset": left_out.offset},
+            )
+
+    def _apply(self, table: Table[Any], record: Record[Any, Any], *, is_lenient: bool) -> bool:
+        key, policy = record.raw_key, self._policy
+        if key is None:
+            return False  # it has failed for that
+        try:
+            deserialise(self._options.key_deserializer, self._options.value_deserializer, record)
+            after = policy.apply(table.get(key, policy.initial), record)
+        except Exception as error:
+            if is_lenient:
+                return False
+            reason = error.__cause__ if isinstance(error, DeserializationError) else error
+            raise StateNotRestored(
+                self._partition,
+                f"apply() or a deserialiser raised {reason!r} for offset {record.offset}, which it has taken before: "
+                "they must be pure. If that passes by itself, start again",
+            ) from error
+        table.set(key, after)
+        return True
+
+    async def _expect_log(self, position: OffsetMap, since: OffsetMap, unapplied: set[int]) -> None:
+        begins = await self._log_begins()
+        needed = _first_lost(position, since, unapplied, begins)
+        if needed is not None:
+            why = f"the newest full snapshot that can be used is of offset {since.base_offset}"
+            raise StateLogTruncated(self._partition, self._topics.group_id, needed, begins, why)
+
+    async def _log_begins(self) -> int:
+        found = await self._topics.client.beginning_offsets([self._partition], _REQUEST)
+        if self._partition not in found:
+            raise TimeoutError
+        return found[self._partition]
+
+
+def _position_of(committed: Committed) -> OffsetMap:
+    """As the opener reads it: where the text is no map, nothing above the offset is complete."""
+    try:
+        return decode_offset_map(*committed)
+    except OffsetMapError:
+        return OffsetMap(committed.offset, committed.offset - 1)
+
+
+def _looker(position: OffsetMap) -> Callable[[int], bool]:
+    """:meth:`OffsetMap.is_complete`, for many offsets."""
+    base, highest, incompletes = position.base_offset, position.highest_succeeded, set(position.incompletes)
+    return lambda offset: offset < base or (offset <= highest and offset not in incompletes)
+
+
+def _has_more(position: OffsetMap, since: OffsetMap, end: int, unapplied: set[int]) -> bool:
+    """Whether the position says of an offset that it is complete, and ``since`` does not."""
+    return _first_lost(position, since, unapplied, end) is not None
+
+
+def _first_lost(position: OffsetMap, since: OffsetMap, unapplied: set[int], end: int) -> int | None:
+    """The first offset below ``end`` that is complete by the position and not by ``since``, nor unapplied."""
+    for offset in since.incompletes:
+        if offset >= end:
+            return None
+        if position.is_complete(offset) and offset not in unapplied:
+            return offset
+    behind = max(since.base_offset, since.highest_succeeded + 1)
+    incompletes = position.incompletes
+    at = bisect_left(incompletes, behind)
+    end = min(end, max(position.base_offset, position.highest_succeeded + 1))
+    for offset in range(behind, end):
+        if at < len(incompletes) and incompletes[at] == offset:
+            at += 1
+        elif offset not in unapplied:
+            return offset
+    return None

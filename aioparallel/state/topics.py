@@ -1,0 +1,141 @@
+"""The two topics of a state. What belongs to partition *n* of a topic stands in partition *n* of both."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import aclosing
+from typing import Final, NamedTuple
+
+from aioparallel.errors import ConfigurationError
+from aioparallel.group.client import Client, Fetched, Span
+from aioparallel.keyed_state import State
+from aioparallel.records import TopicPartition
+from aioparallel.state.increments import Increment, Named, decode_increment, decode_place
+
+__all__ = ["StateTopics", "TopicNames"]
+
+_FIRST_LOOK: Final = 1_000
+"""Offsets at the end of a partition in which its last increments most often stand; then eight times as many before."""
+
+
+class TopicNames(NamedTuple):
+    """Where a group's state is."""
+
+    increments: str
+    snapshots: str
+
+    @classmethod
+    def of(cls, policy: State[object], group_id: str) -> TopicNames:
+        """As the policy says, or by the group's id. Raises ConfigurationError."""
+        found = cls(policy.topic or f"{group_id}-state", policy.snapshots or f"{group_id}-snapshots")
+        if found.increments == found.snapshots:
+            raise ConfigurationError("State snapshots", found.snapshots, "must be another topic than the increments'")
+        return found
+
+
+class StateTopics:
+    """Reads them, for one group."""
+
+    def __init__(self, names: TopicNames, group_id: str, client: Client) -> None:
+        self.names = names
+        self.group_id = group_id
+        self.client = client
+        self._partitions = dict.fromkeys(names, 0)
+        self._are_logs: set[str] = set()  # topics that are read, and keep each record
+
+    # -- what they must be ------------------------------------------------------------------------------
+
+    async def check(self, read: Collection[TopicPartition], timeout: float) -> None:
+        """Whether they can hold the state of these partitions, and these what it is made of. Raises
+        ConfigurationError."""
+        await self.check_partitions(read, timeout)
+        for name in self.names:
+            policy = await self.client.cleanup_policy(name, timeout)
+            if policy is not None and policy != "compact":
+                raise ConfigurationError(
+                    "State topic",
+                    name,
+                    f"must be compacted, and its cleanup.policy is {policy}: it would grow with every commit, or lose "
+                    f"the state. kafka-configs.sh --alter --entity-type topics --entity-name {name} --add-config "
+                    "cleanup.policy=compact --bootstrap-server ...",
+                )
+
+    async def check_partitions(self, read: Collection[TopicPartition], timeout: float) -> None:
+        """The same of partitions that may have come up since."""
+        largest = max((partition.partition for partition in read), default=-1)
+        if largest >= min(self._partitions.values()):
+            await self._count(largest, timeout)
+        for topic in {partition.topic for partition in read} - self._are_logs:
+            policy = await self.client.cleanup_policy(topic, timeout)
+            if policy is not None and "compact" in policy:
+                raise ConfigurationError(
+                    "topics",
+                    topic,
+                    f"cannot have a state: its cleanup.policy is {policy}, which removes records that the state is "
+                    "made of",
+                )
+            self._are_logs.add(topic)
+
+    async def _count(self, largest: int, timeout: float) -> None:
+        found = await self.client.partitions(self.names, timeout)
+        for name in self.names:
+            count = len([partition for partition in found if partition.topic == name])
+            self._partitions[name] = count
+            if count > largest:
+                continue
+            make = "--alter" if count else "--create --config cleanup.policy=compact"
+            raise ConfigurationError(
+                "State topic",
+                name,
+                f"has {count} partitions, and a topic that is read has {largest + 1}: the state of a partition stands "
+                f"in the one of its number. kafka-topics.sh {make} --topic {name} --partitions {largest + 1} "
+                "--bootstrap-server ...",
+            )
+
+    # -- increments -------------------------------------------------------------------------------------
+
+    async def last_increments(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> Mapping[TopicPartition, Increment | ValueError]:
+        """The last one of each of these that has one; or why it cannot be read. Raises TimeoutError, ClientError."""
+        places = {TopicPartition(self.names.increments, partition.partition) for partition in partitions}
+        begins = await self.client.beginning_offsets(places, timeout)
+        ends = dict(await self.client.end_offsets(places, timeout))
+        found: dict[TopicPartition, Increment | ValueError] = {}
+        look = _FIRST_LOOK
+        while True:
+            missing = [partition for partition in partitions if partition not in found]
+            spans = {}
+            for place in {TopicPartition(self.names.increments, partition.partition) for partition in missing}:
+                first, end = begins.get(place, 0), ends.get(place, 0)
+                if first < end:
+                    spans[place] = Span(max(first, end - look), end)
+                    ends[place] = spans[place].start
+            if not spans:
+                return found
+            found |= await self._increments_in(spans, missing)
+            look *= 8
+
+    async def _increments_in(
+        self, spans: Mapping[TopicPartition, Span], wanted: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Increment | ValueError]:
+        values: dict[TopicPartition, bytes | None] = {}
+        async with aclosing(self.client.read(spans)) as reads:
+            async for fetched in reads:
+                for record in fetched.records:
+                    place = decode_place(record.key)
+                    if place is not None and place[0] == self.group_id and place[1] in wanted:
+                        values[place[1]] = record.value
+        return {partition: _decoded(value) for partition, value in values.items()}
+
+    def read_snapshot(self, partition: TopicPartition, named: Named) -> AsyncGenerator[Fetched, None]:
+        """What stands where a full snapshot is."""
+        place = TopicPartition(self.names.snapshots, partition.partition)
+        return self.client.read({place: Span(named.first, named.next)})
+
+
+def _decoded(value: bytes | None) -> Increment | ValueError:
+    try:
+        return decode_increment(value)
+    except ValueError as error:
+        return error

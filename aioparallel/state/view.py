@@ -1,0 +1,250 @@
+"""One session's state: what handlers see, what is complete, and which full snapshots there are. Plain, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from aioparallel.errors import ConsumerStateError, RecordWithoutKey, StateFailed
+from aioparallel.group.client import Committed
+from aioparallel.keyed_state import State
+from aioparallel.offsets import OffsetMap, decode_offset_map
+from aioparallel.records import Record
+from aioparallel.state.increments import Increment, Named
+from aioparallel.state.table import Frozen, Table
+
+if TYPE_CHECKING:
+    from aioparallel.group.sessions import Session
+
+__all__ = ["Restored", "StateView", "Taken"]
+
+_SLOTS: Final = 3
+"""Places for full snapshots: of two that are named, and of the one that is written."""
+_MANY_UNAPPLIED: Final = 5_000
+"""Each increment has them all, until two snapshots are newer."""
+_NAMED: Final = 2
+"""Full snapshots that an increment names: where the newest cannot be used, the one before it."""
+
+
+class Restored(NamedTuple):
+    """The state at a committed position, and what is known with it."""
+
+    table: Table[Any]
+    origin: int | None
+    """Where the state was begun, empty; None: where the session begins."""
+    unapplied: Collection[int]
+    snapshots: Sequence[tuple[Named, OffsetMap]]
+    """Usable ones, the newest first, and the position of each."""
+    replayed: int
+    """Records since the newest."""
+
+
+class Taken(NamedTuple):
+    """A full snapshot that is to be written: the state, frozen, and the position that it is of."""
+
+    slot: int
+    position: OffsetMap
+    frozen: Frozen[Any]
+
+
+class _Begun(NamedTuple):
+    """An attempt of one record."""
+
+    key: bytes
+    before: Any
+    after: Any
+
+
+class StateView:
+    """The :class:`~aioparallel.group.companions.Beside` of one session.
+
+    The value after a record is made before its handler runs: what ``apply`` refuses has no effects. It becomes the
+    key's when the record has succeeded. ``clock()``: seconds since the epoch.
+    """
+
+    def __init__(self, policy: State[Any], session: Session, clock: Callable[[], float]) -> None:
+        self.session = session
+        self._policy = policy
+        self._clock = clock
+        self._table: Table[Any] | None = None
+        self._begun: dict[int, _Begun] = {}
+        self._newest: dict[bytes, tuple[int, Any]] = {}  # of those begun: a batch may hold several of a key
+        self._origin: int | None = None
+        self._unapplied: set[int] = set()
+        self._snapshots: list[tuple[Named, OffsetMap]] = []  # that may be named, the newest first
+        self._written: tuple[Named, OffsetMap] | None = None  # not yet, for it says what is not committed
+        self._sent: tuple[str, ...] = ()  # ids of those named in the last increment
+        self._saved: tuple[str, ...] = ()  # and in the last one that counts
+        self._slots_saved: frozenset[int] = frozenset()
+        self._slots_sent: frozenset[int] = frozenset()
+        self._since = 0  # records since the last one was taken
+        self._unapplied_since = 0
+        self._taken_at = clock()
+        self._taken: Taken | None = None
+
+    # -- restored ---------------------------------------------------------------------------------------
+
+    def restore(self, found: Restored) -> None:
+        """This is the state where the session begins."""
+        self._table = found.table
+        self._origin = found.origin
+        self._unapplied = set(found.unapplied)
+        self._snapshots = [*found.snapshots]
+        self._since = found.replayed
+        self._sent = self._saved = tuple(named.id for named, _ in found.snapshots)
+        self._slots_sent = self._slots_saved = frozenset(named.slot for named, _ in found.snapshots)
+        if found.snapshots:
+            self._taken_at = found.snapshots[0][0].at / 1000
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether it has a state."""
+        return self._table is not None
+
+    @property
+    def table(self) -> Table[Any]:
+        """The values. Restored by the time records come."""
+        assert self._table is not None
+        return self._table
+
+    @property
+    def unapplied(self) -> int:
+        """How many complete records of it are not in the state, as far as that is still kept."""
+        return len(self._unapplied)
+
+    # -- attempts ---------------------------------------------------------------------------------------
+
+    def begin(self, record: Record[Any, Any]) -> None:
+        """An attempt begins. Raises RecordWithoutKey, StateFailed."""
+        key = record.raw_key
+        if key is None:
+            raise RecordWithoutKey(record.place)
+        policy, offset = self._policy, record.offset
+        # What was begun before it and stands behind it, or is itself, is of an attempt that is over.
+        newest = self._newest.get(key)
+        is_behind = newest is not None and newest[0] < offset
+        before = newest[1] if newest is not None and is_behind else self.table.get(key, policy.initial)
+        try:
+            after = policy.apply(before, record)
+        except Exception as error:
+            raise StateFailed(record.place, error) from error
+        self._begun[offset] = _Begun(key, before, after)
+        self._newest[key] = offset, policy.initial if after is None else after
+
+    def state_of(self, record: Record[Any, Any]) -> Any:
+        """What the handler of this record sees. Raises ConsumerStateError."""
+        begun = self._begun.get(record.offset)
+        if begun is None:
+            raise ConsumerStateError(f"{record!r} is not being handled: its state is there for its handler alone")
+        return begun.before
+
+    # -- the Beside -------------------------------------------------------------------------------------
+
+    def fresh(self, records: Sequence[Record]) -> Sequence[Record]:
+        """See :class:`~aioparallel.group.companions.Beside`. All run."""
+        return records
+
+    def put_away(self, offset: int) -> None:
+        """See :class:`~aioparallel.group.companions.Beside`. It is not in the state."""
+        self._forget(offset)
+
+    def completed(self, offset: int) -> None:
+        """See :class:`~aioparallel.group.companions.Beside`."""
+        begun = self._forget(offset)
+        self._since += 1
+        if begun is None:
+            self._unapplied.add(offset)
+            self._unapplied_since += 1
+        else:
+            self.table.set(begun.key, begun.after)
+
+    def completed_all(self, offsets: Sequence[int]) -> None:
+        """See :class:`~aioparallel.group.companions.Beside`."""
+        for offset in offsets:
+            self.completed(offset)
+
+    def _forget(self, offset: int) -> _Begun | None:
+        begun = self._begun.pop(offset, None)
+        if begun is not None:
+            newest = self._newest.get(begun.key)
+            if newest is not None and newest[0] == offset:
+                del self._newest[begun.key]
+        return begun
+
+    # -- increments -------------------------------------------------------------------------------------
+
+    def increment(self, committed: Committed) -> Increment:
+        """What is to be saved with this position, which is committed next."""
+        self._sent = tuple(named.id for named, _ in self._snapshots)
+        self._slots_sent = frozenset(named.slot for named, _ in self._snapshots)
+        origin = self.session.start if self._origin is None else self._origin
+        return Increment(committed, origin, sorted(self._unapplied), [named for named, _ in self._snapshots])
+
+    def acknowledged(self) -> None:
+        """See :class:`~aioparallel.group.companions.Beside`."""
+        self._saved, self._slots_saved = self._sent, self._slots_sent
+        self._name()
+
+    @property
+    def has_news(self) -> bool:
+        """See :class:`~aioparallel.group.companions.Beside`: a full snapshot that no increment names yet."""
+        return self._saved != tuple(named.id for named, _ in self._snapshots)
+
+    def _name(self) -> None:
+        """Name what was written, as soon as what it says is committed: whoever begins at the committed position must
+        not find what comes behind that."""
+        committed = self.session.acknowledged
+        if self._written is None or committed is None or not decode_offset_map(*committed).covers(self._written[1]):
+            return
+        self._snapshots = [self._written, *self._snapshots][:_NAMED]
+        self._written = None
+        oldest = self._snapshots[-1][1] if len(self._snapshots) == _NAMED else None
+        if oldest is not None:
+            self._unapplied = {offset for offset in self._unapplied if not oldest.is_complete(offset)}
+
+    # -- full snapshots ---------------------------------------------------------------------------------
+
+    def is_due(self) -> bool:
+        """Whether a full snapshot should be taken, and there is a place for it."""
+        if not self._since or self._table is None or self._taken or self._written or self._free_slot() is None:
+            return False
+        if not self.session.may_commit():
+            return False
+        if self._since >= max(self._policy.snapshot_after, self._table.count):
+            return True
+        if self._unapplied_since >= _MANY_UNAPPLIED:
+            return True
+        return self._clock() - self._taken_at >= self._policy.snapshot_interval
+
+    def _free_slot(self) -> int | None:
+        """One that nothing names which may be found by whoever comes next."""
+        taken = {named.slot for named, _ in self._snapshots} | self._slots_sent | self._slots_saved
+        return next((slot for slot in range(_SLOTS) if slot not in taken), None)
+
+    def take(self) -> Taken:
+        """Freeze the state, with the position that it is of: one step. :meth:`written` or
+        :meth:`not_written` comes next."""
+        slot = self._free_slot()
+        assert slot is not None
+        self._taken = Taken(slot, self.session.ledger.snapshot(), self.table.freeze())
+        self._since, self._unapplied_since, self._taken_at = 0, 0, self._clock()
+        return self._taken
+
+    def written(self, named: Named) -> None:
+        """What was taken stands in the topic."""
+        assert self._taken is not None
+        self._taken.frozen.release()
+        self._written, self._taken = (named, self._taken.position), None
+        self._name()
+
+    def not_written(self, since: int) -> None:
+        """It does not. ``since``: records that it would have spared."""
+        if self._taken is not None:
+            self._taken.frozen.release()
+        self._taken = None
+        self._since += since
+
+    @property
+    def since(self) -> int:
+        """Records that a restore would read again."""
+        return self._since

@@ -1,0 +1,105 @@
+"""Full snapshots, written: piece by piece, while the state goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from typing import Any, Final
+
+from aioparallel.delivery.producer import Producer
+from aioparallel.errors import ProduceFailed
+from aioparallel.keyed_state import State
+from aioparallel.records import Outgoing, Produced, TopicPartition
+from aioparallel.state.increments import Named
+from aioparallel.state.pieces import EntryWriter, Head, PieceKey, encode_head, encode_piece_key
+from aioparallel.state.view import Taken
+
+__all__ = ["DumpFailed", "write_snapshot"]
+
+_AT_ONCE: Final = 250
+"""Values that are dumped in one turn of the event loop, about a millisecond's worth. Then the loop has as long for
+others."""
+_UNACKNOWLEDGED: Final = 4
+"""Pieces on their way."""
+
+
+class DumpFailed(Exception):
+    """``State.dump`` raised, or gave something else than bytes."""
+
+
+async def write_snapshot(
+    producer: Producer, topic: str, group_id: str, partition: TopicPartition, taken: Taken, policy: State[Any], at: int
+) -> Named:
+    """Write what was taken, and say where it stands. ``at``: when it was, milliseconds since the epoch. Raises
+    ProduceFailed, DumpFailed."""
+    writing = _Writing(producer, topic, PieceKey(group_id, partition, taken.slot, 0))
+    await writing.write(encode_head(Head(taken.position, taken.frozen.count)))
+    entries = EntryWriter()
+    loop = asyncio.get_running_loop()
+    for shard in taken.frozen.shards():
+        for start in range(0, len(shard), _AT_ONCE):
+            began = loop.time()
+            entries.add([(key, _dumped(policy, key, value)) for key, value in shard[start : start + _AT_ONCE]])
+            for piece in entries.full_pieces():
+                await writing.write(piece)
+            await asyncio.sleep(min(0.01, loop.time() - began))
+    for piece in entries.last_piece():
+        await writing.write(piece)
+    first, after = await writing.finish()
+    return Named(taken.slot, writing.id, at, first, after, writing.pieces, taken.frozen.count)
+
+
+def _dumped(policy: State[Any], key: bytes, value: Any) -> bytes:
+    try:
+        dumped = policy.dump(value)
+    except Exception as error:
+        raise DumpFailed(f"State dump raised {error!r} for the value of key {key!r}") from error
+    if type(dumped) is not bytes:
+        raise DumpFailed(f"State dump gave {type(dumped).__name__} for the value of key {key!r}, it must be bytes")
+    return dumped
+
+
+class _Writing:
+    """The pieces of one snapshot, on their way one behind the other."""
+
+    def __init__(self, producer: Producer, topic: str, place: PieceKey) -> None:
+        self.id = secrets.token_hex(8)
+        self.pieces = 0
+        self._producer = producer
+        self._topic = topic
+        self._place = place
+        self._sent: list[asyncio.Future[Sequence[Produced] | ProduceFailed]] = []
+        self._offsets: list[int] = []
+
+    async def write(self, value: bytes) -> None:
+        """The next one. Raises ProduceFailed of an earlier one."""
+        while len(self._sent) >= _UNACKNOWLEDGED:
+            await self._take_first()
+        key = encode_piece_key(self._place._replace(number=self.pieces))
+        number = self._place.partition.partition
+        output = Outgoing(self._topic, value, key, (("id", self.id.encode()),), partition=number)
+        self.pieces += 1
+        written: asyncio.Future[Sequence[Produced] | ProduceFailed] = asyncio.get_running_loop().create_future()
+        self._sent.append(written)
+
+        def delivered(result: Sequence[Produced] | ProduceFailed) -> None:
+            if not written.done():
+                written.set_result(result)
+
+        self._producer.send((output,), delivered)
+
+    async def _take_first(self) -> None:
+        result = await self._sent.pop(0)
+        if isinstance(result, ProduceFailed):
+            raise result
+        self._offsets.append(result[0].offset)
+
+    async def finish(self) -> tuple[int, int]:
+        """The first offset, and the one behind the last. Raises ProduceFailed."""
+        while self._sent:
+            await self._take_first()
+        if min(self._offsets) < 0:  # of a batch that was sent twice
+            place = self._place.partition.partition
+            raise ProduceFailed(self._topic, place, "the brokers no longer know where a piece stands", passing=True)
+        return self._offsets[0], self._offsets[-1] + 1

@@ -1,0 +1,275 @@
+"""A state against a model of it: any course of outcomes, commits, full snapshots, crashes, compactions, lost writes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from aioparallel import Record, State
+from aioparallel.errors import StateLogTruncated
+from aioparallel.group.client import Committed, Generation
+from aioparallel.group.sessions import Session
+from aioparallel.offsets import Ledger, decode_offset_map, encode_offset_map
+from aioparallel.options import Options
+from aioparallel.records import Outgoing, TopicPartition
+from aioparallel.state import pieces
+from aioparallel.state.increments import Named, encode_increment, encode_place
+from aioparallel.state.pieces import EntryWriter, Head, PieceKey, encode_head, encode_piece_key
+from aioparallel.state.restoring import Restoring
+from aioparallel.state.table import Table
+from aioparallel.state.topics import StateTopics, TopicNames
+from aioparallel.state.view import Restored, StateView
+from tests.support.memory.logs import Logs
+
+P0 = TopicPartition("in", 0)
+NAMES = TopicNames("inc", "full")
+INCREMENTS, SNAPSHOTS = TopicPartition("inc", 0), TopicPartition("full", 0)
+KEYS = 4
+
+
+def append(values: tuple[int, ...], record: Record[Any, Any]) -> tuple[int, ...] | None:
+    """All values of a key, in their order; a seventh one ends it."""
+    return None if record.value == b"7" else (*values, record.offset)
+
+
+POLICY: State[tuple[int, ...]] = State(
+    initial=(),
+    apply=append,
+    dump=lambda values: ",".join(map(str, values)).encode(),
+    load=lambda data: tuple(map(int, data.decode().split(","))) if data else (),
+)
+OPTIONS = Options(state=POLICY)
+
+
+class Model(RuleBasedStateMachine):
+    """One partition. ``handled``: offsets whose handler has succeeded, ``ended``: all with an outcome, of this life."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logs = Logs()
+        self.committed: Committed | None = None
+        self.handled: set[int] = set()  # of all lives, as far as they count by the committed position
+        self.handled_now: set[int] = set()  # of this life
+        self.handled_at_commit: set[int] = set()
+        self.waiting: list[Record[Any, Any]] = []
+        self.written = 0
+
+    @initialize(together=st.booleans(), begins=st.integers(0, 3))
+    def begin(self, together: bool, begins: int) -> None:
+        """Positions and increments together, or increments first; the group begins somewhere."""
+        self.together = together
+        self.begins = begins
+        for _ in range(begins):
+            self.logs.append(Outgoing("in", b"0", b"k0"))
+        self.start()
+
+    def start(self) -> None:
+        """A new owner: taken over, restored."""
+        self.session = Session(P0, generation=Generation(1, "m"))
+        self.view = StateView(POLICY, self.session, lambda: 0.0)
+        self.session.beside = self.view
+        self.waiting = []
+        self.handled_now = set()
+        if self.committed is None:
+            self.view.restore(Restored(Table(), None, (), (), 0))
+            self.session.ledger = Ledger(self.begins)
+        else:
+            self.view.restore(asyncio.run(self.restored(self.committed)))
+            offset, text = self.committed
+            self.session.ledger = Ledger(offset, decode_offset_map(offset, text))
+            self.session.acknowledged = self.committed
+        self.session.opened = True
+
+    async def restored(self, committed: Committed) -> Restored:
+        """As a member would."""
+        topics = StateTopics(NAMES, "g", self.logs.client)
+        found = (await topics.last_increments([P0], 1)).get(P0)
+        assert not isinstance(found, ValueError)
+        return await Restoring(P0, committed, topics, OPTIONS).run(found)
+
+    def expected(self) -> dict[bytes, tuple[int, ...]]:
+        """The model: the handled records of each key, in their order."""
+        found: dict[bytes, tuple[int, ...]] = {}
+        for record in self.logs.of(P0):
+            if record.offset in self.handled | self.handled_now:
+                after = append(found.get(record.key or b"", ()), record)
+                found.pop(record.key or b"", None)
+                if after is not None:
+                    found[record.key or b""] = after
+        return found
+
+    @invariant()
+    def state_is_the_models(self) -> None:
+        """At every step."""
+        if hasattr(self, "view"):
+            assert dict(self.view.table.items()) == self.expected()
+            assert self.view.table.count == len(self.expected())
+
+    # -- records
+
+    @rule(keys=st.lists(st.tuples(st.integers(0, KEYS - 1), st.integers(0, 7)), min_size=1, max_size=5))
+    def deliver(self, keys: list[tuple[int, int]]) -> None:
+        """More records are read."""
+        for key, value in keys:
+            self.logs.append(Outgoing("in", b"%d" % value, b"k%d" % key))
+        position, log = self.session.ledger.position, self.logs.of(P0)
+        records = [Record(*P0, one.offset, one.key, one.value) for one in log if one.offset >= position]
+        self.waiting += self.session.register(records, log[-1].offset + 1)
+
+    def heads(self) -> list[Record[Any, Any]]:
+        """Of each key the first one that waits."""
+        return list({record.key: record for record in reversed(self.waiting)}.values())
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def succeed(self, data: st.DataObject) -> None:
+        """A handler sees the state before its record, and succeeds."""
+        self.end(data.draw(st.sampled_from(self.heads())))
+
+    def end(self, record: Record[Any, Any]) -> None:
+        """Its handler does."""
+        self.view.begin(record)
+        assert self.view.state_of(record) == self.expected().get(record.key or b"", ())
+        self.session.complete(record.offset)
+        self.handled_now.add(record.offset)
+        self.waiting.remove(record)
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data(), count=st.integers(2, 4), failing=st.integers(0, 3))
+    def succeed_in_a_batch(self, data: st.DataObject, count: int, failing: int) -> None:
+        """Several records in a row, of any keys; from one on they fail and come again."""
+        batch = self.waiting[:count]
+        expected = self.expected()
+        for record in batch:
+            self.view.begin(record)
+            key = record.key or b""
+            assert self.view.state_of(record) == expected.get(key, ())
+            after = append(expected.get(key, ()), record)
+            expected.pop(key, None)
+            if after is not None:
+                expected[key] = after
+        done = batch[:failing]
+        self.session.complete_all([record.offset for record in done])
+        self.handled_now.update(record.offset for record in done)
+        self.waiting = self.waiting[len(done) :]
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data(), tried=st.booleans())
+    def put_away(self, data: st.DataObject, tried: bool) -> None:
+        """It is dead-lettered or skipped, tried before or not."""
+        record = data.draw(st.sampled_from(self.heads()))
+        if tried:
+            self.view.begin(record)
+        self.session.put_away(record.offset)
+        self.session.complete(record.offset)
+        self.waiting.remove(record)
+
+    # -- commits
+
+    @rule(is_late=st.booleans(), is_lost=st.booleans())
+    def commit(self, is_late: bool, is_lost: bool) -> None:
+        """The increment, and the position. ``is_lost``: without transactions it may be written alone. ``is_late``: more
+        ends between taking the position and the increment."""
+        said = self.session.ledger.snapshot()
+        text = encode_offset_map(said.base_offset, said.highest_succeeded, said.incompletes)
+        committed = Committed(said.base_offset, text)
+        handled_then = {offset for offset in self.handled_now if said.is_complete(offset)}
+        if is_late and self.waiting:
+            record = self.heads()[0]
+            self.session.put_away(record.offset)
+            self.session.complete(record.offset)
+            self.waiting.remove(record)
+        increment = self.view.increment(committed)
+        if is_lost and self.together:
+            return  # aborted: neither is there
+        self.logs.append(Outgoing("inc", encode_increment(increment), encode_place("g", P0)))
+        if is_lost:
+            return
+        self.committed = self.session.acknowledged = committed
+        self.handled_at_commit = self.handled | handled_then
+        self.view.acknowledged()
+
+    # -- full snapshots
+
+    @rule(
+        ends=st.integers(0, 3),
+        then=st.sampled_from(["written", "written", "written", "failed", "crash"]),
+        piece=st.sampled_from([8, 40, 10_000]),
+        commits=st.integers(0, 3),
+    )
+    def snapshot(self, ends: int, then: str, piece: int, commits: int) -> None:
+        """A full snapshot is taken, if there is a place for it. While it is written some records end. It is written, or
+        only its head is; then come commits, or not."""
+        self.view._taken_at -= POLICY.snapshot_interval  # its time has come
+        if not self.view.is_due():
+            return
+        taken = self.view.take()
+        for record in self.heads()[:ends]:
+            self.end(record)
+        self.written += 1
+        name = b"%016d" % self.written
+        with patch.object(pieces, "PIECE_BYTES", piece):
+            values = [encode_head(Head(taken.position, taken.frozen.count))]
+            entries = EntryWriter()
+            for shard in taken.frozen.shards():
+                entries.add([(key, POLICY.dump(value)) for key, value in shard])
+                values += entries.full_pieces()
+            values += entries.last_piece()
+        offsets = []
+        for number, value in enumerate(values if then == "written" else values[:-1]):
+            key = encode_piece_key(PieceKey("g", P0, taken.slot, number))
+            offsets.append(self.logs.append(Outgoing("full", value, key, (("id", name),))))
+        if then == "crash":
+            self.crash(0)
+            return
+        if then == "failed":
+            self.view.not_written(1)
+        else:
+            last, count = offsets[-1] + 1, taken.frozen.count
+            self.view.written(Named(taken.slot, name.decode(), 0, offsets[0], last, len(values), count))
+        for _ in range(commits):
+            self.commit(False, False)
+
+    # -- what happens to members and topics
+
+    @rule(commits=st.integers(0, 2))
+    def crash(self, commits: int) -> None:
+        """The owner is gone; another one begins where the group stands."""
+        for _ in range(commits):
+            self.commit(False, False)
+        self.handled = set(self.handled_at_commit)
+        self.start()
+        assert not self.view.has_news
+
+    @rule(place=st.sampled_from([INCREMENTS, SNAPSHOTS]))
+    def compact(self, place: TopicPartition) -> None:
+        """The cleaner was there."""
+        self.logs.compact(place)
+
+
+TestModel = Model.TestCase
+TestModel.settings = settings(
+    max_examples=500, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+async def test_a_truncated_log_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the state needs is deleted: which offset, where the log begins, and what to do."""
+    machine = Model()
+    machine.begin(False, 0)
+    machine.deliver([(0, 1), (1, 2), (2, 3)])
+    for record in [*machine.waiting]:
+        machine.view.begin(record)
+        machine.session.complete(record.offset)
+    machine.commit(False, False)
+    machine.logs.truncate(P0, 2)
+    assert machine.committed is not None
+    with pytest.raises(StateLogTruncated, match=r"in-0: .*from offset 0 on.*begins at 2.*retention\.ms") as raised:
+        await machine.restored(machine.committed)
+    assert (raised.value.needed, raised.value.begins) == (0, 2)
