@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo exactly-once pipeline bench test docs spark-jars lint format unit unit-newer spark-newer explore chaos load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-kmq load-map load-spark load-pipeline clean
+.PHONY: help demo exactly-once pipeline bench test docs spark-jars lint format unit unit-newer spark-newer explore chaos load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-kmq load-map load-spark load-pipeline clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -124,6 +124,10 @@ load-exactly-once: $(VENV)/.dev  ## 200,000 records in transactions, members kil
 load-sql: $(VENV)/.dev  ## 100,000 records into PostgreSQL with their positions, members killed, the server restarted: each once (8 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m pytest -s tests/load/test_sql_store.py $(ARGS)
+
+load-state: $(VENV)/.dev  ## sums of 200,000 records through kills, and a million keys killed and restored (5 minutes)
+	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
+	$(BIN)/python -m pytest -s tests/load/test_state.py $(ARGS)
 
 load-partitions: $(VENV)/.dev  ## 500 partitions, also with full maps: no long holds of the loop (1 minute)
 	$(BIN)/python -m pytest tests/load/test_partitions.py $(ARGS)

@@ -16,16 +16,19 @@ __all__ = ["State"]
 S = TypeVar("S")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)  # with slots State[int](...) is refused by Python 3.11
 class State(Generic[S]):
     """A value for each key, in memory: the fold of ``apply`` over the key's records that were handled, in their order.
 
     ::
 
-        totals = State(initial=0, apply=lambda total, record: total + int(record.value), dump=str.encode, ...)
+        def add(total: int, record: Record) -> int:
+            return total + int(record.value)
+
+        totals = State[int](initial=0, apply=add, dump=lambda total: b"%d" % total, load=int)
 
         async def handle(record: Record) -> None:
-            before = totals.of(record)  # of the records of its key before it
+            before = totals.of(record)  # what the records of its key before it have made
 
         consumer = ParallelConsumer("payments", group_id="totals", state=totals)
 

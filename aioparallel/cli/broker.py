@@ -24,19 +24,23 @@ class NewTopic(NamedTuple):
 
     name: str
     partitions: int
+    is_compacted: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.partitions} partition{'s' if self.partitions > 1 else ''})"
+        compacted = ", compacted" if self.is_compacted else ""
+        return f"{self.name} ({self.partitions} partition{'s' if self.partitions > 1 else ''}{compacted})"
 
     @classmethod
     def of(cls, text: str) -> NewTopic:
-        """``orders:8`` or ``orders``."""
+        """``orders``, ``orders:8`` or ``orders:8:compact``."""
         from aioparallel.clients.producing.topic import is_topic_name  # noqa: PLC0415 - brings the Kafka clients
 
-        name, colon, partitions = text.partition(":")
-        if not is_topic_name(name) or (colon and not (partitions.isdecimal() and int(partitions) > 0)):
-            raise ConfigurationError("topic", text, "must be name or name:partitions, as in orders:8")
-        return cls(name, int(partitions or 1))
+        name, *rest = text.split(":")
+        is_compacted = rest[1:] == ["compact"]
+        is_right = not rest or (rest[0].isdecimal() and int(rest[0]) > 0 and (is_compacted or not rest[1:]))
+        if not is_topic_name(name) or not is_right:
+            raise ConfigurationError("topic", text, "must be name or name:partitions, as in orders:8 or seen:8:compact")
+        return cls(name, int(rest[0]) if rest else 1, is_compacted)
 
 
 @Parameter(name="*")
@@ -45,7 +49,8 @@ class BrokerOptions:
     """Which broker. Raises ConfigurationError."""
 
     topic: Annotated[tuple[str, ...], Parameter(metavar="NAME:PARTITIONS")] = ()
-    """A topic to make, `name` or `name:partitions`; one partition where none are given. May be given several times."""
+    """A topic to make, `name`, `name:partitions` or `name:partitions:compact`; one partition where none are given. May
+    be given several times. The embedded broker keeps all of a compacted topic, too."""
     kafka: bool = False
     """Apache Kafka as a local process, instead of the embedded broker; needs Java, and Maven the first time."""
     port: int | None = None
@@ -76,8 +81,9 @@ async def broker(*, options: BrokerOptions = BrokerOptions()) -> None:
 
     console, stop = make_console(), asyncio.Event()
     async with new_broker(options, console) as started:
-        for name, partitions in options.topics():
-            await started.create_topic(name, partitions)
+        for topic in options.topics():
+            configs = {"cleanup.policy": "compact"} if topic.is_compacted and options.kafka else None
+            await started.create_topic(topic.name, topic.partitions, configs)
         with stopping_signals(asyncio.get_running_loop(), stop.set):
             console.print(introduction(options, started.bootstrap_servers), highlight=False, soft_wrap=True)
             await stop.wait()

@@ -129,7 +129,9 @@ class Restoring:
         self._to_read, self._read = named.pieces, 0
         async with aclosing(self._topics.read_snapshot(self._partition, named)) as reads:
             async for fetched in reads:
-                for record in self._ours(fetched.records, named):
+                for number, record in self._ours(fetched.records, named):
+                    if number != pieces:
+                        raise _Unusable(f"piece {pieces} of {named.pieces} is not there")
                     pieces += 1
                     self._read += 1
                     if head is None:
@@ -140,13 +142,13 @@ class Restoring:
             raise _Unusable(f"{pieces} of {named.pieces} pieces, {table.count} of {named.keys} keys are there")
         return table, head.position
 
-    def _ours(self, records: Iterable[Record], named: Named) -> Iterable[Record]:
+    def _ours(self, records: Iterable[Record], named: Named) -> Iterable[tuple[int, Record]]:
         for record in records:
             key = decode_piece_key(record.key)
             if key is None or key.group_id != self._topics.group_id or key.partition != self._partition:
                 continue
             if dict(record.headers).get("id") == named.id.encode():
-                yield record
+                yield key.number, record
 
     def _checked(self, record: Record, named: Named) -> Head:
         """Its head, where it says nothing that is not committed."""

@@ -75,8 +75,6 @@ class StateView:
         self._written: tuple[Named, OffsetMap] | None = None  # not yet, for it says what is not committed
         self._sent: tuple[str, ...] = ()  # ids of those named in the last increment
         self._saved: tuple[str, ...] = ()  # and in the last one that counts
-        self._slots_saved: frozenset[int] = frozenset()
-        self._slots_sent: frozenset[int] = frozenset()
         self._since = 0  # records since the last one was taken
         self._unapplied_since = 0
         self._taken_at = clock()
@@ -92,7 +90,6 @@ class StateView:
         self._snapshots = [*found.snapshots]
         self._since = found.replayed
         self._sent = self._saved = tuple(named.id for named, _ in found.snapshots)
-        self._slots_sent = self._slots_saved = frozenset(named.slot for named, _ in found.snapshots)
         if found.snapshots:
             self._taken_at = found.snapshots[0][0].at / 1000
 
@@ -176,13 +173,12 @@ class StateView:
     def increment(self, committed: Committed) -> Increment:
         """What is to be saved with this position, which is committed next."""
         self._sent = tuple(named.id for named, _ in self._snapshots)
-        self._slots_sent = frozenset(named.slot for named, _ in self._snapshots)
         origin = self.session.start if self._origin is None else self._origin
         return Increment(committed, origin, sorted(self._unapplied), [named for named, _ in self._snapshots])
 
     def acknowledged(self) -> None:
         """See :class:`~aioparallel.group.companions.Beside`."""
-        self._saved, self._slots_saved = self._sent, self._slots_sent
+        self._saved = self._sent
         self._name()
 
     @property
@@ -206,7 +202,7 @@ class StateView:
 
     def is_due(self) -> bool:
         """Whether a full snapshot should be taken, and there is a place for it."""
-        if not self._since or self._table is None or self._taken or self._written or self._free_slot() is None:
+        if not self._since or self._table is None or self._taken or self._written:
             return False
         if not self.session.may_commit():
             return False
@@ -216,17 +212,16 @@ class StateView:
             return True
         return self._clock() - self._taken_at >= self._policy.snapshot_interval
 
-    def _free_slot(self) -> int | None:
-        """One that nothing names which may be found by whoever comes next."""
-        taken = {named.slot for named, _ in self._snapshots} | self._slots_sent | self._slots_saved
-        return next((slot for slot in range(_SLOTS) if slot not in taken), None)
+    def _free_slot(self) -> int:
+        """One in which nothing is that is named. The newest of those saved as named is among them: a newer one
+        than that is named only when a commit has said more."""
+        taken = {named.slot for named, _ in self._snapshots}
+        return next(slot for slot in range(_SLOTS) if slot not in taken)
 
     def take(self) -> Taken:
         """Freeze the state, with the position that it is of: one step. :meth:`written` or
         :meth:`not_written` comes next."""
-        slot = self._free_slot()
-        assert slot is not None
-        self._taken = Taken(slot, self.session.ledger.snapshot(), self.table.freeze())
+        self._taken = Taken(self._free_slot(), self.session.ledger.snapshot(), self.table.freeze())
         self._since, self._unapplied_since, self._taken_at = 0, 0, self._clock()
         return self._taken
 

@@ -23,8 +23,8 @@ class Given:
     instead: Mapping[str, str] = field(default_factory=dict)
     topics: Mapping[str, Sequence[Outgoing]] = field(default_factory=dict)
     """On the broker at ``localhost:9092``, with these records in them; without any there is no broker."""
-    compacted: str = ""
-    """A topic more, which only Apache Kafka has."""
+    compacted: Sequence[str] = ()
+    """Topics more, which only Apache Kafka has."""
     ends: int = 0
     """Records after whose end ``consumer`` is stopped."""
     lines: int = 0
@@ -57,8 +57,8 @@ class Given:
                 for one in records:
                     headers = list(one.headers)
                     await producer.send(topic, one.value, one.key, timestamp_ms=one.timestamp, headers=headers)
-        if self.compacted:
-            await broker.create_topic(self.compacted, 2, {"cleanup.policy": "compact"})
+        for topic in self.compacted:
+            await broker.create_topic(topic, 2, {"cleanup.policy": "compact"})
 
 
 NOTHING = Given()

@@ -16,6 +16,7 @@ def _orders(*customers: str) -> list[Outgoing]:
 
 
 _FLIGHTS = [Outgoing("flights", b'{"carrier": "UA", "number": %d}' % n, key=b"N%d" % (n % 3)) for n in range(10)]
+_PAYMENTS = [Outgoing("payments", b"100", key=b"k%d" % (n % 3)) for n in range(30)]
 _WORK = [
     Outgoing("work", b"v", b"k%d" % n, [("src-topic", b"raw"), ("src-partition", b"0"), ("src-offset", b"%d" % n)])
     for n in (*range(10), *range(4))
@@ -152,6 +153,7 @@ _TABLES = (
 GIVEN: Mapping[str, Given] = {
     "aioparallel.queues.kmq.consumer.KmqConsumer": Given(before=_WORKS, topics=_JOBS, says=r"(worked\n){10}"),
     "aioparallel.queues.kmq.tracker.RedeliveryTracker": Given(before=_WORKS + _ONCE_READY, topics=_JOBS),
+    "aioparallel.keyed_state.State": Given(before="from aioparallel import ParallelConsumer, Record, State\n"),
     "docs/exactly-once.md: Exactly once": Given(
         instead={"commits=Transactions(),": 'commits=Transactions(), until="end",'},
         after="print(consumer.stats().transactions.waiting_outputs)\n",
@@ -169,6 +171,14 @@ GIVEN: Mapping[str, Given] = {
         "'SELECT count(*) FROM flights').fetchone())\n",
         topics={"flights": _FLIGHTS},
         says=r"sqlite: aioparallel_position \(\d+,\)\n",
+    ),
+    "docs/state.md: State of each key": Given(
+        instead={"commits=Transactions()": 'commits=Transactions(), until="end"'},
+        after="print(consumer.stats().state.restored)\n",
+        topics={"payments": _PAYMENTS, "large": []},
+        compacted=["totals-state", "totals-snapshots"],
+        starts_kafka=True,
+        says="2\n",
     ),
     "docs/queues.md: Records acknowledged one by one (KMQ)": Given(
         topics=_JOBS, lines=10, says=r"(working on b'\d' for the 1 time\n){10}"
@@ -276,7 +286,7 @@ GIVEN: Mapping[str, Given] = {
     "docs/deduplicate.md: Copies: each record handled once": Given(
         instead={'"work"': '"docs-copies"'},  # others have a topic work there
         topics={"docs-copies": _WORK},
-        compacted="enrich-seen",
+        compacted=["enrich-seen"],
         says=r"(b'k\d' b'v'\n){10}4 copies left out\n",
     ),
     "docs/deduplicate.md: What a copy is": Given(

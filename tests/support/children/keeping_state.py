@@ -31,8 +31,8 @@ def dump(total: int) -> bytes:
 
 def sums(source: str, **given: Any) -> State[int]:
     """Of a source's keys, in topics named after it."""
-    topics = {"topic": f"{source}-state", "snapshots": f"{source}-snapshots"}
-    return State(initial=0, apply=add, dump=dump, load=int, **topics, **given)
+    names = f"{source}-state", f"{source}-snapshots"
+    return State(initial=0, apply=add, dump=dump, load=int, topic=names[0], snapshots=names[1], **given)
 
 
 async def main(servers: str, source: str, target: str, group: str, millis: str, *options: str) -> None:

@@ -45,6 +45,10 @@ class Logs:
         last = {record.key: record.offset for record in self.of(place)}
         self._logs[place] = [record for record in self.of(place) if last[record.key] == record.offset]
 
+    def remove(self, place: TopicPartition, offset: int) -> None:
+        """That one is gone."""
+        self._logs[place] = [record for record in self.of(place) if record.offset != offset]
+
     def truncate(self, place: TopicPartition, begins: int) -> None:
         """What is before is deleted."""
         self._begins[place] = max(begins, self._begins.get(place, 0))

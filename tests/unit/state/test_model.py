@@ -19,7 +19,7 @@ from aioparallel.offsets import Ledger, decode_offset_map, encode_offset_map
 from aioparallel.options import Options
 from aioparallel.records import Outgoing, TopicPartition
 from aioparallel.state import pieces
-from aioparallel.state.increments import Named, encode_increment, encode_place
+from aioparallel.state.increments import Named, decode_increment, encode_increment, encode_place
 from aioparallel.state.pieces import EntryWriter, Head, PieceKey, encode_head, encode_piece_key
 from aioparallel.state.restoring import Restoring
 from aioparallel.state.table import Table
@@ -59,6 +59,7 @@ class Model(RuleBasedStateMachine):
         self.handled_at_commit: set[int] = set()
         self.waiting: list[Record[Any, Any]] = []
         self.written = 0
+        self.damaged: set[str] = set()  # ids of full snapshots
 
     @initialize(together=st.booleans(), begins=st.integers(0, 3))
     def begin(self, together: bool, begins: int) -> None:
@@ -91,7 +92,12 @@ class Model(RuleBasedStateMachine):
         topics = StateTopics(NAMES, "g", self.logs.client)
         found = (await topics.last_increments([P0], 1)).get(P0)
         assert not isinstance(found, ValueError)
-        return await Restoring(P0, committed, topics, OPTIONS).run(found)
+        restored = await Restoring(P0, committed, topics, OPTIONS).run(found)
+        # Nobody else writes here: what is named can be used.
+        if found is not None:
+            usable = [named for named in found.snapshots if named.id not in self.damaged]
+            assert [named for named, _ in restored.snapshots] == usable[:1]
+        return restored
 
     def expected(self) -> dict[bytes, tuple[int, ...]]:
         """The model: the handled records of each key, in their order."""
@@ -194,6 +200,9 @@ class Model(RuleBasedStateMachine):
         self.committed = self.session.acknowledged = committed
         self.handled_at_commit = self.handled | handled_then
         self.view.acknowledged()
+        if self.view.has_news:  # a full snapshot may be named now
+            self.commit(False, False)
+        assert not self.view.has_news
 
     # -- full snapshots
 
@@ -226,7 +235,7 @@ class Model(RuleBasedStateMachine):
             key = encode_piece_key(PieceKey("g", P0, taken.slot, number))
             offsets.append(self.logs.append(Outgoing("full", value, key, (("id", name),))))
         if then == "crash":
-            self.crash(0)
+            self.crash(0, damages=False, piece=0)
             return
         if then == "failed":
             self.view.not_written(1)
@@ -238,14 +247,26 @@ class Model(RuleBasedStateMachine):
 
     # -- what happens to members and topics
 
-    @rule(commits=st.integers(0, 2))
-    def crash(self, commits: int) -> None:
-        """The owner is gone; another one begins where the group stands."""
+    @rule(commits=st.integers(0, 2), damages=st.booleans(), piece=st.integers(0, 9))
+    def crash(self, commits: int, damages: bool, piece: int) -> None:
+        """The owner is gone; another one begins where the group stands. Where two full snapshots are named, a piece of
+        the newest may be gone as well."""
         for _ in range(commits):
             self.commit(False, False)
+        if damages and self.committed is not None:
+            self.damage(piece)
         self.handled = set(self.handled_at_commit)
         self.start()
         assert not self.view.has_news
+
+    def damage(self, piece: int) -> None:
+        """A zombie has written there, and the cleaner was there."""
+        snapshots = decode_increment(self.logs.of(INCREMENTS)[-1].value).snapshots
+        if len(snapshots) == 2 and not self.damaged & {snapshots[1].id}:
+            newest = snapshots[0]
+            self.damaged.add(newest.id)
+            lost = newest.first + piece % newest.pieces
+            self.logs.remove(SNAPSHOTS, lost)
 
     @rule(place=st.sampled_from([INCREMENTS, SNAPSHOTS]))
     def compact(self, place: TopicPartition) -> None:
@@ -257,6 +278,60 @@ TestModel = Model.TestCase
 TestModel.settings = settings(
     max_examples=500, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+
+def course(together: bool = False) -> Model:
+    """With twelve records, of which the first has ended and is committed."""
+    model = Model()
+    model.begin(together, 0)
+    model.deliver([(n % KEYS, 1) for n in range(12)])
+    model.end(model.waiting[0])
+    model.commit(False, False)
+    return model
+
+
+@pytest.mark.parametrize("commits", [0, 1])
+def test_a_full_snapshot_beyond_the_committed_position_is_not_named(commits: int) -> None:
+    """Whoever begins at that position would find records in it that run again."""
+    model = course()
+    model.end(model.waiting[0])
+    model.snapshot(ends=0, then="written", piece=8, commits=commits)
+    model.end(model.waiting[0])
+    model.commit(False, True)  # the increment alone
+    model.crash(0, damages=False, piece=0)
+    model.state_is_the_models()
+    assert bool(model.view.increment(Committed(0, "")).snapshots) == bool(commits)
+
+
+def test_what_is_named_stays_while_the_next_ones_are_written() -> None:
+    """Each has its place, also where the one before is not acknowledged; and the cleaner is always there."""
+    model = course()
+    for _ in range(8):
+        model.end(model.waiting[0])
+        model.snapshot(ends=1, then="written", piece=8, commits=0)
+        model.compact(SNAPSHOTS)
+        model.commit(False, True)
+        model.crash(0, damages=False, piece=0)
+        model.snapshot(ends=0, then="written", piece=8, commits=1)
+        model.compact(SNAPSHOTS)
+        model.deliver([(0, 1), (1, 2)])
+
+
+def test_where_the_newest_is_damaged_the_one_before_does() -> None:
+    """With all that was put away since that one."""
+    model = course()
+    for _ in range(2):
+        record = model.heads()[0]
+        model.session.put_away(record.offset)
+        model.session.complete(record.offset)
+        model.waiting.remove(record)
+        model.end(model.waiting[0])
+        model.snapshot(ends=0, then="written", piece=8, commits=2)
+    model.end(model.waiting[0])
+    model.crash(1, damages=True, piece=1)
+    model.state_is_the_models()
+    assert model.damaged
+    assert len(model.view.increment(Committed(0, "")).snapshots) == 1
 
 
 async def test_a_truncated_log_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
