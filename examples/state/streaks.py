@@ -31,8 +31,8 @@ ROW = 3
 def count(row: int, record: Record) -> int | None:
     """How often in a row it is late by now; None, nothing to keep, when it is in time."""
     minutes = json.loads(record.value or b"{}")["arr_delay"]
-    if minutes is None:
-        return row  # it never arrived
+    if minutes is None:  # it never arrived
+        return row or None
     return row + 1 if minutes > LATE else None
 
 
