@@ -7,9 +7,8 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from aioparallel import Record, State
 from aioparallel.errors import StateLogTruncated
@@ -47,11 +46,10 @@ POLICY: State[tuple[int, ...]] = State(
 OPTIONS = Options(state=POLICY)
 
 
-class Model(RuleBasedStateMachine):
+class Model:
     """One partition. ``handled``: offsets whose handler has succeeded, ``ended``: all with an outcome, of this life."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.logs = Logs()
         self.committed: Committed | None = None
         self.handled: set[int] = set()  # of all lives, as far as they count by the committed position
@@ -61,7 +59,6 @@ class Model(RuleBasedStateMachine):
         self.written = 0
         self.damaged: set[str] = set()  # ids of full snapshots
 
-    @initialize(together=st.booleans(), begins=st.integers(0, 3))
     def begin(self, together: bool, begins: int) -> None:
         """Positions and increments together, or increments first; the group begins somewhere."""
         self.together = together
@@ -110,16 +107,13 @@ class Model(RuleBasedStateMachine):
                     found[record.key or b""] = after
         return found
 
-    @invariant()
     def state_is_the_models(self) -> None:
         """At every step."""
-        if hasattr(self, "view"):
-            assert dict(self.view.table.items()) == self.expected()
-            assert self.view.table.count == len(self.expected())
+        assert dict(self.view.table.items()) == self.expected()
+        assert self.view.table.count == len(self.expected())
 
     # -- records
 
-    @rule(keys=st.lists(st.tuples(st.integers(0, KEYS - 1), st.integers(0, 7)), min_size=1, max_size=5))
     def deliver(self, keys: list[tuple[int, int]]) -> None:
         """More records are read."""
         for key, value in keys:
@@ -132,11 +126,11 @@ class Model(RuleBasedStateMachine):
         """Of each key the first one that waits."""
         return list({record.key: record for record in reversed(self.waiting)}.values())
 
-    @precondition(lambda self: self.waiting)
-    @rule(data=st.data())
-    def succeed(self, data: st.DataObject) -> None:
+    def succeed(self, place: int) -> None:
         """A handler sees the state before its record, and succeeds."""
-        self.end(data.draw(st.sampled_from(self.heads())))
+        if self.waiting:
+            heads = self.heads()
+            self.end(heads[place % len(heads)])
 
     def end(self, record: Record[Any, Any]) -> None:
         """Its handler does."""
@@ -146,9 +140,7 @@ class Model(RuleBasedStateMachine):
         self.handled_now.add(record.offset)
         self.waiting.remove(record)
 
-    @precondition(lambda self: self.waiting)
-    @rule(data=st.data(), count=st.integers(2, 4), failing=st.integers(0, 3))
-    def succeed_in_a_batch(self, data: st.DataObject, count: int, failing: int) -> None:
+    def succeed_in_a_batch(self, count: int, failing: int) -> None:
         """Several records in a row, of any keys; from one on they fail and come again."""
         batch = self.waiting[:count]
         expected = self.expected()
@@ -165,11 +157,12 @@ class Model(RuleBasedStateMachine):
         self.handled_now.update(record.offset for record in done)
         self.waiting = self.waiting[len(done) :]
 
-    @precondition(lambda self: self.waiting)
-    @rule(data=st.data(), tried=st.booleans())
-    def put_away(self, data: st.DataObject, tried: bool) -> None:
+    def put_away(self, place: int, tried: bool) -> None:
         """It is dead-lettered or skipped, tried before or not."""
-        record = data.draw(st.sampled_from(self.heads()))
+        if not self.waiting:
+            return
+        heads = self.heads()
+        record = heads[place % len(heads)]
         if tried:
             self.view.begin(record)
         self.session.put_away(record.offset)
@@ -178,7 +171,6 @@ class Model(RuleBasedStateMachine):
 
     # -- commits
 
-    @rule(is_late=st.booleans(), is_lost=st.booleans())
     def commit(self, is_late: bool, is_lost: bool) -> None:
         """The increment, and the position. ``is_lost``: without transactions it may be written alone. ``is_late``: more
         ends between taking the position and the increment."""
@@ -206,12 +198,6 @@ class Model(RuleBasedStateMachine):
 
     # -- full snapshots
 
-    @rule(
-        ends=st.integers(0, 3),
-        then=st.sampled_from(["written", "written", "written", "failed", "crash"]),
-        piece=st.sampled_from([8, 40, 10_000]),
-        commits=st.integers(0, 3),
-    )
     def snapshot(self, ends: int, then: str, piece: int, commits: int) -> None:
         """A full snapshot is taken, if there is a place for it. While it is written some records end. It is written, or
         only its head is; then come commits, or not."""
@@ -247,7 +233,6 @@ class Model(RuleBasedStateMachine):
 
     # -- what happens to members and topics
 
-    @rule(commits=st.integers(0, 2), damages=st.booleans(), piece=st.integers(0, 9))
     def crash(self, commits: int, damages: bool, piece: int) -> None:
         """The owner is gone; another one begins where the group stands. Where two full snapshots are named, a piece of
         the newest may be gone as well."""
@@ -268,16 +253,38 @@ class Model(RuleBasedStateMachine):
             lost = newest.first + piece % newest.pieces
             self.logs.remove(SNAPSHOTS, lost)
 
-    @rule(place=st.sampled_from([INCREMENTS, SNAPSHOTS]))
     def compact(self, place: TopicPartition) -> None:
         """The cleaner was there."""
         self.logs.compact(place)
 
 
-TestModel = Model.TestCase
-TestModel.settings = settings(
-    max_examples=500, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+PIECES = st.sampled_from([8, 40, 10_000])
+READ = st.lists(st.tuples(st.integers(0, KEYS - 1), st.integers(0, 7)), min_size=1, max_size=5)
+WRITTEN = st.sampled_from(["written", "written", "written", "failed", "crash"])
+FEW, BOOLS = st.integers(0, 3), st.booleans()
+STEPS = st.one_of(
+    st.tuples(st.just(Model.deliver), READ),
+    st.tuples(st.just(Model.succeed), FEW),
+    st.tuples(st.just(Model.succeed), FEW),
+    st.tuples(st.just(Model.succeed_in_a_batch), st.integers(2, 4), FEW),
+    st.tuples(st.just(Model.put_away), FEW, BOOLS),
+    st.tuples(st.just(Model.commit), BOOLS, BOOLS),
+    st.tuples(st.just(Model.snapshot), FEW, WRITTEN, PIECES, FEW),
+    st.tuples(st.just(Model.snapshot), FEW, WRITTEN, PIECES, FEW),
+    st.tuples(st.just(Model.crash), st.integers(0, 2), BOOLS, st.integers(0, 9)),
+    st.tuples(st.just(Model.compact), st.sampled_from([INCREMENTS, SNAPSHOTS])),
 )
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(BOOLS, FEW, st.lists(STEPS, min_size=25, max_size=60))
+def test_any_course(together: bool, begins: int, steps: list[Any]) -> None:
+    """The state is the model's at every step."""
+    model = Model()
+    model.begin(together, begins)
+    for step, *with_these in steps:
+        step(model, *with_these)
+        model.state_is_the_models()
 
 
 def course(together: bool = False) -> Model:
