@@ -176,7 +176,7 @@ class Model:
 
         handler = member.store.handler(write)
         item: Any = records[0] if len(records) == 1 else Batch(records, Call({source: records}))
-        _OfSqlalchemy.commit = answered  # type: ignore[method-assign]
+        _OfSqlalchemy.commit = answered  # type: ignore[method-assign,assignment]
         try:
             self.run(handler(item))
         except Exception as error:

@@ -14,7 +14,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 from unittest.mock import patch
 
-from aioparallel import FailurePolicy, Outgoing, ParallelConsumer, Producing, Record, Reject, RetryPolicy, Transactions
+from aioparallel import (
+    FailurePolicy,
+    Outgoing,
+    ParallelConsumer,
+    Producing,
+    Record,
+    Reject,
+    RetryPolicy,
+    State,
+    Transactions,
+)
 from aioparallel.batches import Batch, batches
 from aioparallel.errors import BrokerUnreachable, ClientError, ConsumerStateError, RecordStopped
 from aioparallel.records import TopicPartition
@@ -64,6 +74,24 @@ CODES: dict[Request, list[ErrorCode]] = {
     Request.IDENTIFY: [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.CONCURRENT_TRANSACTIONS],
     Request.OFFSET_FETCH: [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.UNSTABLE_OFFSET_COMMIT],
 }
+
+
+def add(before: tuple[int, ...], record: Record[Any, Any]) -> tuple[int, ...]:
+    """The state of a key: the offsets of its records."""
+    return (*before, record.offset)
+
+
+def dump(offsets: tuple[int, ...]) -> bytes:
+    """As text."""
+    return b" ".join(b"%d" % offset for offset in offsets)
+
+
+def load(data: bytes) -> tuple[int, ...]:
+    """And back."""
+    return tuple(map(int, data.split()))
+
+
+STATE = State[tuple[int, ...]](initial=(), apply=add, dump=dump, load=load, snapshot_after=15)
 
 
 class Switch:
@@ -137,6 +165,7 @@ class Member:
             connect_timeout=600.0,
             producing=Producing(max_unacknowledged_bytes=chance.choice([2_000, 10**6])),
             failures=FailurePolicy(retry=RetryPolicy(first_delay=0.05, multiplier=1, max_attempts=3), dead_letter=DEAD),
+            state=STATE if world.keeps_state else None,
         )
         self.name = name
         self.task = asyncio.create_task(self._run(), name=name)
@@ -180,10 +209,15 @@ class World:
         self.broker.make_compacted(TIGHT)
         self.is_cooperative = chance.random() < 0.5
         self.in_batches = chance.random() < 0.25
+        self.keeps_state = random.Random(seed).random() < 0.5
+        for topic in (f"{GROUP}-state", f"{GROUP}-snapshots"):
+            self.broker.create_topic(topic, PARTITIONS)
+            self.broker.make_compacted(topic)
         self.room = chance.choice([10**6, 10**6, 2_000, 300])  # bytes of the first transactions, and after late ones
         self.members: list[Member] = []
         self.count = 0
         self.runs: Counter[bytes] = Counter()
+        self.of_key: defaultdict[tuple[TopicPartition, bytes | None], dict[int, str]] = defaultdict(dict)  # kinds
         self.made = 0
 
     # -- input and handlers
@@ -192,7 +226,9 @@ class World:
         """So many more to be read."""
         for _ in range(records):
             key = b"key-%d" % self.chance.randrange(KEYS)
-            self.broker.append(IN, b"%d" % self.count, key=key)
+            value = b"%d" % self.count
+            partition, offset = self.broker.append(IN, value, key=key)
+            self.of_key[partition, key][offset] = self.kind(value)
             self.count += 1
 
     def kind(self, value: bytes) -> str:
@@ -220,6 +256,7 @@ class World:
         """The handler."""
         assert record.value is not None
         self.runs[record.value] += 1
+        self.check_state(record)
         if self.chance.random() < 0.3:
             await asyncio.sleep(self.chance.choice([0.0, 0.01, 0.2, 1.2]))
         if self.kind(record.value) == "rejected":
@@ -235,6 +272,7 @@ class World:
         for record in batch:
             assert record.value is not None
             self.runs[record.value] += 1
+            self.check_state(record)
             if self.kind(record.value) == "rejected":
                 batch.fail(record, Reject("no"))
         left = [record for record in batch if self.kind(record.value or b"") != "rejected"]
@@ -243,6 +281,20 @@ class World:
             return {record: self.outputs(record) for record in left if self.outputs(record)}
         outputs = [output for record in left for output in self.outputs(record)]
         return outputs or None
+
+    def check_state(self, record: Record) -> None:
+        """A handler sees the records of its key before its own: those that succeed; not what is rejected; and what the
+        brokers have refused, or not."""
+        if not self.keeps_state:
+            return
+        seen = STATE.of(record)
+        kinds = self.of_key[record.topic_partition, record.key]
+        kinds = {offset: kind for offset, kind in kinds.items() if offset < record.offset}
+        assert list(seen) == sorted(set(seen)), f"{record}: {seen}"
+        missing = {offset for offset, kind in kinds.items() if kind not in ("rejected", "refused")} - set(seen)
+        more = set(seen) - {offset for offset, kind in kinds.items() if kind != "rejected"}
+        assert not missing, f"{record}: its state lacks {missing}"
+        assert not more, f"{record}: in its state are {more}"
 
     # -- what happens
 
