@@ -97,13 +97,15 @@ class State(Generic[S]):
 
         In a batch that means those before it in the batch, too. Raises ConsumerStateError elsewhere.
         """
-        beside = getattr(getattr(record, "_source", None), "beside", None)
-        state_of = getattr(beside, "state_of", None)
-        if state_of is None:
-            raise ConsumerStateError(f"{record!r} is of no consumer with state=...: there is no state of its key")
+        try:
+            state_of = record._source._beside.state_of  # type: ignore[attr-defined]  # as for begin()
+        except AttributeError:
+            raise ConsumerStateError(
+                f"{record!r} is of no consumer with state=...: there is no state of its key"
+            ) from None
         value: S = state_of(record)
         return value
 
     def begin(self, record: Record[Any, Any]) -> None:
         """For the engine: an attempt of this record begins, its key and value are deserialised."""
-        record._source.beside.begin(record)  # type: ignore[attr-defined]  # of sessions, which have it with this option
+        record._source._beside.begin(record)  # type: ignore[attr-defined]  # of sessions, which have it with this option

@@ -75,13 +75,16 @@ class Restoring:
     async def run(self, increment: Increment | None) -> Restored:
         """Read it. ``increment``: the last one of the partition. Raises StateNotRestored, StateLogTruncated,
         ClientError, TimeoutError."""
-        usable: list[tuple[Named, OffsetMap]] = []
+        usable: list[tuple[Named, OffsetMap | None]] = []
+        since: OffsetMap | None = None
         table: Table[Any] = Table()
         for named in () if increment is None else increment.snapshots:
+            if since is not None:
+                usable.append((named, None))
+                continue
             try:
-                table, position = await self._snapshot(named)
-                usable.append((named, position))
-                break
+                table, since = await self._snapshot(named)
+                usable.append((named, since))
             except _Unusable as error:
                 logger.warning(
                     "%s: the full snapshot of its state at %s-%d offset %d cannot be used (%s): an older one is tried, "
@@ -93,7 +96,8 @@ class Restoring:
                     error,
                     extra={"action": "snapshot_unusable"},
                 )
-        since = usable[0][1] if usable else await self._from_the_origin(increment)
+        if since is None:
+            since = await self._from_the_origin(increment)
         unapplied = set() if increment is None else {o for o in increment.unapplied if self._position.is_complete(o)}
         knows_all = increment is not None and (bool(usable) or not increment.snapshots)
         await self._replay(table, since, unapplied, is_lenient=not knows_all)

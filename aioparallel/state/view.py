@@ -33,8 +33,8 @@ class Restored(NamedTuple):
     origin: int | None
     """Where the state was begun, empty; None: where the session begins."""
     unapplied: Collection[int]
-    snapshots: Sequence[tuple[Named, OffsetMap]]
-    """Usable ones, the newest first, and the position of each."""
+    snapshots: Sequence[tuple[Named, OffsetMap | None]]
+    """The usable ones, the newest first, and the position of each; None: nobody has looked."""
     replayed: int
     """Records since the newest."""
 
@@ -47,12 +47,8 @@ class Taken(NamedTuple):
     frozen: Frozen[Any]
 
 
-class _Begun(NamedTuple):
-    """An attempt of one record."""
-
-    key: bytes
-    before: Any
-    after: Any
+_Begun = tuple[bytes, Any, Any]
+"""An attempt of one record: its key, the value before it and after it. Each that is less to make is less for all."""
 
 
 class StateView:
@@ -68,10 +64,10 @@ class StateView:
         self._clock = clock
         self._table: Table[Any] | None = None
         self._begun: dict[int, _Begun] = {}
-        self._newest: dict[bytes, tuple[int, Any]] = {}  # of those begun: a batch may hold several of a key
+        self._newest: dict[bytes, int] = {}  # of those begun: a batch may hold several of a key
         self._origin: int | None = None
         self._unapplied: set[int] = set()
-        self._snapshots: list[tuple[Named, OffsetMap]] = []  # that may be named, the newest first
+        self._snapshots: list[tuple[Named, OffsetMap | None]] = []  # that may be named, the newest first
         self._written: tuple[Named, OffsetMap] | None = None  # not yet, for it says what is not committed
         self._sent: tuple[str, ...] = ()  # ids of those named in the last increment
         self._saved: tuple[str, ...] = ()  # and in the last one that counts
@@ -119,21 +115,23 @@ class StateView:
         policy, offset = self._policy, record.offset
         # What was begun before it and stands behind it, or is itself, is of an attempt that is over.
         newest = self._newest.get(key)
-        is_behind = newest is not None and newest[0] < offset
-        before = newest[1] if newest is not None and is_behind else self.table.get(key, policy.initial)
+        if newest is None or newest >= offset:
+            before = self.table.get(key, policy.initial)
+        elif (before := self._begun[newest][2]) is None:
+            before = policy.initial
         try:
             after = policy.apply(before, record)
         except Exception as error:
             raise StateFailed(record.place, error) from error
-        self._begun[offset] = _Begun(key, before, after)
-        self._newest[key] = offset, policy.initial if after is None else after
+        self._begun[offset] = key, before, after
+        self._newest[key] = offset
 
     def state_of(self, record: Record[Any, Any]) -> Any:
         """What the handler of this record sees. Raises ConsumerStateError."""
         begun = self._begun.get(record.offset)
         if begun is None:
             raise ConsumerStateError(f"{record!r} is not being handled: its state is there for its handler alone")
-        return begun.before
+        return begun[1]
 
     # -- the Beside -------------------------------------------------------------------------------------
 
@@ -143,30 +141,28 @@ class StateView:
 
     def put_away(self, offset: int) -> None:
         """See :class:`~aioparallel.group.companions.Beside`. It is not in the state."""
-        self._forget(offset)
+        begun = self._begun.pop(offset, None)
+        if begun is not None and self._newest.get(begun[0]) == offset:
+            del self._newest[begun[0]]
 
     def completed(self, offset: int) -> None:
         """See :class:`~aioparallel.group.companions.Beside`."""
-        begun = self._forget(offset)
-        self._since += 1
-        if begun is None:
-            self._unapplied.add(offset)
-            self._unapplied_since += 1
-        else:
-            self.table.set(begun.key, begun.after)
+        self.completed_all((offset,))
 
     def completed_all(self, offsets: Sequence[int]) -> None:
         """See :class:`~aioparallel.group.companions.Beside`."""
+        newest, table = self._newest, self.table
+        self._since += len(offsets)
         for offset in offsets:
-            self.completed(offset)
-
-    def _forget(self, offset: int) -> _Begun | None:
-        begun = self._begun.pop(offset, None)
-        if begun is not None:
-            newest = self._newest.get(begun.key)
-            if newest is not None and newest[0] == offset:
-                del self._newest[begun.key]
-        return begun
+            begun = self._begun.pop(offset, None)
+            if begun is None:
+                self._unapplied.add(offset)
+                self._unapplied_since += 1
+                continue
+            key = begun[0]
+            if newest.get(key) == offset:
+                del newest[key]
+            table.set(key, begun[2])
 
     # -- increments -------------------------------------------------------------------------------------
 
@@ -202,7 +198,7 @@ class StateView:
 
     def is_due(self) -> bool:
         """Whether a full snapshot should be taken, and there is a place for it."""
-        if not self._since or self._table is None or self._taken or self._written:
+        if not self._since or self._table is None or self._taken or self._written or self.has_news:
             return False
         if not self.session.may_commit():
             return False
@@ -213,8 +209,8 @@ class StateView:
         return self._clock() - self._taken_at >= self._policy.snapshot_interval
 
     def _free_slot(self) -> int:
-        """One in which nothing is that is named. The newest of those saved as named is among them: a newer one
-        than that is named only when a commit has said more."""
+        """One in which nothing is that is named, here or in what is saved: these are the same before the next one is
+        taken."""
         taken = {named.slot for named, _ in self._snapshots}
         return next(slot for slot in range(_SLOTS) if slot not in taken)
 
