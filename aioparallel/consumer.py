@@ -361,7 +361,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
             companion = seen = Deduplication(self.options.deduplicate, self._seen)
             disposal = None if disposal is None else seen.around(disposal)
         if self._state_topics is not None and self._state_producer is not None:
-            companion = self._kept = KeyedState(
+            self._kept = companion = KeyedState(
                 self._state_topics,
                 self.options,
                 self._state_producer,

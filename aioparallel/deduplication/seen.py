@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from aioparallel.deduplication.identities import Identify, Identity, Position, RecordIdentity
 from aioparallel.deduplication.memory import Memory
+from aioparallel.group.companions import EMPTY
 from aioparallel.records import Record
 
 __all__ = ["Looked", "Seen"]
@@ -89,6 +90,10 @@ class Seen:
 
     def acknowledged(self) -> None:
         """See :class:`~aioparallel.group.companions.Beside`."""
+
+    def lanes(self) -> Mapping[int, Hashable]:
+        """See :class:`~aioparallel.group.companions.Beside`."""
+        return EMPTY
 
     def _forget(self, offset: int) -> tuple[Identity, Position] | None:
         known = self._by_offset.pop(offset, None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 from aioparallel.engine.processor import Processor
@@ -128,8 +128,16 @@ class Assignment:
 
     # -- giving away ------------------------------------------------------------------------------------
 
-    async def settle(self, sessions: Collection[Session], drain_timeout: float) -> Mapping[TopicPartition, CommitFault]:
-        """Drain for at most ``drain_timeout`` seconds, commit, drop. Returns whose commit was not taken, and why."""
+    async def settle(
+        self,
+        sessions: Collection[Session],
+        drain_timeout: float,
+        finish: Callable[[], Awaitable[object]] | None = None,
+    ) -> Mapping[TopicPartition, CommitFault]:
+        """Drain for at most ``drain_timeout`` seconds, commit, drop. Returns whose commit was not taken, and why.
+
+        ``finish()``: what is done when all is committed, and may bring one more commit.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + drain_timeout + CANCEL_GRACE + self._options.commit_timeout
         for session in sessions:
@@ -138,6 +146,11 @@ class Assignment:
         settling = [session for session in sessions if session.current]
         await self._admission.settle(settling, drain_timeout, CANCEL_GRACE)
         owing = await self._committer.commit_until(settling, deadline)
+        if finish is not None and not owing:
+            await finish()
+            if news := [session for session in settling if session.current and session.has_news]:
+                deadline = loop.time() + self._options.commit_timeout
+                await self._committer.commit_until(news, deadline)
         if owing:
             logger.warning(
                 "gave away %d of %d partitions without an acknowledged commit: "

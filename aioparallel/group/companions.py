@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.group.stores import OffsetStore, Positions
@@ -22,7 +23,10 @@ from aioparallel.records import Outgoing, Record, TopicPartition
 if TYPE_CHECKING:
     from aioparallel.group.sessions import Session
 
-__all__ = ["Accompanied", "AccompaniedPositions", "Beside", "Companion", "TransactionalCompanion"]
+__all__ = ["EMPTY", "Accompanied", "AccompaniedPositions", "Beside", "Companion", "TransactionalCompanion"]
+
+
+EMPTY: Final[Mapping[int, Hashable]] = MappingProxyType({})
 
 
 class Beside(Protocol):
@@ -47,6 +51,10 @@ class Beside(Protocol):
 
     def acknowledged(self) -> None:
         """The session was committed, with what was saved last."""
+
+    def lanes(self) -> Mapping[int, Hashable]:
+        """Where a record must not be committed before another one of its lane is: the lane of each that is complete and
+        not committed."""
 
 
 class Companion(Protocol):
@@ -79,6 +87,9 @@ class Companion(Protocol):
 
     def release(self, partition: TopicPartition) -> None:
         """This partition went: what is kept for it in memory may go."""
+
+    async def finish(self) -> None:
+        """The run ends, all is committed: what makes the next start quicker may be done now."""
 
     async def close(self) -> None:
         """Nothing more is asked."""

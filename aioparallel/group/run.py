@@ -191,9 +191,14 @@ class GroupRun:
         sessions = [session for session in self._assignment.sessions.values() if session.state in opened]
         drain = self._admission.drain(sessions, self._options.drain_timeout, CANCEL_GRACE)
         await unless(self._state.hurried, drain)
-        self._owing = reasons(await self._assignment.settle(list(self._assignment.sessions.values()), 0))
+        left = list(self._assignment.sessions.values())
+        self._owing = reasons(await self._assignment.settle(left, 0, self._finish_companion))
         self._trouble = self._committer.trouble()
         self._state.settle()
+
+    async def _finish_companion(self) -> None:
+        if self._companion is not None:
+            await unless(self._state.hurried, self._companion.finish())
 
     async def close(self) -> None:
         """Settle, then end every coroutine of the engine."""

@@ -159,8 +159,8 @@ class Session(Source):
         return self._beside is not None and self._beside.has_news
 
     def owes(self, version: tuple[int, int]) -> bool:
-        """Whether the broker has not acknowledged what the ledger said at this version, or more."""
-        return self.acknowledged_version is None or self.acknowledged_version < version
+        """Whether the broker has not acknowledged what the ledger said at this version, or what goes with it."""
+        return self.acknowledged_version is None or self.acknowledged_version < version or self.has_news
 
     def __repr__(self) -> str:
         return f"<Session {self.partition} epoch {self.epoch} {self.state.value}>"

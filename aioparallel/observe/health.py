@@ -58,6 +58,10 @@ class ProblemKind(StrEnum):
     """``Deduplicate`` cannot write what was seen of a partition, so nothing of it is committed.
 
     Look at its topic: may the user write there, do its brokers answer?"""
+    STATE_WAITS = "state_waits"
+    """A partition stays closed, because the state of its keys cannot be restored for now.
+
+    The message says what it waits for. It goes on by itself."""
     STATE_UNSAVED = "state_unsaved"
     """The state of a partition's keys cannot be written: its increment, so that nothing is committed, or a full
     snapshot, so that a restore takes longer and longer.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 
 __all__ = ["MAX_BODY_BYTES", "MAX_INCOMPLETES", "MAX_OFFSET", "OffsetMap"]
@@ -39,6 +40,11 @@ class OffsetMap:
             return False
         at = bisect_left(self.incompletes, offset)
         return at == len(self.incompletes) or self.incompletes[at] != offset
+
+    def looker(self) -> Callable[[int], bool]:
+        """:meth:`is_complete`, for many offsets."""
+        base, highest, incompletes = self.base_offset, self.highest_succeeded, set(self.incompletes)
+        return lambda offset: offset < base or (offset <= highest and offset not in incompletes)
 
     def covers(self, other: OffsetMap) -> bool:
         """Whether it says of all offsets that are complete by the other one that they are."""

@@ -2,11 +2,13 @@
 
 The key says whose it is, as JSON: ``["group", "topic", partition]``. The value is JSON::
 
-    {"v": 1, "base": 1200, "map": "...", "origin": 0, "unapplied": [1007, 1103],
+    {"v": 1, "base": 1200, "map": "...", "origin": 0, "at": 1790000000000, "unapplied": [1007, "..."],
      "snapshots": [{"slot": 2, "id": "9f...", "at": 1790000000000, "first": 310, "next": 350, "pieces": 38,
                     "keys": 91000}]}
 
-``base`` and ``map`` are what is committed with it, ``unapplied`` offsets that are complete and not in the state,
+``base`` and ``map`` are what is committed with it, ``at`` when the last full snapshot was taken, or the state begun.
+``unapplied``: the offsets that are complete and not in the state, as an offset map from the first of them on, whose
+incomplete offsets they are.
 ``snapshots`` full snapshots that say nothing which is not committed, the newest first. ``origin``: the state was begun,
 empty, at this offset.
 """
@@ -14,13 +16,25 @@ empty, at this offset.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from aioparallel.group.client import Committed
+from aioparallel.offsets import decode_offset_map, encode_offset_map
 from aioparallel.records import TopicPartition
 
-__all__ = ["Increment", "Named", "decode_increment", "decode_place", "encode_increment", "encode_place"]
+__all__ = [
+    "Increment",
+    "Named",
+    "Unapplied",
+    "begin_of_increment",
+    "decode_increment",
+    "decode_place",
+    "encode_increment",
+    "encode_place",
+    "read_unapplied",
+    "write_unapplied",
+]
 
 _VERSION: Final = 1
 
@@ -42,14 +56,36 @@ class Named(NamedTuple):
     keys: int
 
 
+class Unapplied(NamedTuple):
+    """Offsets, as they are written."""
+
+    first: int
+    text: str
+
+
 class Increment(NamedTuple):
     """What a commit adds to what is known of one partition's state."""
 
     position: Committed
     origin: int
-    unapplied: Sequence[int]
-    """Ascending."""
+    at: int
+    """Milliseconds since the epoch."""
+    unapplied: Unapplied
     snapshots: Sequence[Named]
+
+
+def write_unapplied(offsets: Collection[int]) -> Unapplied:
+    """These, in any order."""
+    ordered = sorted(offsets)
+    return Unapplied(ordered[0], encode_offset_map(ordered[0], ordered[-1], ordered, limit=None)) if ordered else _NONE
+
+
+def read_unapplied(found: Unapplied) -> Sequence[int]:
+    """Ascending. Raises ValueError."""
+    return decode_offset_map(*found).incompletes
+
+
+_NONE: Final = Unapplied(0, "")
 
 
 def encode_place(group_id: str, partition: TopicPartition) -> bytes:
@@ -68,6 +104,12 @@ def decode_place(data: bytes | None) -> tuple[str, TopicPartition] | None:
     return None
 
 
+def begin_of_increment(position: Committed) -> bytes:
+    """With what the value of one begins that is of this position."""
+    told = {"v": _VERSION, "base": position.offset, "map": position.metadata}
+    return json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()[:-1] + b","
+
+
 def encode_increment(increment: Increment) -> bytes:
     """The value of its record."""
     told = {
@@ -75,7 +117,8 @@ def encode_increment(increment: Increment) -> bytes:
         "base": increment.position.offset,
         "map": increment.position.metadata,
         "origin": increment.origin,
-        "unapplied": [*increment.unapplied],
+        "at": increment.at,
+        "unapplied": increment.unapplied,
         "snapshots": [one._asdict() for one in increment.snapshots],
     }
     return json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
@@ -90,10 +133,11 @@ def decode_increment(data: bytes | None) -> Increment:
         return Increment(
             Committed(_number(told["base"]), _text(told["map"])),
             _number(told["origin"]),
-            [_number(offset) for offset in told["unapplied"]],
+            _number(told["at"]),
+            Unapplied(_number(told["unapplied"][0]), _text(told["unapplied"][1])),
             [_named(one) for one in told["snapshots"]],
         )
-    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
         raise ValueError(f"not as it is written: {error!r}") from error
 
 

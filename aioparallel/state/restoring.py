@@ -13,22 +13,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Any, Final
 
 from aioparallel.errors import (
     DeserializationError,
+    FetchFailed,
     OffsetMapError,
+    PositionOutsideLog,
     StateLogTruncated,
     StateNotRestored,
 )
-from aioparallel.group.client import Committed, Span
+from aioparallel.group.client import Committed, Fetched, Span
 from aioparallel.handlers import deserialise
 from aioparallel.offsets import OffsetMap, decode_offset_map
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
-from aioparallel.state.increments import Increment, Named
+from aioparallel.state.increments import Increment, Named, read_unapplied
 from aioparallel.state.pieces import EntryReader, Head, decode_head, decode_piece_key
 from aioparallel.state.table import Table
 from aioparallel.state.topics import StateTopics
@@ -98,11 +100,16 @@ class Restoring:
                 )
         if since is None:
             since = await self._from_the_origin(increment)
-        unapplied = set() if increment is None else {o for o in increment.unapplied if self._position.is_complete(o)}
-        knows_all = increment is not None and (bool(usable) or not increment.snapshots)
+        told = () if increment is None else read_unapplied(increment.unapplied)
+        is_complete = self._position.looker()
+        unapplied = {offset for offset in told if is_complete(offset)}
+        # Of another position it may be a former owner's, who did not know what its successor has put away.
+        is_it = increment is not None and increment.position == self._committed
+        knows_all = is_it and increment is not None and (bool(usable) or not increment.snapshots)
         await self._replay(table, since, unapplied, is_lenient=not knows_all)
         origin = since.base_offset if increment is None or not usable else increment.origin
-        return Restored(table, origin, unapplied, usable, self.replayed)
+        at = None if increment is None else increment.at
+        return Restored(table, origin, unapplied, usable, self.replayed, at)
 
     async def _from_the_origin(self, increment: Increment | None) -> OffsetMap:
         """Where an empty state is right."""
@@ -131,7 +138,7 @@ class Restoring:
         head: Head | None = None
         pieces = 0
         self._to_read, self._read = named.pieces, 0
-        async with aclosing(self._topics.read_snapshot(self._partition, named)) as reads:
+        async with aclosing(self._snapshot_records(named)) as reads:
             async for fetched in reads:
                 for number, record in self._ours(fetched.records, named):
                     if number != pieces:
@@ -145,6 +152,14 @@ class Restoring:
         if head is None or pieces != named.pieces or not reader.is_whole or table.count != named.keys:
             raise _Unusable(f"{pieces} of {named.pieces} pieces, {table.count} of {named.keys} keys are there")
         return table, head.position
+
+    async def _snapshot_records(self, named: Named) -> AsyncGenerator[Fetched, None]:
+        try:
+            async with aclosing(self._topics.read_snapshot(self._partition, named)) as reads:
+                async for fetched in reads:
+                    yield fetched
+        except FetchFailed as error:
+            raise _Unusable(str(error)) from error
 
     def _ours(self, records: Iterable[Record], named: Named) -> Iterable[tuple[int, Record]]:
         for record in records:
@@ -172,7 +187,9 @@ class Restoring:
                     table.set(key, load(dumped))
                 except Exception as error:
                     raise StateNotRestored(
-                        self._partition, f"State load raised {error!r} for the value of key {key!r}"
+                        self._partition,
+                        f"State load raised {error!r} for the value of key {key!r}; it must read what an earlier dump "
+                        "has written, or the state begin anew under another group_id",
                     ) from error
                 if not count % _AT_ONCE:
                     await asyncio.sleep(0)
@@ -186,12 +203,13 @@ class Restoring:
         """Apply to the table what is complete at the position and was not ``since``."""
         position = self._position
         first, end = since.base_offset, max(position.base_offset, position.highest_succeeded + 1)
+        await self._expect_end(end)
         if not _has_more(position, since, end, unapplied):
             return
         await self._expect_log(position, since, unapplied)
-        is_in_position, is_in_snapshot = _looker(position), _looker(since)
+        is_in_position, is_in_snapshot = position.looker(), since.looker()
         self._to_read, self._read = end - first, 0
-        left_out: Record | None = None
+        left_out: list[int] = []
         async with aclosing(self._topics.client.read({self._partition: Span(first, end)})) as reads:
             async for fetched in reads:
                 for record in fetched.records:
@@ -201,18 +219,19 @@ class Restoring:
                     self.replayed += 1
                     if not self._apply(table, record, is_lenient=is_lenient):
                         unapplied.add(offset)
-                        left_out = left_out or record
+                        left_out.append(offset)
                 self._read = fetched.next_offset - first
                 await asyncio.sleep(0)
         # What was deleted while it was read was passed in silence.
         await self._expect_log(position, since, unapplied)
-        if left_out is not None:
+        if left_out:
             logger.warning(
-                "%s: %d records, the first at offset %d, are not in the state: apply() or a deserialiser refuses them",
+                "%s: %d records, the first at offset %d, are not in the state: they have no key, or apply() or a "
+                "deserialiser refuses them",
                 self._partition,
-                len(unapplied),
-                left_out.offset,
-                extra={"action": "state_left_out", "offset": left_out.offset},
+                len(left_out),
+                left_out[0],
+                extra={"action": "state_left_out", "offset": left_out[0], "count": len(left_out)},
             )
 
     def _apply(self, table: Table[Any], record: Record[Any, Any], *, is_lenient: bool) -> bool:
@@ -229,7 +248,8 @@ class Restoring:
             raise StateNotRestored(
                 self._partition,
                 f"apply() or a deserialiser raised {reason!r} for offset {record.offset}, which it has taken before: "
-                "they must be pure. If that passes by itself, start again",
+                "they must be pure. Where that passes by itself, start again; where apply() was changed, it must take "
+                "old records, too, or the state begin anew under another group_id",
             ) from error
         table.set(key, after)
         return True
@@ -240,6 +260,13 @@ class Restoring:
         if needed is not None:
             why = f"the newest full snapshot that can be used is of offset {since.base_offset}"
             raise StateLogTruncated(self._partition, self._topics.group_id, needed, begins, why)
+
+    async def _expect_end(self, end: int) -> None:
+        found = await self._topics.client.end_offsets([self._partition], _REQUEST)
+        if self._partition not in found:
+            raise TimeoutError
+        if end > found[self._partition]:
+            raise PositionOutsideLog(self._partition, self._position.base_offset)
 
     async def _log_begins(self) -> int:
         found = await self._topics.client.beginning_offsets([self._partition], _REQUEST)
@@ -254,12 +281,6 @@ def _position_of(committed: Committed) -> OffsetMap:
         return decode_offset_map(*committed)
     except OffsetMapError:
         return OffsetMap(committed.offset, committed.offset - 1)
-
-
-def _looker(position: OffsetMap) -> Callable[[int], bool]:
-    """:meth:`OffsetMap.is_complete`, for many offsets."""
-    base, highest, incompletes = position.base_offset, position.highest_succeeded, set(position.incompletes)
-    return lambda offset: offset < base or (offset <= highest and offset not in incompletes)
 
 
 def _has_more(position: OffsetMap, since: OffsetMap, end: int, unapplied: set[int]) -> bool:

@@ -7,10 +7,10 @@ from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from aioparallel.errors import ConfigurationError
-from aioparallel.group.client import Client, Fetched, Span
+from aioparallel.group.client import Client, Committed, Fetched, Span
 from aioparallel.keyed_state import State
 from aioparallel.records import TopicPartition
-from aioparallel.state.increments import Increment, Named, decode_increment, decode_place
+from aioparallel.state.increments import Increment, Named, begin_of_increment, decode_increment, decode_place
 
 __all__ = ["StateTopics", "TopicNames"]
 
@@ -84,27 +84,31 @@ class StateTopics:
             if count > largest:
                 continue
             make = "--alter" if count else "--create --config cleanup.policy=compact"
+            has = f"has {count} partitions" if count else "does not exist"
             raise ConfigurationError(
                 "State topic",
                 name,
-                f"has {count} partitions, and a topic that is read has {largest + 1}: the state of a partition stands "
-                f"in the one of its number. kafka-topics.sh {make} --topic {name} --partitions {largest + 1} "
-                "--bootstrap-server ...",
+                f"{has}, and a topic that is read has {largest + 1}: the state of a partition stands in the one of its "
+                f"number. kafka-topics.sh {make} --topic {name} --partitions {largest + 1} --bootstrap-server ... "
+                f"(the two topics of the state are {self.names.increments} and {self.names.snapshots}; "
+                "State(topic=, snapshots=) name others)",
             )
 
     # -- increments -------------------------------------------------------------------------------------
 
     async def last_increments(
-        self, partitions: Collection[TopicPartition], timeout: float
+        self, positions: Mapping[TopicPartition, Committed], timeout: float
     ) -> Mapping[TopicPartition, Increment | ValueError]:
-        """The last one of each of these that has one; or why it cannot be read. Raises TimeoutError, ClientError."""
-        places = {TopicPartition(self.names.increments, partition.partition) for partition in partitions}
+        """Of each of these the last one that is of its position, else the last one, where there is any; or why it
+        cannot be read. A former owner's may come late, and stand behind its successor's. Raises TimeoutError,
+        ClientError."""
+        places = {TopicPartition(self.names.increments, partition.partition) for partition in positions}
         begins = await self.client.beginning_offsets(places, timeout)
         ends = dict(await self.client.end_offsets(places, timeout))
         found: dict[TopicPartition, Increment | ValueError] = {}
         look = _FIRST_LOOK
         while True:
-            missing = [partition for partition in partitions if partition not in found]
+            missing = {partition: one for partition, one in positions.items() if partition not in found}
             spans = {}
             for place in {TopicPartition(self.names.increments, partition.partition) for partition in missing}:
                 first, end = begins.get(place, 0), ends.get(place, 0)
@@ -117,16 +121,20 @@ class StateTopics:
             look *= 8
 
     async def _increments_in(
-        self, spans: Mapping[TopicPartition, Span], wanted: Collection[TopicPartition]
+        self, spans: Mapping[TopicPartition, Span], wanted: Mapping[TopicPartition, Committed]
     ) -> Mapping[TopicPartition, Increment | ValueError]:
         values: dict[TopicPartition, bytes | None] = {}
+        right: dict[TopicPartition, bytes] = {}
+        begins = {partition: begin_of_increment(committed) for partition, committed in wanted.items()}
         async with aclosing(self.client.read(spans)) as reads:
             async for fetched in reads:
                 for record in fetched.records:
                     place = decode_place(record.key)
                     if place is not None and place[0] == self.group_id and place[1] in wanted:
                         values[place[1]] = record.value
-        return {partition: _decoded(value) for partition, value in values.items()}
+                        if record.value is not None and record.value.startswith(begins[place[1]]):
+                            right[place[1]] = record.value
+        return {partition: _decoded(value) for partition, value in (values | right).items()}
 
     def read_snapshot(self, partition: TopicPartition, named: Named) -> AsyncGenerator[Fetched, None]:
         """What stands where a full snapshot is."""

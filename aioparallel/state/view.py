@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aioparallel.errors import ConsumerStateError, RecordWithoutKey, StateFailed
@@ -10,7 +10,7 @@ from aioparallel.group.client import Committed
 from aioparallel.keyed_state import State
 from aioparallel.offsets import OffsetMap, decode_offset_map
 from aioparallel.records import Record
-from aioparallel.state.increments import Increment, Named
+from aioparallel.state.increments import Increment, Named, Unapplied, write_unapplied
 from aioparallel.state.table import Frozen, Table
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ __all__ = ["Restored", "StateView", "Taken"]
 
 _SLOTS: Final = 3
 """Places for full snapshots: of two that are named, and of the one that is written."""
-_MANY_UNAPPLIED: Final = 5_000
-"""Each increment has them all, until two snapshots are newer."""
 _NAMED: Final = 2
 """Full snapshots that an increment names: where the newest cannot be used, the one before it."""
 
@@ -37,6 +35,8 @@ class Restored(NamedTuple):
     """The usable ones, the newest first, and the position of each; None: nobody has looked."""
     replayed: int
     """Records since the newest."""
+    at: int | None = None
+    """When that was taken, or what there is was begun without one, milliseconds since the epoch; None: now."""
 
 
 class Taken(NamedTuple):
@@ -47,23 +47,29 @@ class Taken(NamedTuple):
     frozen: Frozen[Any]
 
 
-_Begun = tuple[bytes, Any, Any]
-"""An attempt of one record: its key, the value before it and after it. Each that is less to make is less for all."""
+_Begun = tuple[bytes, Any, Any, Hashable]
+"""An attempt of one record: its key, the value before it and after it, its lane. A plain tuple: of each record one is
+made, and a named one takes six times as long."""
 
 
 class StateView:
     """The :class:`~aioparallel.group.companions.Beside` of one session.
 
     The value after a record is made before its handler runs: what ``apply`` refuses has no effects. It becomes the
-    key's when the record has succeeded. ``clock()``: seconds since the epoch.
+    key's when the record has succeeded. ``clock()``: seconds since the epoch. ``keeps_lanes``: whether :meth:`lanes` is
+    asked.
     """
 
-    def __init__(self, policy: State[Any], session: Session, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, policy: State[Any], session: Session, clock: Callable[[], float], *, keeps_lanes: bool = False
+    ) -> None:
         self.session = session
         self._policy = policy
         self._clock = clock
         self._table: Table[Any] | None = None
         self._begun: dict[int, _Begun] = {}
+        # Of what is complete, and not committed; None: nobody asks.
+        self._lanes: dict[int, Hashable] | None = {} if keeps_lanes else None
         self._newest: dict[bytes, int] = {}  # of those begun: a batch may hold several of a key
         self._origin: int | None = None
         self._unapplied: set[int] = set()
@@ -72,7 +78,7 @@ class StateView:
         self._sent: tuple[str, ...] = ()  # ids of those named in the last increment
         self._saved: tuple[str, ...] = ()  # and in the last one that counts
         self._since = 0  # records since the last one was taken
-        self._unapplied_since = 0
+        self._unapplied_text: Unapplied | None = None  # as it is written; None: something has come, or gone
         self._taken_at = clock()
         self._taken: Taken | None = None
 
@@ -86,8 +92,8 @@ class StateView:
         self._snapshots = [*found.snapshots]
         self._since = found.replayed
         self._sent = self._saved = tuple(named.id for named, _ in found.snapshots)
-        if found.snapshots:
-            self._taken_at = found.snapshots[0][0].at / 1000
+        if found.at is not None:
+            self._taken_at = found.at / 1000
 
     @property
     def is_restored(self) -> bool:
@@ -123,7 +129,7 @@ class StateView:
             after = policy.apply(before, record)
         except Exception as error:
             raise StateFailed(record.place, error) from error
-        self._begun[offset] = key, before, after
+        self._begun[offset] = key, before, after, record._lane
         self._newest[key] = offset
 
     def state_of(self, record: Record[Any, Any]) -> Any:
@@ -151,17 +157,19 @@ class StateView:
 
     def completed_all(self, offsets: Sequence[int]) -> None:
         """See :class:`~aioparallel.group.companions.Beside`."""
-        newest, table = self._newest, self.table
+        newest, table, lanes = self._newest, self.table, self._lanes
         self._since += len(offsets)
         for offset in offsets:
             begun = self._begun.pop(offset, None)
             if begun is None:
                 self._unapplied.add(offset)
-                self._unapplied_since += 1
+                self._unapplied_text = None
                 continue
             key = begun[0]
             if newest.get(key) == offset:
                 del newest[key]
+            if lanes is not None:
+                lanes[offset] = begun[3]
             table.set(key, begun[2])
 
     # -- increments -------------------------------------------------------------------------------------
@@ -170,12 +178,22 @@ class StateView:
         """What is to be saved with this position, which is committed next."""
         self._sent = tuple(named.id for named, _ in self._snapshots)
         origin = self.session.start if self._origin is None else self._origin
-        return Increment(committed, origin, sorted(self._unapplied), [named for named, _ in self._snapshots])
+        if self._unapplied_text is None:
+            self._unapplied_text = write_unapplied(self._unapplied)  # they may be many
+        named = [named for named, _ in self._snapshots]
+        return Increment(committed, origin, round(self._taken_at * 1000), self._unapplied_text, named)
 
     def acknowledged(self) -> None:
         """See :class:`~aioparallel.group.companions.Beside`."""
         self._saved = self._sent
+        if self._lanes and self.session.acknowledged is not None:
+            is_committed = decode_offset_map(*self.session.acknowledged).looker()
+            self._lanes = {offset: lane for offset, lane in self._lanes.items() if not is_committed(offset)}
         self._name()
+
+    def lanes(self) -> Mapping[int, Hashable]:
+        """See :class:`~aioparallel.group.companions.Beside`: a state is made in the order of the key."""
+        return dict(self._lanes or {})
 
     @property
     def has_news(self) -> bool:
@@ -192,7 +210,9 @@ class StateView:
         self._written = None
         oldest = self._snapshots[-1][1] if len(self._snapshots) == _NAMED else None
         if oldest is not None:
-            self._unapplied = {offset for offset in self._unapplied if not oldest.is_complete(offset)}
+            is_in_oldest = oldest.looker()
+            self._unapplied = {offset for offset in self._unapplied if not is_in_oldest(offset)}
+            self._unapplied_text = None
 
     # -- full snapshots ---------------------------------------------------------------------------------
 
@@ -203,8 +223,6 @@ class StateView:
         if not self.session.may_commit():
             return False
         if self._since >= max(self._policy.snapshot_after, self._table.count):
-            return True
-        if self._unapplied_since >= _MANY_UNAPPLIED:
             return True
         return self._clock() - self._taken_at >= self._policy.snapshot_interval
 
@@ -218,7 +236,7 @@ class StateView:
         """Freeze the state, with the position that it is of: one step. :meth:`written` or
         :meth:`not_written` comes next."""
         self._taken = Taken(self._free_slot(), self.session.ledger.snapshot(), self.table.freeze())
-        self._since, self._unapplied_since, self._taken_at = 0, 0, self._clock()
+        self._since, self._taken_at = 0, self._clock()
         return self._taken
 
     def written(self, named: Named) -> None:

@@ -53,7 +53,7 @@ async def write_snapshot(
 def _dumped(policy: State[Any], key: bytes, value: Any) -> bytes:
     try:
         dumped = policy.dump(value)
-    except Exception as error:
+    except (Exception, asyncio.CancelledError) as error:  # nothing is awaited there, so it is its own
         raise DumpFailed(f"State dump raised {error!r} for the value of key {key!r}") from error
     if type(dumped) is not bytes:
         raise DumpFailed(f"State dump gave {type(dumped).__name__} for the value of key {key!r}, it must be bytes")

@@ -52,6 +52,8 @@ _REST_AFTER_NOTHING: Final = 0.005
 """The same where there was nothing to commit, though somebody has asked for it."""
 _LONG: Final = 5.0
 """Seconds of doubt that somebody should hear of."""
+_MADE_AT_ONCE: Final = 20
+"""Outputs of a companion that are made in one turn of the event loop."""
 _SLOW: Final = 3.0
 """Seconds for which outputs may be on their way without being a problem."""
 
@@ -276,7 +278,9 @@ class TransactionCommitter:
         self._sending = sending = Sending(self._producer, keeps_places=self._on_produced is not None)
         began, size = self._loop.time(), self._cut.size
         try:
-            await sending.send((entry for one in self._cut.shares.values() for entry in one.entries), self._beside())
+            await sending.send(
+                (entry for one in self._cut.shares.values() for entry in one.entries), await self._beside()
+            )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(machine.deadline):
                     await sending.wait()
@@ -302,12 +306,15 @@ class TransactionCommitter:
         if not machine.out_of_time(self._loop.time(), sending.trouble or ""):
             machine.abort("not acknowledged", sending.trouble or "")
 
-    def _beside(self) -> Sequence[Outgoing]:
+    async def _beside(self) -> Sequence[Outgoing]:
         """What a companion has to save with these positions."""
-        if self._companion is None:
-            return ()
-        made = [self._companion.outputs(place, position) for place, position in self._cut.positions.items()]
-        return [output for outputs in made for output in outputs]
+        made: list[Outgoing] = []
+        if self._companion is not None:
+            for count, (partition, position) in enumerate(self._cut.positions.items(), 1):
+                made += self._companion.outputs(partition, position)
+                if not count % _MADE_AT_ONCE:
+                    await asyncio.sleep(0)
+        return made
 
     def _broken(self, code: int) -> None:
         self._machine.broken(code)

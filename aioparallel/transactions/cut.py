@@ -6,12 +6,14 @@ end in between: committed without its outputs, or its outputs written and not co
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from itertools import chain
 from math import inf
 from sys import maxsize
 from typing import Final, Literal, NamedTuple
 
 from aioparallel.group.client import Committed
+from aioparallel.group.companions import EMPTY
 from aioparallel.group.offset_commits import Said, Sample, said, sample
 from aioparallel.group.sessions import Session
 from aioparallel.offsets import OffsetMap, decode_offset_map
@@ -34,6 +36,8 @@ class Taken(NamedTuple):
     """The highest offset that the committed map speaks of."""
     acknowledged: tuple[int, int] = _NEVER
     """What the ledger had said when the session was committed last."""
+    lanes: Mapping[int, Hashable] = EMPTY
+    """Where a companion needs the order of lanes: of each offset that is complete and not committed."""
 
     @property
     def is_much(self) -> bool:
@@ -78,7 +82,8 @@ class Share(NamedTuple):
 
 def take(session: Session, waiting: Waiting) -> Taken:
     """Take base, map and list of a session: one step."""
-    return Taken(said(session), waiting.of(session), session.promised, session.acknowledged_version or _NEVER)
+    lanes = EMPTY if session.beside is None else session.beside.lanes()
+    return Taken(said(session), waiting.of(session), session.promised, session.acknowledged_version or _NEVER, lanes)
 
 
 def quick_share(taken: Taken, limit: int, formats: Literal["all", "java"], room: float) -> Share | None:
@@ -97,7 +102,7 @@ def share(taken: Taken, limit: int, formats: Literal["all", "java"], room: float
     that these are complete. Outputs of several records together need all of them said; where that cannot be, none of
     them is, as if they were not complete yet. The same with those that there is no room for.
     """
-    whole, entries, maps = _sayable(taken.said, taken.entries, limit, formats)
+    whole, entries, maps = _sayable(taken.said, taken.entries, limit, formats, taken.lanes)
     is_short = _is_short(whole, taken.promised)
     behind = sum([entry.size for entry in taken.entries]) - (0 if is_short else sum([one.size for one in entries]))
     every = Share(whole, entries, whole, is_short, behind=behind, maps=maps)
@@ -120,10 +125,21 @@ def _part(
 ) -> tuple[Sample, Sequence[Entry], int]:
     """As :func:`_sayable`, of these alone."""
     ids = set(map(id, entries))
-    unsaid = {record.offset for entry in taken.entries if id(entry) not in ids for record in entry.records}
+    left = [entry for entry in taken.entries if id(entry) not in ids]
+    unsaid = {record.offset for entry in left for record in entry.records} | _behind(left, taken.lanes)
     reach = max([taken.promised, *[record.offset for entry in entries for record in entry.records]])
     what = Said(taken.said.session, _without(taken.said.map, unsaid, reach), taken.acknowledged)
-    return _sayable(what, entries, limit, formats)
+    return _sayable(what, entries, limit, formats, taken.lanes)
+
+
+def _behind(left: Iterable[Entry], lanes: Mapping[int, Hashable]) -> set[int]:
+    """What is complete behind these in their lanes. Outputs of it may not be there at all, so no entry tells."""
+    if not lanes:
+        return set()
+    first: dict[Hashable, int] = {}
+    for record in chain.from_iterable(entry.records for entry in left):
+        first[record._lane] = min(record.offset, first.get(record._lane, record.offset))
+    return {offset for offset, lane in lanes.items() if offset > first.get(lane, offset)}
 
 
 def _is_short(one: Sample, promised: int) -> bool:
@@ -131,7 +147,7 @@ def _is_short(one: Sample, promised: int) -> bool:
 
 
 def _sayable(
-    what: Said, entries: Sequence[Entry], limit: int, formats: Literal["all", "java"]
+    what: Said, entries: Sequence[Entry], limit: int, formats: Literal["all", "java"], lanes: Mapping[int, Hashable]
 ) -> tuple[Sample, Sequence[Entry], int]:
     """What can be committed of that, with which of these entries; and how many maps were written for it."""
     full, unsaid, maps = what.map, set[int](), 0
@@ -142,7 +158,7 @@ def _sayable(
             return one, entries, maps
         base, highest = one.committed.offset, one.highest
         leaves, rest = _parted(entries, base, highest, unsaid)
-        torn = {record.offset for entry in rest for record in entry.records} - unsaid
+        torn = ({record.offset for entry in rest for record in entry.records} | _behind(rest, lanes)) - unsaid
         if not any(offset < base or offset <= highest for offset in torn):
             return one, leaves, maps
         # Without them a longer map may fit, which must not say what of them this one did not reach.

@@ -346,7 +346,7 @@ def test_without_a_producer_it_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("topic", "partitions", "message"),
-    [("g-state", 0, "has 0 partitions.*--create"), ("g-snapshots", 1, "has 1 partitions.*--alter")],
+    [("g-state", 0, "does not exist.*--create"), ("g-snapshots", 1, "has 1 partitions.*--alter")],
 )
 async def test_topics_that_cannot_hold_it_are_refused(topic: str, partitions: int, message: str) -> None:
     """With the command that makes them so."""
