@@ -371,7 +371,7 @@ class RecordWithoutKey(RecordFailure):
     def __init__(self, place: str) -> None:
         super().__init__(
             f"{place} has no key, and a state belongs to a key: give records one where they are written, or let "
-            "FailurePolicy put such records away"
+            "FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter=...) put such records away"
         )
 
 

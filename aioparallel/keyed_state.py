@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -67,6 +68,7 @@ class State(Generic[S]):
             function = getattr(self, name)
             if not callable(function) or is_async(function):
                 raise ConfigurationError(f"State {name}", function, "must be a plain function")
+            _check_arguments(name, function, 2 if name == "apply" else 1)
         for name in ("topic", "snapshots"):
             found = getattr(self, name)
             if found is not None and not (isinstance(found, str) and found.strip()):
@@ -109,3 +111,15 @@ class State(Generic[S]):
     def begin(self, record: Record[Any, Any]) -> None:
         """For the engine: an attempt of this record begins, its key and value are deserialised."""
         record._source._beside.begin(record)  # type: ignore[attr-defined]  # of sessions, which have it with this option
+
+
+def _check_arguments(name: str, function: Callable[..., object], count: int) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return  # int, say, does not tell
+    try:
+        signature.bind(*range(count))
+    except TypeError as error:
+        what = "a value and a record" if count == 2 else "one argument"
+        raise ConfigurationError(f"State {name}", function, f"must take {what}: {error}") from error

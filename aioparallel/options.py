@@ -303,8 +303,8 @@ def _check_transactions(options: Options) -> None:
         raise ConfigurationError(
             "Transactions transaction_timeout",
             policy.transaction_timeout,
-            f"must be at most {max(longest, 0):g} s here: session_timeout ({options.session_timeout:g}) - "
-            f"{_TRANSACTION_CHECK:g}; lower it or raise session_timeout",
+            f"must be at most session_timeout ({options.session_timeout:g}) - {_TRANSACTION_CHECK:g}: lower it, or "
+            f"raise session_timeout to {policy.transaction_timeout + _TRANSACTION_CHECK:g} s",
         )
     if options.deduplicate is not None:
         raise ConfigurationError(

@@ -31,6 +31,7 @@ from aioparallel import (
     Producing,
     RetryPolicy,
     Security,
+    State,
     Stats,
     Transactions,
     batches,
@@ -40,7 +41,7 @@ from aioparallel import (
 )
 from aioparallel.http import Cache, Request, http_handler
 from aioparallel.http.handler import HttpHandler
-from aioparallel.observe.stats import TransactionStats
+from aioparallel.observe.stats import StateStats, TransactionStats
 from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker
 from aioparallel.queues.priority import PriorityConsumer, PriorityProducer
 from aioparallel.web import ConsumerService, RestartPolicy
@@ -77,7 +78,7 @@ def _options() -> str:
 Times are seconds. A wrong option is refused with `ConfigurationError`: its name, the value and what is allowed.
 """
     consumer = [*_arguments(ParallelConsumer.__init__, ParallelConsumer), *map(_option, _fields(Options))]
-    groups = (RetryPolicy, FailurePolicy, Producing, Transactions, Deduplicate, Security)
+    groups = (RetryPolicy, FailurePolicy, Producing, Transactions, State, Deduplicate, Security)
     tables = [
         _section("ParallelConsumer", consumer),
         *map(_group, groups),
@@ -198,7 +199,7 @@ def _defaults(declared: ast.stmt) -> dict[str, ast.expr | None]:
 
 def _figures() -> str:
     parts = ["## Stats\n\n`consumer.stats()` is a frozen dataclass, made at the moment it is asked for.\n"]
-    for kind in (Stats, PartitionStats, LongestLane, BrokerOutputs, TransactionStats):
+    for kind in (Stats, PartitionStats, LongestLane, BrokerOutputs, TransactionStats, StateStats):
         rows = [(f"`{one.name}`", _type(one.kind), _markdown(one.meaning)) for one in _fields(kind)]
         rows += [
             (f"`{name}`", _type(str(value.fget.__annotations__["return"])), _markdown(inspect.getdoc(value) or ""))

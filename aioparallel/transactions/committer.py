@@ -378,7 +378,7 @@ class TransactionCommitter:
     async def _verify(self) -> None:
         """Whether what was to be committed is what stands there. Whose partition went says nothing about it: it may
         have been committed anew by its next owner, and nothing of it is sent again."""
-        wanted = {session: one for session, one in self._cut.shares.items() if session.may_commit()}
+        wanted = {session: one for session, one in self._cut.shares.items() if session.may_commit() and one.is_new}
         if not wanted:
             self._machine.verified(is_committed=False)
             return

@@ -74,10 +74,14 @@ class Share(NamedTuple):
         return self.is_passed_over or self.sample is not self.whole
 
     @property
+    def is_new(self) -> bool:
+        """Whether the broker has not exactly this position already."""
+        return self.sample.committed != self.sample.session.acknowledged
+
+    @property
     def says_nothing(self) -> bool:
-        """Whether the broker has exactly this already."""
-        session = self.sample.session
-        return not self.entries and self.sample.committed == session.acknowledged and not session.has_news
+        """Whether the broker has all of it already."""
+        return not (self.entries or self.is_new or self.sample.session.has_news)
 
 
 def take(session: Session, waiting: Waiting) -> Taken:

@@ -9,8 +9,9 @@ In a clone of the repository, in two terminals::
     python -m examples.state.streaks            # tells how many are late now, until Ctrl-C
 
 It may be killed at any moment, in any way, and started again: it goes on with the rows that it had counted at the last
-commit. So what is written to topic ``streaks`` is right, and stands there at least once; with ``--exactly-once`` (and
-``aioparallel broker --kafka``) once.
+commit. (The group gives it its partitions when the killed member's session is over, after 20 s.) So what is written to
+topic ``streaks`` is right, and stands there at least once; with ``--exactly-once`` (and ``aioparallel broker --kafka``)
+once.
 """
 
 import argparse
@@ -75,7 +76,7 @@ async def main(*, exactly_once: bool) -> None:
         running = asyncio.create_task(consumer.run(watch))
         while not running.done():
             await asyncio.wait([running], timeout=1)
-            if consumer.health().joined:
+            if consumer.health().joined and not running.done():
                 print(news(consumer), flush=True)
         await running
 

@@ -11,6 +11,7 @@ import contextlib
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -165,7 +166,7 @@ class Member:
             connect_timeout=600.0,
             producing=Producing(max_unacknowledged_bytes=chance.choice([2_000, 10**6])),
             failures=FailurePolicy(retry=RetryPolicy(first_delay=0.05, multiplier=1, max_attempts=3), dead_letter=DEAD),
-            state=STATE if world.keeps_state else None,
+            state=world.state if world.keeps_state else None,
         )
         self.name = name
         self.task = asyncio.create_task(self._run(), name=name)
@@ -210,6 +211,7 @@ class World:
         self.is_cooperative = chance.random() < 0.5
         self.in_batches = chance.random() < 0.25
         self.keeps_state = random.Random(seed).random() < 0.5
+        self.state = replace(STATE, snapshot_after=random.Random(seed + 1).choice([1, 5, 20]))
         for topic in (f"{GROUP}-state", f"{GROUP}-snapshots"):
             self.broker.create_topic(topic, PARTITIONS)
             self.broker.make_compacted(topic)

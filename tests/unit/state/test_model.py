@@ -70,7 +70,7 @@ class Model:
     def start(self) -> None:
         """A new owner: taken over, restored."""
         self.session = Session(P0, generation=Generation(1, "m"))
-        self.view = StateView(POLICY, self.session, lambda: 0.0)
+        self.view = StateView(POLICY, self.session, lambda: 1e9)
         self.session.beside = self.view
         self.waiting = []
         self.handled_now = set()
@@ -87,7 +87,7 @@ class Model:
     async def restored(self, committed: Committed) -> Restored:
         """As a member would."""
         topics = StateTopics(NAMES, "g", self.logs.client)
-        found = (await topics.last_increments([P0], 1)).get(P0)
+        found = (await topics.last_increments({P0: committed}, 1)).get(P0)
         assert not isinstance(found, ValueError)
         restored = await Restoring(P0, committed, topics, OPTIONS).run(found)
         # Nobody else writes here: what is named can be used.
@@ -120,6 +120,8 @@ class Model:
             self.logs.append(Outgoing("in", b"%d" % value, b"k%d" % key))
         position, log = self.session.ledger.position, self.logs.of(P0)
         records = [Record(*P0, one.offset, one.key, one.value) for one in log if one.offset >= position]
+        for record in records:
+            record._lane = record.key
         self.waiting += self.session.register(records, log[-1].offset + 1)
 
     def heads(self) -> list[Record[Any, Any]]:
