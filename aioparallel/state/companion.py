@@ -252,7 +252,7 @@ class KeyedState:
         if view is None or not view.is_restored:
             return ()
         value = encode_increment(view.increment(committed))
-        key = encode_place(self._topics.group_id, partition)
+        key = encode_place(self._topics.group_id, partition, view.session.generation.id)
         return (Outgoing(self._topics.names.increments, value, key, partition=partition.partition),)
 
     async def save(

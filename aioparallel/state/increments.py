@@ -1,6 +1,8 @@
 """Increments as records of a compacted topic. Pure.
 
-The key says whose it is, as JSON: ``["group", "topic", partition]``. The value is JSON::
+The key says whose it is, as JSON: ``["group", "topic", partition, owner]``; owner is the generation of the member that
+writes, modulo 4, so that no cleaner takes an increment away for one that a former owner has written late. The value is
+JSON::
 
     {"v": 1, "base": 1200, "map": "...", "origin": 0, "at": 1790000000000, "unapplied": [1007, "..."],
      "snapshots": [{"slot": 2, "id": "9f...", "at": 1790000000000, "first": 310, "next": 350, "pieces": 38,
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 _VERSION: Final = 1
+_OWNERS: Final = 4
 
 
 class Named(NamedTuple):
@@ -88,16 +91,16 @@ def read_unapplied(found: Unapplied) -> Sequence[int]:
 _NONE: Final = Unapplied(0, "")
 
 
-def encode_place(group_id: str, partition: TopicPartition) -> bytes:
+def encode_place(group_id: str, partition: TopicPartition, generation: int) -> bytes:
     """The key of its record."""
-    return json.dumps([group_id, *partition]).encode()
+    return json.dumps([group_id, *partition, generation % _OWNERS]).encode()
 
 
 def decode_place(data: bytes | None) -> tuple[str, TopicPartition] | None:
     """Group and partition; None: it is no key of ours."""
     try:
         match json.loads(data or b""):
-            case [str(group_id), str(topic), int(partition)]:
+            case [str(group_id), str(topic), int(partition), int()]:
                 return group_id, TopicPartition(topic, partition)
     except (ValueError, RecursionError):
         pass

@@ -14,6 +14,7 @@ from aioparallel.state.increments import Increment, Named, begin_of_increment, d
 
 __all__ = ["StateTopics", "TopicNames"]
 
+_FAR: Final = 64_000
 _FIRST_LOOK: Final = 1_000
 """Offsets at the end of a partition in which its last increments most often stand; then eight times as many before."""
 
@@ -105,10 +106,17 @@ class StateTopics:
         places = {TopicPartition(self.names.increments, partition.partition) for partition in positions}
         begins = await self.client.beginning_offsets(places, timeout)
         ends = dict(await self.client.end_offsets(places, timeout))
-        found: dict[TopicPartition, Increment | ValueError] = {}
+        right: dict[TopicPartition, Increment | ValueError] = {}
+        last: dict[TopicPartition, Increment | ValueError] = {}
         look = _FIRST_LOOK
         while True:
-            missing = {partition: one for partition, one in positions.items() if partition not in found}
+            # Where there are some, and none is of the position, it is likely that none is: somebody has moved that.
+            is_far = look > _FAR
+            missing = {
+                partition: one
+                for partition, one in positions.items()
+                if partition not in right and not (is_far and partition in last)
+            }
             spans = {}
             for place in {TopicPartition(self.names.increments, partition.partition) for partition in missing}:
                 first, end = begins.get(place, 0), ends.get(place, 0)
@@ -116,15 +124,20 @@ class StateTopics:
                     spans[place] = Span(max(first, end - look), end)
                     ends[place] = spans[place].start
             if not spans:
-                return found
-            found |= await self._increments_in(spans, missing)
+                return last | right
+            await self._look_in(spans, missing, last, right)
             look *= 8
 
-    async def _increments_in(
-        self, spans: Mapping[TopicPartition, Span], wanted: Mapping[TopicPartition, Committed]
-    ) -> Mapping[TopicPartition, Increment | ValueError]:
+    async def _look_in(
+        self,
+        spans: Mapping[TopicPartition, Span],
+        wanted: Mapping[TopicPartition, Committed],
+        last: dict[TopicPartition, Increment | ValueError],
+        right: dict[TopicPartition, Increment | ValueError],
+    ) -> None:
+        """Add the last one of each that none was found of yet, and the last one that is of the position."""
         values: dict[TopicPartition, bytes | None] = {}
-        right: dict[TopicPartition, bytes] = {}
+        of_position: dict[TopicPartition, bytes] = {}
         begins = {partition: begin_of_increment(committed) for partition, committed in wanted.items()}
         async with aclosing(self.client.read(spans)) as reads:
             async for fetched in reads:
@@ -133,8 +146,11 @@ class StateTopics:
                     if place is not None and place[0] == self.group_id and place[1] in wanted:
                         values[place[1]] = record.value
                         if record.value is not None and record.value.startswith(begins[place[1]]):
-                            right[place[1]] = record.value
-        return {partition: _decoded(value) for partition, value in (values | right).items()}
+                            of_position[place[1]] = record.value
+        right |= {partition: _decoded(value) for partition, value in of_position.items()}
+        for partition, value in values.items():
+            if partition not in last:
+                last[partition] = _decoded(value)
 
     def read_snapshot(self, partition: TopicPartition, named: Named) -> AsyncGenerator[Fetched, None]:
         """What stands where a full snapshot is."""

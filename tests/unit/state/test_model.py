@@ -188,7 +188,7 @@ class Model:
         increment = self.view.increment(committed)
         if is_lost and self.together:
             return  # aborted: neither is there
-        self.logs.append(Outgoing("inc", encode_increment(increment), encode_place("g", P0)))
+        self.logs.append(Outgoing("inc", encode_increment(increment), encode_place("g", P0, 1)))
         if is_lost:
             return
         self.committed = self.session.acknowledged = committed
