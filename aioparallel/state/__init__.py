@@ -4,6 +4,7 @@
 
     view.py         of one session: what handlers see, what is complete      table.py    the values by key
     companion.py    of one member: restored, saved with commits, snapshots now and then
+    restores.py     partitions on their way, and the increments that they begin with
     restoring.py    the state at a committed position: a full snapshot, and the records behind it
     writing.py      full snapshots, written
     topics.py       the two topics: what they must be, and how increments are found

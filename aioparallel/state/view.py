@@ -48,6 +48,7 @@ class Taken(NamedTuple):
     slot: int
     position: OffsetMap
     frozen: Frozen[Any]
+    session: Session
 
 
 _Begun = tuple[bytes, Any, Any, Hashable]
@@ -254,7 +255,7 @@ class StateView:
     def take(self) -> Taken:
         """Freeze the state, with the position that it is of: one step. :meth:`written` or
         :meth:`not_written` comes next."""
-        self._taken = Taken(self._free_slot(), self.session.ledger.snapshot(), self.table.freeze())
+        self._taken = Taken(self._free_slot(), self.session.ledger.snapshot(), self.table.freeze(), self.session)
         self._since, self._taken_at = 0, self._clock()
         return self._taken
 

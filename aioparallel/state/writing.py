@@ -15,13 +15,17 @@ from aioparallel.state.increments import Named
 from aioparallel.state.pieces import EntryWriter, Head, PieceKey, encode_head, encode_piece_key
 from aioparallel.state.view import Taken
 
-__all__ = ["DumpFailed", "write_snapshot"]
+__all__ = ["DumpFailed", "Unwanted", "write_snapshot"]
 
 _AT_ONCE: Final = 250
 """Values that are dumped in one turn of the event loop, about a millisecond's worth. Then the loop has as long for
 others."""
 _UNACKNOWLEDGED: Final = 4
 """Pieces on their way."""
+
+
+class Unwanted(Exception):
+    """The partition went: its next owner may write in the same place."""
 
 
 class DumpFailed(Exception):
@@ -32,8 +36,8 @@ async def write_snapshot(
     producer: Producer, topic: str, group_id: str, partition: TopicPartition, taken: Taken, policy: State[Any], at: int
 ) -> Named:
     """Write what was taken, and say where it stands. ``at``: when it was, milliseconds since the epoch. Raises
-    ProduceFailed, DumpFailed."""
-    writing = _Writing(producer, topic, PieceKey(group_id, partition, taken.slot, 0))
+    ProduceFailed, DumpFailed, Unwanted."""
+    writing = _Writing(producer, topic, PieceKey(group_id, partition, taken.slot, 0), taken)
     await writing.write(encode_head(Head(taken.position, taken.frozen.count)))
     entries = EntryWriter()
     loop = asyncio.get_running_loop()
@@ -63,7 +67,8 @@ def _dumped(policy: State[Any], key: bytes, value: Any) -> bytes:
 class _Writing:
     """The pieces of one snapshot, on their way one behind the other."""
 
-    def __init__(self, producer: Producer, topic: str, place: PieceKey) -> None:
+    def __init__(self, producer: Producer, topic: str, place: PieceKey, taken: Taken) -> None:
+        self._taken = taken
         self.id = secrets.token_hex(8)
         self.pieces = 0
         self._producer = producer
@@ -73,9 +78,11 @@ class _Writing:
         self._offsets: list[int] = []
 
     async def write(self, value: bytes) -> None:
-        """The next one. Raises ProduceFailed of an earlier one."""
+        """The next one. Raises ProduceFailed of an earlier one, Unwanted."""
         while len(self._sent) >= _UNACKNOWLEDGED:
             await self._take_first()
+        if self._taken.session.dropped:
+            raise Unwanted
         key = encode_piece_key(self._place._replace(number=self.pieces))
         number = self._place.partition.partition
         output = Outgoing(self._topic, value, key, (("id", self.id.encode()),), partition=number)

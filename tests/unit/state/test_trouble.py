@@ -14,13 +14,17 @@ import pytest
 
 from aioparallel import FailurePolicy, Outgoing, ParallelConsumer, Producing, Record, RetryPolicy, State, StateFailed
 from aioparallel.errors import ConfigurationError, PositionOutsideLog
-from aioparallel.group.client import Committed
+from aioparallel.group.client import Committed, Generation
+from aioparallel.group.sessions import Session
 from aioparallel.observe.health import ProblemKind
 from aioparallel.records import TopicPartition
 from aioparallel.state.increments import Increment, Unapplied, encode_increment, encode_place, write_unapplied
 from aioparallel.state.restoring import Restoring
+from aioparallel.state.table import Table
 from aioparallel.state.topics import StateTopics, TopicNames
-from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
+from aioparallel.state.view import Restored, StateView
+from aioparallel.state.writing import Unwanted, write_snapshot
+from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryProducer, Request
 from tests.support.memory.keeping_state import GROUP, P0, broker_of, keeping, sums, totals, write
 from tests.support.memory.logs import Logs
 from tests.support.waiting import until
@@ -245,6 +249,19 @@ async def test_a_restore_that_waits_is_told() -> None:
         assert not consumer.health().problems
         consumer.stop()
         await task
+
+
+async def test_a_full_snapshot_of_a_partition_that_went_is_not_written_on() -> None:
+    """Its next owner may write in the same place."""
+    session = Session(P0, generation=Generation(1, "m"))
+    view = StateView(sums(), session, lambda: 1e9)
+    view.restore(Restored(Table(), None, (), (), 0))
+    taken = view.take()
+    session.dropped = True
+    broker = broker_of()
+    with pytest.raises(Unwanted):
+        await write_snapshot(InMemoryProducer(broker), "g-snapshots", GROUP, P0, taken, sums(), 0)
+    assert not [*broker.records("g-snapshots")]
 
 
 @both
