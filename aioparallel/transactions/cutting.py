@@ -17,6 +17,10 @@ from aioparallel.transactions.pace import Pace
 
 __all__ = ["Cutter"]
 
+_MANY_LANES: Final = 200_000
+"""Records that may be complete and not committed, where their order is kept (100 bytes for each). Then nothing more of
+the session starts: one abort after the other must not fill the memory."""
+
 _LEFT_OUT: Final = 5.0
 """Seconds for which a partition is left alone whose offsets are refused: it would have all others aborted with it."""
 
@@ -87,7 +91,7 @@ class Cutter:
             one = await self._share(taken, rooms.get(session, inf), 1 if left > 0 else 0)
             if not session.may_commit():
                 continue  # went while its map was written
-            if session in self._on_probation:
+            if session in self._on_probation or len(taken.lanes) > _MANY_LANES:
                 self._sampler.hold_back(session)
             else:
                 self._sampler.note(one.whole, taken.said.map, taken.promised)

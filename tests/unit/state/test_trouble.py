@@ -25,6 +25,7 @@ from aioparallel.state.topics import StateTopics, TopicNames
 from aioparallel.state.view import Restored, StateView
 from aioparallel.state.writing import Unwanted, write_snapshot
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryProducer, Request
+from aioparallel.transactions import cutting
 from tests.support.memory.keeping_state import GROUP, P0, broker_of, keeping, sums, totals, write
 from tests.support.memory.logs import Logs
 from tests.support.waiting import until
@@ -94,6 +95,24 @@ async def test_what_is_behind_an_output_that_waits_is_not_committed_before_it() 
     async with running(consumer, handle):
         await until(lambda: committed(broker) == 3)
         assert consumer.states(P0) == {b"k": (b"first", b"second"), b"z": (b"other",)}
+
+
+async def test_what_is_complete_and_not_committed_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each transaction is aborted, and handlers let nothing leave, which would wait: so nothing more starts."""
+    monkeypatch.setattr(cutting, "_MANY_LANES", 50)
+    broker = broker_of()
+    consumer = keeping(broker, sums(), together=True, max_buffered=1_000)
+    async with running(consumer):
+        write(broker, 1)
+        await until(lambda: committed(broker) == 1)
+        broker.faults.always(Request.PRODUCE, Fault(error=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+        for n in range(2, 400):
+            write(broker, n)
+            await asyncio.sleep(0.02)
+        assert consumer.stats().succeeded < 200
+        broker.faults.heal()
+        await until(lambda: committed(broker) == 399)
+        assert consumer.states(P0) == totals(*range(1, 400))
 
 
 async def test_an_acknowledged_position_settles_no_doubt() -> None:
