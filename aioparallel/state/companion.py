@@ -53,7 +53,6 @@ class KeyedState:
         assert options.state is not None
         self.left_out = 0
         self._topics = topics
-        self._options = options
         self._policy = options.state
         self._producer = producer
         self._is_transactional = is_transactional

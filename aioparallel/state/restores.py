@@ -179,8 +179,8 @@ class Restores:
                 else:
                     one.trouble = (
                         "the increment of its position is not visible: a transaction may be open, or somebody has "
+                        f"moved the position; that is waited for {self._late:.0f} s"
                     )
-                    one.trouble += f"moved the position; that is waited for {self._late:.0f} s"
             await asyncio.sleep(pause)
             pause = min(_PAUSE, 2 * pause)
 

@@ -51,11 +51,7 @@ class _Unusable(Exception):
 
 
 class Restoring:
-    """Makes the state of one partition as it was at one committed position.
-
-    ``is_lenient``: whether records may be left out that ``apply`` refuses, because nobody knows which it has refused
-    before.
-    """
+    """Makes the state of one partition as it was at one committed position."""
 
     def __init__(self, partition: TopicPartition, committed: Committed, topics: StateTopics, options: Options) -> None:
         assert options.state is not None
@@ -200,7 +196,11 @@ class Restoring:
     # -- and the records behind it ----------------------------------------------------------------------
 
     async def _replay(self, table: Table[Any], since: OffsetMap, unapplied: set[int], *, is_lenient: bool) -> None:
-        """Apply to the table what is complete at the position and was not ``since``."""
+        """Apply to the table what is complete at the position and was not ``since``.
+
+        ``is_lenient``: whether records may be left out that ``apply`` refuses, because nobody knows which it has
+        refused before.
+        """
         position = self._position
         first, end = since.base_offset, max(position.base_offset, position.highest_succeeded + 1)
         await self._expect_end(end)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -176,13 +175,5 @@ def _merged(found: Found) -> Committed | None:
 
 def _said(done: Sequence[int], committed: Committed) -> list[int]:
     """Those of these offsets that this position calls complete."""
-    said = decode_offset_map(committed.offset, committed.metadata)
-    incompletes = said.incompletes
-
-    def is_complete(offset: int) -> bool:
-        if offset < committed.offset:
-            return True
-        place = bisect_left(incompletes, offset)
-        return offset <= said.highest_succeeded and not (place < len(incompletes) and incompletes[place] == offset)
-
+    is_complete = decode_offset_map(*committed).looker()
     return [offset for offset in done if is_complete(offset)]
