@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -24,6 +22,8 @@ from aioparallel.transactions.waiting import Entry
 from tests.support.kafka.brokers import coordinator, until_whole
 from tests.support.kafka.filling import fill, fill_numbered, numbered
 from tests.support.kafka.reading import check_numbers, committed, read_all
+from tests.support.members.freezing import feed_until_frozen
+from tests.support.members.restless import Restless
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.real
@@ -57,47 +57,20 @@ async def test_kills_repeat_and_lose_nothing(
     killed too. Each record stands in the target once, in the order of its key."""
     servers = local_kafka.bootstrap_servers
     source, target = await kafka_topic(partitions=PARTITIONS), await kafka_topic(partitions=PARTITIONS)
+    group = f"{source}-group"
     fill_numbered(servers, source, records, KEYS)
-    numbers, chance = itertools.count(), random.Random(7)
-
-    async def member(*options: str) -> Child:
-        name = f"member {next(numbers)}"
-        given = (servers, source, target, f"{source}-group", "40", *options)
-        child = await stack.enter_async_context(Child.of_module(name, MODULE, *given, log=tmp_path / f"{name}.log"))
-        assert await child.line(60) == "ready"
-        return child
-
-    killed = left = 0
     at = time.monotonic()
-    async with AsyncExitStack() as stack:
-        first = await member("instance=first")
-        second: Child | None = None
-        while not await copied(servers, f"{source}-group", records):
+    async with Restless(MODULE, (servers, source, target, group, "40"), tmp_path, kills) as members:
+        while not await copied(servers, group, records):
             assert time.monotonic() - at < 1_200
-            await asyncio.sleep(pause * chance.uniform(0.5, 1.5))
-            if killed >= kills:
-                continue
-            killed += 1
-            await first.kill()
-            first = await member("instance=first")
-            if second is None:
-                second = await member()
-            elif chance.random() < 0.5:
-                second.terminate()
-                await second.ended(60)
-                second, left = None, left + 1
-            elif chance.random() < 0.3:
-                await second.kill()
-                second = None
-        for child in (first, second):
-            if child is not None:
-                child.terminate()
-                await child.ended(60)
+            await asyncio.sleep(members.pause(pause))
+            await members.trouble()
+        await members.end()
     took = time.monotonic() - at
     more = await check(servers, target, records)
     tell(
-        f"{records:,} records in {took:.0f} s, one member killed {killed} times, another one left {left} times: each "
-        f"is there once, in the order of its key; {more:,} outputs of aborted transactions"
+        f"{records:,} records in {took:.0f} s, one member killed {members.killed} times, another one left "
+        f"{members.left} times: each is there once, in the order of its key; {more:,} outputs of aborted transactions"
     )
 
 
@@ -110,26 +83,26 @@ async def test_zombies_write_nothing_twice(
     async def zombie(place: str) -> None:
         servers = local_kafka.bootstrap_servers
         source, target = await kafka_topic(partitions=4), await kafka_topic(partitions=4)
-        await asyncio.to_thread(fill_numbered, servers, source, 3_000, 100)
         given = (servers, source, target, f"{source}-group")
 
         def member(name: str, *options: str) -> Child:
             return Child.of_module(f"{place} {name}", MODULE, *given, *options, log=tmp_path / f"{place}-{name}.log")
 
-        async with member("frozen", "60", f"freeze={place}") as frozen, member("heir", "5") as heir:
-            while not (await frozen.line(60)).startswith("frozen"):
-                pass
-            await until(lambda: copied(servers, f"{source}-group", 3_000), 90)
-            frozen.resume()
-            # It finds out that it is out, joins again, and is told where the group stands.
-            await asyncio.to_thread(fill, servers, source, itertools.islice(numbered(6_000, 100), 3_000, None))
-            await until(lambda: copied(servers, f"{source}-group", 6_000), 60)
-            for child in (frozen, heir):
-                assert child.running, child.last_words()
-                child.terminate()
-                await child.ended(60)
-        more = await check(servers, target, 6_000)
-        tell(f"frozen at {place!r}: 6,000 of 6,000 once, in order; {more:,} outputs of aborted transactions")
+        async with member("frozen", "60", f"freeze={place}") as frozen:
+            _, written = await feed_until_frozen(frozen, servers, source, 100)
+            async with member("heir", "5") as heir:
+                await until(lambda: copied(servers, f"{source}-group", written), 90)
+                frozen.resume()
+                # It finds out that it is out, joins again, and is told where the group stands.
+                records = written + 3_000
+                await asyncio.to_thread(fill, servers, source, itertools.islice(numbered(records, 100), written, None))
+                await until(lambda: copied(servers, f"{source}-group", records), 60)
+                for child in (frozen, heir):
+                    assert child.running, child.last_words()
+                    child.terminate()
+                    await child.ended(60)
+        more = await check(servers, target, records)
+        tell(f"frozen at {place!r}: {records:,} records once, in order; {more:,} outputs of aborted transactions")
 
     async with asyncio.TaskGroup() as group:
         for place in PLACES:
@@ -196,31 +169,33 @@ async def test_a_broker_is_killed_in_a_phase(
     source, target = (f"{kind}-{ROLES.index(role)}-{phase}" for kind in ("source", "target"))
     await kafka_cluster.create_topic(source, 4)
     await kafka_cluster.create_topic(target, 1)
-    await asyncio.to_thread(fill_numbered, servers, source, 6_000, 100)
     given = (servers, source, target, f"{source}-group", "20")
 
     def member(name: str, *options: str) -> Child:
         return Child.of_module(name, MODULE, *given, *options, log=tmp_path / f"{name}.log")
 
-    async with member("frozen", f"freeze={phase}") as frozen, member("other") as other:
-        while not (line := await frozen.line(60)).startswith("frozen"):
-            pass
-        if role == ROLES[0]:
-            victim = int(line.split()[1])
-        elif role == ROLES[1]:
-            victim = await coordinator(kafka_cluster, f"{source}-group")
-        else:
-            (victim,) = (await kafka_cluster.leaders(target)).values()
-        await asyncio.to_thread(kafka_cluster.kill, victim)
-        at = time.monotonic()
-        frozen.resume()
-        await until(lambda: copied(servers, f"{source}-group", 6_000), 120)
-        took = time.monotonic() - at
-        await asyncio.to_thread(kafka_cluster.restart, victim)
-        for child in (frozen, other):
-            assert child.running, child.last_words()
-            child.terminate()
-            await child.ended(60)
+    async with member("frozen", f"freeze={phase}") as frozen:
+        line, written = await feed_until_frozen(frozen, servers, source, 100)
+        records = written + 6_000
+        async with member("other") as other:
+            assert await other.line(60) == "ready"
+            await asyncio.to_thread(fill, servers, source, itertools.islice(numbered(records, 100), written, None))
+            if role == ROLES[0]:
+                victim = int(line.split()[1])
+            elif role == ROLES[1]:
+                victim = await coordinator(kafka_cluster, f"{source}-group")
+            else:
+                (victim,) = (await kafka_cluster.leaders(target)).values()
+            await asyncio.to_thread(kafka_cluster.kill, victim)
+            at = time.monotonic()
+            frozen.resume()
+            await until(lambda: copied(servers, f"{source}-group", records), 120)
+            took = time.monotonic() - at
+            await asyncio.to_thread(kafka_cluster.restart, victim)
+            for child in (frozen, other):
+                assert child.running, child.last_words()
+                child.terminate()
+                await child.ended(60)
     await until_whole(kafka_cluster, source, target)
-    more = await check(servers, target, 6_000)
-    tell(f"done {took:.1f} s after the kill; 6,000 once, in order; {more:,} outputs of aborted transactions")
+    more = await check(servers, target, records)
+    tell(f"done {took:.1f} s after the kill; {records:,} once, in order; {more:,} outputs of aborted transactions")

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -23,6 +21,8 @@ from aioparallel.testing.processes.child import Child
 from aioparallel.testing.pytest_plugin import TopicMaker
 from examples.postgres import PostgresServer, postgres_server
 from tests.support.kafka.filling import fill, fill_numbered, numbered
+from tests.support.members.freezing import feed_until_frozen
+from tests.support.members.restless import Restless
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.real
@@ -135,58 +135,31 @@ async def test_kills_repeat_and_lose_nothing(
     counts and sums are exactly right, the rows of a key in order, positions never backwards."""
     servers, topic = local_kafka.bootstrap_servers, await kafka_topic(partitions=PARTITIONS)
     await asyncio.to_thread(fill_numbered, servers, topic, records, KEYS)
-    numbers, chance = itertools.count(), random.Random(7)
     backwards: list[object] = []
     watching = asyncio.create_task(_watch(engine, backwards))
-    killed = left = restarted = 0
+    restarted = 0
     at = time.monotonic()
-    async with AsyncExitStack() as stack:
-
-        async def member(*options: str) -> Child:
-            name = f"member {next(numbers)}"
-            given = (servers, topic, f"{topic}-group", url(server), "10", *options)
-            child = await stack.enter_async_context(Child.of_module(name, MODULE, *given, log=tmp_path / f"{name}.log"))
-            assert await child.line(60) == "ready"
-            return child
-
-        first = await member("instance=first")
-        second: Child | None = None
+    given = (servers, topic, f"{topic}-group", url(server), "10")
+    async with Restless(MODULE, given, tmp_path, kills) as members:
         while (found := await count(engine)) < records:
             assert time.monotonic() - at < 1_200
-            await asyncio.sleep(pause * chance.uniform(0.5, 1.5))
-            for child in (first, second):
-                assert child is None or child.running, child.last_words()
+            await asyncio.sleep(members.pause(pause))
             if restarted < restarts and found > records * (restarted + 1) / (restarts + 1):
                 await asyncio.to_thread(server.restart)
                 restarted += 1
-                continue
-            if killed >= kills:
-                continue
-            killed += 1
-            await first.kill()
-            first = await member("instance=first")
-            if second is None:
-                second = await member()
-            elif chance.random() < 0.5:
-                second.terminate()
-                await second.ended(60)
-                second, left = None, left + 1
-            elif chance.random() < 0.3:
-                await second.kill()
-                second = None
+            else:
+                await members.trouble()
         # The partitions of one that was killed last are taken over when its session is over.
         await until(lambda: _is_folded(engine, records, topic), TAKE_OVER + 30)
-        for child in (first, second):
-            if child is not None:
-                child.terminate()
-                await child.ended(60)
+        await members.end()
     took = time.monotonic() - at
     watching.cancel()
     await check(engine, records, topic)
     assert backwards == []
     tell(
-        f"{records:,} records in {took:.0f} s, one member killed {killed} times, another one left {left} times, the "
-        f"database restarted {restarted} times: each row there once, in the order of its key, positions never backwards"
+        f"{records:,} records in {took:.0f} s, one member killed {members.killed} times, another one left "
+        f"{members.left} times, the database restarted {restarted} times: each row there once, in the order of its "
+        "key, positions never backwards"
     )
 
 
@@ -203,29 +176,29 @@ async def test_zombies_write_nothing_twice(
     """A member is frozen for longer than its session in a transaction; another one takes over within the bound, and the
     first comes back: each row stands there once, in the order of its key."""
     servers, topic = local_kafka.bootstrap_servers, await kafka_topic(partitions=4)
-    await asyncio.to_thread(fill_numbered, servers, topic, 2_000, 100)
     given = (servers, topic, f"{topic}-group", url(server))
 
     def member(name: str, *options: str) -> Child:
         return Child.of_module(name, MODULE, *given, *options, log=tmp_path / f"{place}-{name}.log")
 
-    async with member("frozen", "20", f"freeze={place}") as frozen, member("heir", "2") as heir:
-        while await frozen.line(60) != "frozen":
-            pass
+    async with member("frozen", "20", f"freeze={place}") as frozen:
+        _, written = await feed_until_frozen(frozen, servers, topic, 100)
         at = time.monotonic()
-        await until(lambda: _has(engine, 2_000), TAKE_OVER + 30)
-        took = time.monotonic() - at
-        frozen.resume()
-        await asyncio.to_thread(fill, servers, topic, itertools.islice(numbered(4_000, 100), 2_000, None))
-        await until(lambda: _has(engine, 4_000), 60)
-        for child in (frozen, heir):
-            assert child.running, child.last_words()
-            child.terminate()
-            await child.ended(60)
-    await check(engine, 4_000, topic)
+        async with member("heir", "2") as heir:
+            await until(lambda: _has(engine, written), TAKE_OVER + 30)
+            took = time.monotonic() - at
+            frozen.resume()
+            records = written + 2_000
+            await asyncio.to_thread(fill, servers, topic, itertools.islice(numbered(records, 100), written, None))
+            await until(lambda: _has(engine, records), 60)
+            for child in (frozen, heir):
+                assert child.running, child.last_words()
+                child.terminate()
+                await child.ended(60)
+    await check(engine, records, topic)
     tell(
-        f"frozen at {place!r}: all the rest written {took:.1f} s after that (session 6 s); 4,000 of 4,000 once, in "
-        "order"
+        f"frozen at {place!r}: all the rest written {took:.1f} s after that (session 6 s); {records:,} records once, "
+        "in order"
     )
 
 

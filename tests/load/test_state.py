@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from aioparallel.testing.pytest_plugin import TopicMaker
 from tests.support.children.keeping_state import sums
 from tests.support.kafka.filling import Message, fill, number_of, numbered
 from tests.support.kafka.reading import committed, read_all
+from tests.support.members.restless import Restless
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.real
@@ -94,44 +93,18 @@ async def test_sums_are_exact_through_kills(
     await topics_of(local_kafka, source)
     group = f"{source}-group"
     fill(servers, source, spread(records, KEYS, 100))
-    numbers, chance = itertools.count(), random.Random(7)
-
-    async def member(*options: str) -> Child:
-        name = f"member {next(numbers)}"
-        given = (servers, source, target, group, "40", "together=1", "after=2000", *options)
-        child = await stack.enter_async_context(Child.of_module(name, MODULE, *given, log=tmp_path / f"{name}.log"))
-        assert await child.line(60) == "ready"
-        return child
 
     async def is_done() -> bool:
         return sum([one.offset for one in (await committed(servers, group)).values()]) >= records
 
-    killed = left = 0
     at = time.monotonic()
-    async with AsyncExitStack() as stack:
-        first = await member("instance=first")
-        second: Child | None = None
+    given = (servers, source, target, group, "40", "together=1", "after=2000")
+    async with Restless(MODULE, given, tmp_path, kills) as members:
         while not await is_done():
             assert time.monotonic() - at < 1_200
-            await asyncio.sleep(pause * chance.uniform(0.5, 1.5))
-            if killed >= kills:
-                continue
-            killed += 1
-            await first.kill()
-            first = await member("instance=first")
-            if second is None:
-                second = await member()
-            elif chance.random() < 0.5:
-                second.terminate()
-                await second.ended(60)
-                second, left = None, left + 1
-            elif chance.random() < 0.3:
-                await second.kill()
-                second = None
-        for child in (first, second):
-            if child is not None:
-                child.terminate()
-                await child.ended(60)
+            await asyncio.sleep(members.pause(pause))
+            await members.trouble()
+        await members.end()
     took = time.monotonic() - at
     check_outputs(await read_all(servers, target, is_committed=True), records, KEYS)
     states: dict[bytes, int] = {}
@@ -146,8 +119,9 @@ async def test_sums_are_exact_through_kills(
     assert states == {b"k%d" % key: sum(range(key, records, KEYS)) for key in range(KEYS)}
     assert stats is not None
     tell(
-        f"{records:,} records in {took:.0f} s, one member killed {killed} times, another one left {left} times: each "
-        f"output has the sum before it, once; the states are the totals; {stats.replayed:,} records read again for that"
+        f"{records:,} records in {took:.0f} s, one member killed {members.killed} times, another one left "
+        f"{members.left} times: each output has the sum before it, once; the states are the totals; "
+        f"{stats.replayed:,} records read again for that"
     )
 
 
