@@ -176,6 +176,11 @@ class Client(Protocol):
     async def end_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
         """The offset the next record will get (under read_committed: the end of what is decided)."""
 
+    async def written_end_offsets(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> Mapping[TopicPartition, int]:
+        """The offset the next record will get, whatever is decided: behind records of open transactions, too."""
+
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> Mapping[TopicPartition, int | None]:

@@ -57,7 +57,7 @@ class KeyedState:
         self._producer = producer
         self._is_transactional = is_transactional
         self._views: dict[TopicPartition, StateView] = {}
-        self._restores = Restores(topics, options, self._views.get, is_transactional=is_transactional)
+        self._restores = Restores(topics, options, self._views.get)
         self._writes: dict[TopicPartition, _Write] = {}  # increments without an answer yet
         self._unsaved: dict[TopicPartition, str] = {}  # and why
         self._unwritten: dict[TopicPartition, str] = {}  # full snapshots, and why

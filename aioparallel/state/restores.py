@@ -11,7 +11,6 @@ from typing import Final
 from aioparallel.errors import BrokerUnreachable, ClientError
 from aioparallel.group.client import Committed
 from aioparallel.options import Options
-from aioparallel.policies import Transactions
 from aioparallel.records import TopicPartition
 from aioparallel.state.increments import Increment
 from aioparallel.state.restoring import Restoring
@@ -27,10 +26,10 @@ _AT_ONCE: Final = 4
 """Partitions that are restored beside each other."""
 _PAUSE: Final = 1.0
 """Seconds until a restore without an answer is tried again."""
-_LATE: Final = 15.0
-"""Seconds after a transaction's timeout at which the brokers have ended it for certain, and what stands behind it is
-visible."""
-_LOOK_AGAIN: Final = 0.1
+_PATIENCE: Final = 0.5
+_MOST_PATIENCE: Final = 20.0
+"""Seconds that a look for increments waits for those that it cannot see: short at first, that they hold up no others;
+then twice as long each time, so that each look sees more than the one before on a machine however busy."""
 _TELL: Final = 5.0
 """Seconds between two lines about restores that go on."""
 _REQUEST: Final = 10.0
@@ -40,19 +39,11 @@ class Restores:
     """Of one member. ``view_of(partition)``: whose state it is to be now."""
 
     def __init__(
-        self,
-        topics: StateTopics,
-        options: Options,
-        view_of: Callable[[TopicPartition], StateView | None],
-        *,
-        is_transactional: bool,
+        self, topics: StateTopics, options: Options, view_of: Callable[[TopicPartition], StateView | None]
     ) -> None:
         self._topics = topics
         self._options = options
         self._view_of = view_of
-        self._is_transactional = is_transactional
-        policy = options.commits
-        self._late = _LATE + (policy.transaction_timeout if isinstance(policy, Transactions) else 0.0)
         self._restores: dict[TopicPartition, _Restore] = {}
         self._looking: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(_AT_ONCE)
@@ -123,7 +114,10 @@ class Restores:
                         restore.restoring = Restoring(partition, committed, self._topics, self._options)
                         found = await restore.restoring.run(increment)
             except (TimeoutError, ClientError) as error:
-                restore.trouble = await _pass(error, str(partition), attempt)
+                if not _may_pass(error):
+                    raise
+                restore.trouble = _told(error, str(partition), attempt)
+                await asyncio.sleep(_PAUSE)
             else:
                 break
         if self._view_of(partition) is not view:
@@ -149,40 +143,34 @@ class Restores:
             task.add_done_callback(self._looking.discard)
 
     async def _increments(self, restores: Sequence[_Restore]) -> None:
-        """Tell each what is found. Where increments are part of transactions, what was committed may not be seen yet,
-        behind a transaction that is open."""
-        loop = asyncio.get_running_loop()
-        ends, pause = loop.time() + self._late, _LOOK_AGAIN
+        """Tell each what is found."""
+        patience = _PATIENCE
         for attempt in itertools.count(1):
             left = {one.view.session.partition: one for one in restores if not one.increment.done()}
             if not left:
                 return
             wanted = {partition: one.committed for partition, one in left.items() if one.committed is not None}
             try:
-                found = await self._topics.last_increments(wanted, _REQUEST)
+                found = await self._topics.last_increments(wanted, _REQUEST, patience)
             except Exception as error:
-                try:
-                    trouble = await _pass(error, f"{len(left)} partitions", attempt)
-                except Exception as lasting:
+                if not _may_pass(error):
                     for one in left.values():
-                        one.fail(lasting)
+                        one.fail(error)
                     return
+                trouble = _told(error, f"{len(left)} partitions", attempt)
                 for one in left.values():
                     one.trouble = trouble
+                await asyncio.sleep(_PAUSE)
                 continue
-            is_last = not self._is_transactional or loop.time() > ends
             for partition, one in left.items():
-                increment = found.get(partition)
-                is_it = isinstance(increment, Increment) and increment.position == one.committed
-                if is_it or is_last:
-                    one.found(self._readable(partition, one, increment))
+                if partition in found:
+                    one.found(self._readable(partition, one, found[partition]))
                 else:
                     one.trouble = (
-                        "the increment of its position is not visible: a transaction may be open, or somebody has "
-                        f"moved the position; that is waited for {self._late:.0f} s"
+                        f"its increments in {self._topics.names.increments} cannot all be seen: a transaction is open "
+                        "before the last ones, or their broker does not answer"
                     )
-            await asyncio.sleep(pause)
-            pause = min(_PAUSE, 2 * pause)
+            patience = min(_MOST_PATIENCE, 2 * patience)
 
     def _readable(
         self, partition: TopicPartition, restore: _Restore, found: Increment | ValueError | None
@@ -265,15 +253,17 @@ class _Restore:
         return 0.0 if self.restoring is None else self.restoring.part
 
 
-async def _pass(error: Exception, what: str, attempt: int) -> str:
-    """Wait, where that may mend it, and say what it was; else raise it."""
-    if type(error) not in (TimeoutError, ClientError, BrokerUnreachable):
-        raise error
+def _may_pass(error: Exception) -> bool:
+    """Whether waiting may mend it."""
+    return type(error) in (TimeoutError, ClientError, BrokerUnreachable)
+
+
+def _told(error: Exception, what: str, attempt: int) -> str:
+    """Log that it is tried again, and say why."""
     told = str(error) or "no answer"
     logger.warning(
         "%s: the state is not restored yet (try %d): %s", what, attempt, told, extra={"action": "state_retry"}
     )
-    await asyncio.sleep(_PAUSE)
     return told
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from typing import Final, NamedTuple
@@ -98,16 +99,21 @@ class StateTopics:
     # -- increments -------------------------------------------------------------------------------------
 
     async def last_increments(
-        self, positions: Mapping[TopicPartition, Committed], timeout: float
-    ) -> Mapping[TopicPartition, Increment | ValueError]:
-        """Of each of these the last one that is of its position, else the last one, where there is any; or why it
-        cannot be read. A former owner's may come late, and stand behind its successor's. Raises TimeoutError,
-        ClientError."""
-        places = {TopicPartition(self.names.increments, partition.partition) for partition in positions}
+        self, positions: Mapping[TopicPartition, Committed], timeout: float, patience: float
+    ) -> Mapping[TopicPartition, Increment | ValueError | None]:
+        """Of each of these the last one that is of its position, else the last one, or None where there is none; or why
+        it cannot be read. A former owner's may come late, and stand behind its successor's.
+
+        Not in the result: one that may be there, and cannot be seen yet, since a transaction is open before it, or its
+        broker says nothing for ``patience`` seconds. Raises TimeoutError, ClientError.
+        """
+        places = {self._place_of(partition) for partition in positions}
         begins = await self.client.beginning_offsets(places, timeout)
-        ends = dict(await self.client.end_offsets(places, timeout))
+        # The increment of a position was written before it was committed, so it is before these ends.
+        ends = dict(await self.client.written_end_offsets(places, timeout))
         right: dict[TopicPartition, Increment | ValueError] = {}
         last: dict[TopicPartition, Increment | ValueError] = {}
+        unseen: set[TopicPartition] = set()
         look = _FIRST_LOOK
         while True:
             # Where there are some, and none is of the position, it is likely that none is: somebody has moved that.
@@ -115,32 +121,49 @@ class StateTopics:
             missing = {
                 partition: one
                 for partition, one in positions.items()
-                if partition not in right and not (is_far and partition in last)
+                if partition not in right
+                and not (is_far and partition in last)
+                and self._place_of(partition) not in unseen
             }
             spans = {}
-            for place in {TopicPartition(self.names.increments, partition.partition) for partition in missing}:
+            for place in {self._place_of(partition) for partition in missing}:
                 first, end = begins.get(place, 0), ends.get(place, 0)
                 if first < end:
                     spans[place] = Span(max(first, end - look), end)
                     ends[place] = spans[place].start
             if not spans:
-                return last | right
-            await self._look_in(spans, missing, last, right)
+                break
+            unseen |= await self._look_in(spans, patience, missing, last, right)
             look *= 8
+        seen = {partition for partition in positions if self._place_of(partition) not in unseen}
+        return {partition: (last | right).get(partition) for partition in seen} | right
+
+    def _place_of(self, partition: TopicPartition) -> TopicPartition:
+        return TopicPartition(self.names.increments, partition.partition)
 
     async def _look_in(
         self,
         spans: Mapping[TopicPartition, Span],
+        patience: float,
         wanted: Mapping[TopicPartition, Committed],
         last: dict[TopicPartition, Increment | ValueError],
         right: dict[TopicPartition, Increment | ValueError],
-    ) -> None:
-        """Add the last one of each that none was found of yet, and the last one that is of the position."""
+    ) -> set[TopicPartition]:
+        """Add the last one of each that none was found of yet, and the last one that is of the position. Those that
+        were not seen to the end."""
         values: dict[TopicPartition, bytes | None] = {}
         of_position: dict[TopicPartition, bytes] = {}
         begins = {partition: begin_of_increment(committed) for partition, committed in wanted.items()}
+        unseen = set(spans)
         async with aclosing(self.client.read(spans)) as reads:
-            async for fetched in reads:
+            while unseen:
+                try:
+                    async with asyncio.timeout(patience):
+                        fetched = await anext(reads)
+                except TimeoutError:
+                    break
+                if fetched.next_offset >= spans[fetched.partition].end:
+                    unseen.discard(fetched.partition)
                 for record in fetched.records:
                     place = decode_place(record.key)
                     if place is not None and place[0] == self.group_id and place[1] in wanted:
@@ -151,6 +174,7 @@ class StateTopics:
         for partition, value in values.items():
             if partition not in last:
                 last[partition] = _decoded(value)
+        return unseen
 
     def read_snapshot(self, partition: TopicPartition, named: Named) -> AsyncGenerator[Fetched, None]:
         """What stands where a full snapshot is."""

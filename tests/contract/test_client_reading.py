@@ -110,6 +110,26 @@ async def test_what_was_aborted_is_not_read(cluster: Cluster, topic: str, group_
     assert ends == {partition: end}
 
 
+@pytest.mark.needs("transactions")
+async def test_what_is_undecided_is_waited_for(cluster: Cluster, topic: str, group_id: str) -> None:
+    """A span that ends behind an open transaction is read to its end once that is decided."""
+    await cluster.create_topic(topic)
+    partition = TopicPartition(topic, 0)
+    await cluster.produce(topic, [Produced(b"before")])
+    transaction = await cluster.open_transaction(topic, [Produced(b"open")])
+    client = cluster.client(group_id)
+    await client.start(cluster.timing.deadline)
+    end = (await client.written_end_offsets([partition], cluster.timing.deadline))[partition]
+    seen: list[bytes | None] = []
+    async with aclosing(client.read({partition: Span(0, end)})) as reads:
+        async for fetched in reads:
+            seen += [record.value for record in fetched.records]
+            if seen == [b"before"]:
+                assert fetched.next_offset < end
+                await transaction.end(commit=True)
+    assert (seen, fetched.next_offset) == ([b"before", b"open"], end)
+
+
 @pytest.mark.needs("compacted topics")
 async def test_the_cleanup_policy_is_told(cluster: Cluster, topic: str, group_id: str) -> None:
     """Of a compacted topic, of another, and of one that does not exist."""

@@ -67,7 +67,10 @@ async def test_what_is_undecided_is_waited_for(cluster: Cluster, topic: str, com
     transaction = await cluster.open_transaction(topic, records(b"b"))
     await cluster.produce(topic, records(b"c"))
     await committed_reader.join([topic])
-    assert await committed_reader.client.end_offsets([partition], cluster.timing.deadline) == {partition: 1}
+    client, deadline = committed_reader.client, cluster.timing.deadline
+    assert await client.end_offsets([partition], deadline) == {partition: 1}
+    assert await client.written_end_offsets([partition], deadline) == {partition: 3}
+    assert await client.end_offsets([partition], deadline) == {partition: 1}
     committed_reader.seek_all()
     await committed_reader.reach(partition, 1)
     assert values(committed_reader.records[partition]) == [b"a"]

@@ -301,6 +301,12 @@ class AiokafkaClient:
         """The offset the next record will get (under read_committed: the end of what is decided)."""
         return await self._run().ends.end(partitions, timeout)
 
+    async def written_end_offsets(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> Mapping[TopicPartition, int]:
+        """The offset the next record will get, whatever is decided."""
+        return await self._run().ends.written(partitions, timeout)
+
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> Mapping[TopicPartition, int | None]:

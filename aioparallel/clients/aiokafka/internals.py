@@ -176,6 +176,7 @@ class OffsetAtTime(Protocol):
 class Fetcher(Protocol):
     """``aiokafka.consumer.fetcher.Fetcher``."""
 
+    _isolation_level: int
     _records: OrderedDict[TopicPartition, FetchedData | FetchFault]
     _prefetch_backoff: float
     _wait_consume_future: asyncio.Future[None] | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import re
 from collections.abc import Collection, Mapping
 from typing import Final, cast
@@ -19,6 +20,7 @@ from aioparallel.records import TopicPartition
 __all__ = ["LogEnds", "WholeName", "cleanup_policy", "keep_all_topics", "topic_partitions"]
 
 _POLICY: Final = "cleanup.policy"
+_READ_UNCOMMITTED: Final = 0
 
 
 class WholeName:
@@ -93,8 +95,21 @@ class LogEnds:
 
     async def end(self, partitions: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
         """The offset the next record gets; under read_committed the end of what is decided."""
+        return await self._end(self._fetcher, partitions, timeout)
+
+    async def written(self, partitions: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
+        """The offset the next record gets, whatever is decided."""
+        # One that asks for the other isolation level: the level is the fetcher's, no argument.
+        fetcher = copy.copy(self._fetcher)
+        fetcher._isolation_level = _READ_UNCOMMITTED
+        return await self._end(fetcher, partitions, timeout)
+
+    @staticmethod
+    async def _end(
+        fetcher: Fetcher, partitions: Collection[TopicPartition], timeout: float
+    ) -> dict[TopicPartition, int]:
         async with deadline(timeout, f"asking for the end offsets of {_listed(partitions)}"):
-            found = await self._fetcher.end_offsets(list(partitions), timeout * 1000)
+            found = await fetcher.end_offsets(list(partitions), timeout * 1000)
         return {TopicPartition(*tp): offset for tp, offset in found.items()}
 
     async def at(self, times: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int | None]:

@@ -188,6 +188,12 @@ class PriorityClient:
         """See :class:`~aioparallel.group.client.Client`."""
         return await self._clients[0].end_offsets(partitions, timeout)
 
+    async def written_end_offsets(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> Mapping[TopicPartition, int]:
+        """See :class:`~aioparallel.group.client.Client`."""
+        return await self._clients[0].written_end_offsets(partitions, timeout)
+
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> Mapping[TopicPartition, int | None]:

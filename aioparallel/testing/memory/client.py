@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 _PORTION: Final = 500
 """Records that a read brings at once."""
+_LOOK_AGAIN: Final = 0.1
+"""Seconds until a read that found nothing looks again."""
 _SILENT: Final = 30.0
 """Seconds without an answer after which a read is given up."""
 
@@ -304,12 +306,21 @@ class InMemoryClient:
 
     async def end_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
         """See :meth:`Client.end_offsets <aioparallel.group.client.Client.end_offsets>`."""
+        return await self._ends(partitions, timeout, read_committed=self._read_committed)
+
+    async def written_end_offsets(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> Mapping[TopicPartition, int]:
+        """See :meth:`Client.written_end_offsets <aioparallel.group.client.Client.written_end_offsets>`."""
+        return await self._ends(partitions, timeout, read_committed=False)
+
+    async def _ends(
+        self, partitions: Collection[TopicPartition], timeout: float, *, read_committed: bool
+    ) -> Mapping[TopicPartition, int]:
         return await self._link.ask(
             Request.LIST_OFFSETS,
             lambda now: {
-                p: log.readable_end(read_committed=self._read_committed)
-                for p in partitions
-                if (log := self._broker.log(p))
+                p: log.readable_end(read_committed=read_committed) for p in partitions if (log := self._broker.log(p))
             },
             timeout,
         )
@@ -347,6 +358,8 @@ class InMemoryClient:
                 reading.seek(partition, start if log is None else max(start, log.start_offset))
             return reading.take(dict.fromkeys(left, _PORTION), sys.maxsize, left.keys())
 
+        time = asyncio.get_running_loop().time
+        moved = time()
         while left:
             for partition, some in list(left.items()):
                 end = 0
@@ -355,7 +368,13 @@ class InMemoryClient:
                 if not some:
                     del left[partition]
                     yield Fetched(partition, [], end)
-            for partition, found, next_offset in await self._link.ask(Request.FETCH, take, _SILENT):
+            taken = await self._link.ask(Request.FETCH, take, _SILENT)
+            if not taken:
+                if time() - moved > _SILENT:
+                    at = ", ".join(f"{partition} at offset {some[0].start}" for partition, some in sorted(left.items()))
+                    raise ClientError(f"no record has come for {_SILENT:g} s ({at})")
+                await asyncio.sleep(_LOOK_AGAIN)  # what is next may be undecided
+            for partition, found, next_offset in taken:
                 some = left[partition]
                 end = some[0].end
                 some[0] = Span(min(next_offset, end), end)
@@ -365,6 +384,7 @@ class InMemoryClient:
                 if not some:
                     del left[partition]
                 yield Fetched(partition, records, min(next_offset, end))
+                moved = time()
 
 
 def fault_of(code: ErrorCode) -> CommitFault:

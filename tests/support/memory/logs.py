@@ -74,6 +74,10 @@ class Logs:
         """See :class:`~aioparallel.group.client.Client`."""
         return {partition: self._ends.get(partition, 0) for partition in partitions}
 
+    async def written_end_offsets(self, partitions: Places, timeout: float) -> dict[TopicPartition, int]:
+        """See :class:`~aioparallel.group.client.Client`. Nothing is undecided here."""
+        return await self.end_offsets(partitions, timeout)
+
     async def read(self, spans: Mapping[TopicPartition, Span]) -> AsyncGenerator[Fetched, None]:
         """See :class:`~aioparallel.group.client.Client`."""
         for place, span in spans.items():

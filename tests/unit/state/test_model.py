@@ -87,7 +87,7 @@ class Model:
     async def restored(self, committed: Committed) -> Restored:
         """As a member would."""
         topics = StateTopics(NAMES, "g", self.logs.client)
-        found = (await topics.last_increments({P0: committed}, 1)).get(P0)
+        found = (await topics.last_increments({P0: committed}, 1, 1)).get(P0)
         assert not isinstance(found, ValueError)
         restored = await Restoring(P0, committed, topics, OPTIONS).run(found)
         # Nobody else writes here: what is named can be used.

@@ -155,11 +155,63 @@ async def test_an_increment_that_a_former_owner_writes_late_is_passed_over(is_co
     if is_compacted:
         logs.compact(TopicPartition("inc", 0))
     topics = StateTopics(TopicNames("inc", "full"), "g", logs.client)
-    found = (await topics.last_increments({P0: Committed(10, "")}, 1))[P0]
+    found = (await topics.last_increments({P0: Committed(10, "")}, 1, 1))[P0]
     assert isinstance(found, Increment)
     restored = await Restoring(P0, Committed(10, ""), topics, OPTIONS).run(found)
     assert sorted(restored.unapplied) == [3, 4]
     assert dict(restored.table.items()) == {b"k0": (0, 2, 6, 8), b"k1": (1, 5, 7, 9)}
+
+
+@both
+async def test_what_another_group_has_open_in_a_shared_topic_is_waited_for(together: bool) -> None:
+    """Its transaction stands before the increment of the position, which says what was put away; nobody guesses. The
+    other partition does not wait."""
+    broker = broker_of(2)
+
+    async def put_away(record: Record, error: Exception) -> None:
+        """A dead letter."""
+
+    async def handle(record: Record) -> None:
+        if record.value == b"3":
+            raise ValueError
+
+    policy = FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter=put_away)
+    for partition in range(2):
+        write(broker, *range(10), partition=partition)
+    others = broker.begin_transaction()
+    broker.append(f"{GROUP}-state", b"of another group", key=b"k", partition=0, transaction=others)
+    async with running(keeping(broker, sums(), together=together, failures=policy), handle):
+        await until(lambda: (committed(broker, P0), committed(broker, P1)) == (10, 10))
+    for partition in range(2):
+        write(broker, 10, partition=partition)
+    consumer = keeping(broker, sums(), together=together, failures=policy)
+    async with consumer:
+        task = asyncio.create_task(consumer.run(handle))
+        await until(lambda: committed(broker, P1) == 11, 5)
+        await asyncio.sleep(300)
+        assert committed(broker, P0) == 10
+        (told,) = [one.message for one in consumer.health().problems if one.kind is ProblemKind.STATE_WAITS]
+        assert "a transaction is open" in told
+        broker.end_transaction(others, commit=False)
+        await until(lambda: committed(broker, P0) == 11)
+        assert consumer.states(P0) == consumer.states(P1) == totals(*(set(range(11)) - {3}))
+        consumer.stop()
+        await task
+
+
+@both
+async def test_a_position_without_an_increment_is_not_waited_for(together: bool) -> None:
+    """Somebody has moved it: nothing is open, so nothing is hidden."""
+    broker = broker_of()
+    write(broker, *range(10))
+    async with running(keeping(broker, sums(), together=together)):
+        await until(lambda: committed(broker) == 10)
+    broker.group(GROUP).offsets[P0] = Committed(5, "")
+    consumer = keeping(broker, sums(), together=together)
+    async with running(consumer):
+        took = await until(lambda: committed(broker) == 10)
+        assert took < 2
+        assert consumer.states(P0) == totals(*range(10))
 
 
 async def test_an_increment_without_an_answer_holds_up_no_other_partition() -> None:
