@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from aioparallel.testing import LocalKafka, Secured
 from aioparallel.testing.brokers.local import local_kafka_available
+from tests.support.garbage import set_aside
 
 PASSWORD = "open-sesame-1704"
 """Of all users; found nowhere else."""
@@ -60,6 +61,11 @@ def pytest_configure() -> None:
     that: tests that interrupt one would wait for ever."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Some hundred megabytes that stay."""
+    set_aside()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

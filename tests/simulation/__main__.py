@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from tests.support.garbage import set_aside
+
 from .play import Played, play
 
 PlayOne = Callable[[int], Played]
@@ -26,6 +28,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one for each core)")
     parser.add_argument("--eager", action="store_true", help="with asyncio's eager task factory (Python 3.12)")
     asked = parser.parse_args()
+    set_aside()
     if asked.seed is not None:
         return _tell(play(asked.seed, tell=True, eager=asked.eager))
     return _play_many(range(asked.first, asked.first + asked.seeds), asked.jobs, partial(play, eager=asked.eager))

@@ -50,20 +50,16 @@ def play(seed: int, *, tell: bool = False, eager: bool = False) -> Played:
     if eager:
         loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009
     gc.collect()
-    gc.freeze()
-    try:
-        with _unraisable() as unraisable, _logging(tell) as log, one_source_of_chance(seed, loop.time, plan.pace):
-            with asyncio.Runner(loop_factory=lambda: loop) as runner:
-                stage = Play(plan, loop, log)
-                try:
-                    runner.run(stage.run())
-                except Exception as error:
-                    stage.truth.violated(f"the play itself ended with {type(error).__name__}: {error}")
-            gc.collect()
-            for found in (*loop.uncaught, *unraisable):
-                stage.truth.violated(f"nobody caught: {found}")
-    finally:
-        gc.unfreeze()
+    with _unraisable() as unraisable, _logging(tell) as log, one_source_of_chance(seed, loop.time, plan.pace):
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            stage = Play(plan, loop, log)
+            try:
+                runner.run(stage.run())
+            except Exception as error:
+                stage.truth.violated(f"the play itself ended with {type(error).__name__}: {error}")
+        gc.collect()
+        for found in (*loop.uncaught, *unraisable):
+            stage.truth.violated(f"nobody caught: {found}")
     story = (f"seed {seed}:\n{plan.describe()}", *log) if tell else ()
     return Played(
         seed, tuple(stage.truth.violations), story, loop.time(), len(stage.truth.runs), stage.digest & (2**64 - 1)

@@ -9,10 +9,19 @@ import sys
 
 import pytest
 
+from tests.support.garbage import set_aside
+
 from .play import play
+
 
 SEEDS = 250
 TIMES = 10  # seeds in one test: what pytest itself does for a test costs as much as a short play
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _what_there_was_before() -> None:
+    """Is no part of the two collections of each play."""
+    set_aside()
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, TIMES))

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import psutil
@@ -18,17 +18,15 @@ import pytest
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.errors import BrokerUnreachable
 from tests.simulation.loop import RecordingLoop
+from tests.support.garbage import set_aside
 from tests.support.memory.stages import GROUP, KINDS, SOON, Isolation, Stage, live
 from tests.support.memory.ways_to_end import ENDS, OPENINGS, end
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _what_there_was_before() -> Iterator[None]:
+def _what_there_was_before() -> None:
     """Is no part of the collections here: they would take a hundred times as long."""
-    gc.collect()  # of tests that have failed
-    gc.freeze()
-    yield
-    gc.unfreeze()
+    set_aside()
 
 
 def nothing_is_left(kind: str, scenario: Callable[[], Stage], play: Callable[[Stage], object]) -> None:
