@@ -13,7 +13,6 @@ from tests.support.garbage import set_aside
 
 from .play import play
 
-
 SEEDS = 250
 TIMES = 10  # seeds in one test: what pytest itself does for a test costs as much as a short play
 
