@@ -12,17 +12,16 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
+from aioparallel.accompaniment import Accompaniment
 from aioparallel.blocking.guard import refuse_in_import_of_main
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer, AiokafkaTransactionalProducer
-from aioparallel.deduplication.companion import Deduplication
-from aioparallel.deduplication.seen_topic import SeenTopic
 from aioparallel.delivery.delivery import Delivery
 from aioparallel.delivery.producer import Producer
 from aioparallel.delivery.results import Result, ResultStream
 from aioparallel.delivery.retry_topics import from_retry_topics, origin_topic, with_retry_topics
 from aioparallel.engine.gates import name_woken
 from aioparallel.engine.other_threads import ask_on
-from aioparallel.engine.outlets import Disposal, Outlet
+from aioparallel.engine.outlets import Outlet
 from aioparallel.engine.waiting import to_the_end, unless
 from aioparallel.errors import (
     BrokerUnreachable,
@@ -36,7 +35,6 @@ from aioparallel.group.admission import MakeAdmission, at_once
 from aioparallel.group.client import Client
 from aioparallel.group.committer import in_group
 from aioparallel.group.committing import MakeKeeping
-from aioparallel.group.companions import Companion
 from aioparallel.group.ranking import UNRANKED
 from aioparallel.group.run import GroupRun
 from aioparallel.group.run_state import RunState
@@ -50,7 +48,6 @@ from aioparallel.handlers import (
     handler_stack,
 )
 from aioparallel.keepers import PositionKeeper
-from aioparallel.keyed_state import State
 from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.observe.stats import Stats
 from aioparallel.options import Options, PlainFields, checked_text, checked_topics
@@ -58,8 +55,6 @@ from aioparallel.placing import Place, placed_by_topic
 from aioparallel.policies import Transactions
 from aioparallel.records import K_co, Record, TopicPartition, V_co
 from aioparallel.resources import Resources
-from aioparallel.state.companion import KeyedState
-from aioparallel.state.topics import StateTopics, TopicNames
 from aioparallel.transactions import keeping_of
 
 __all__ = ["ParallelConsumer"]
@@ -70,8 +65,6 @@ T = TypeVar("T")
 
 # Seconds for leaving the group and closing connections.
 _LEAVE_TIMEOUT = 5.0
-# Seconds for pieces of a full snapshot that are on their way at the end. It is named by nothing yet.
-_LAST_SNAPSHOT = 0.1
 # Seconds that another thread waits for the event loop when it asks for health or statistics.
 _ASK_TIMEOUT = 5.0
 
@@ -130,13 +123,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         outlet, letters = (None, None) if into is None else (into.outbox, into.letters)
         self._delivery = Delivery(producer, self.options, self._group_id, outlet, letters)
         self._client: Client = client or self._new_client(self._group_id)
-        self._seen = self._seen_topic(producer)
-        self._state_topics: StateTopics | None = None
-        self._state_producer = producer
-        if self.options.state is not None:
-            self._state_topics = self._topics_of_state(self.options.state, producer)
-            if self._transactions is not None:
-                self._state_producer = self._transactions.plain_producer()
+        self._beside = Accompaniment(self._topics, self._group_id, self.options, self._client, producer, into)
         self._resources = Resources(self.options.resources)
         self._of_handlers = Resources({})
         """What handlers open for themselves, see :class:`~aioparallel.placing.Placeable`."""
@@ -148,7 +135,6 @@ class ParallelConsumer(Generic[K_co, V_co]):
         self._before: tuple[Before, ...] = ()
         self._results: ResultStream[Any] | None = None
         self._found: set[TopicPartition] = set()
-        self._kept: KeyedState | None = None
 
     def _new_client(self, group_id: str) -> Client:
         return AiokafkaClient(
@@ -177,29 +163,6 @@ class ParallelConsumer(Generic[K_co, V_co]):
             consumer_options=self.options.connecting_options,
             producer_options=self.options.producing.client_options,
         )
-
-    def _seen_topic(self, producer: Producer | None) -> SeenTopic | None:
-        policy = self.options.deduplicate
-        if policy is None or producer is None:  # which Delivery has refused
-            return None
-        self._refuse_as_input("Deduplicate topic", policy.topic)
-        return SeenTopic(policy.topic, self._group_id, self._client, producer)
-
-    def _topics_of_state(self, policy: State[Any], producer: Producer | None) -> StateTopics:
-        if producer is None:
-            raise ConfigurationError("producer", None, "state needs one beside a client of your own: producer=...")
-        names = TopicNames.of(policy, self._group_id)
-        for name in names:
-            self._refuse_as_input("State topic", name)
-        return StateTopics(names, self._group_id, self._client)
-
-    def _refuse_as_input(self, option: str, topic: str) -> None:
-        if isinstance(self._topics, re.Pattern):
-            is_read = self._topics.fullmatch(topic) is not None
-        else:
-            is_read = topic in self._topics
-        if is_read:
-            raise ConfigurationError(option, topic, "is one of the topics that are read")
 
     # -- life -------------------------------------------------------------------------------------------
 
@@ -233,10 +196,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
                     await self._transactions.check(self._delivery.topics, self.options.connect_timeout)
                 if self._keeper is not None:
                     await self._keeper.check(self.options.connect_timeout)
-                if self._seen is not None:
-                    await self._seen.check(self._found, self.options.connect_timeout)
-                if self._state_topics is not None:
-                    await self._state_topics.check(self._found, self.options.connect_timeout)
+                await self._beside.check(self._found, self.options.connect_timeout)
         except TimeoutError as error:
             raise BrokerUnreachable(self._servers, self.options.connect_timeout, "no answer") from error
 
@@ -268,8 +228,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
                 await self._transactions.close()
             if self._keeper is not None:
                 await self._keeper.close()
-            if self._state_producer is not None and self._transactions is not None:
-                await self._state_producer.stop(_LAST_SNAPSHOT)
+            await self._beside.close()
             await self._delivery.close()  # first: outputs should not arrive behind those of the partition's next owner
         finally:
             try:
@@ -353,20 +312,10 @@ class ParallelConsumer(Generic[K_co, V_co]):
     ) -> GroupRun:
         self._resources.reach()  # within a context of its own, which handlers copy
         self._of_handlers.reach()
-        disposal: Disposal | None = self._delivery.disposal()
+        letters = self._delivery.disposal()
         if self._transactions is not None:
-            self._transactions.disposal = disposal
-        companion: Companion | None = None
-        if self._seen is not None and self.options.deduplicate is not None:
-            companion = seen = Deduplication(self.options.deduplicate, self._seen)
-            disposal = None if disposal is None else seen.around(disposal)
-        if self._state_topics is not None and self._state_producer is not None:
-            self._kept = companion = KeyedState(
-                self._state_topics,
-                self.options,
-                self._state_producer,
-                is_transactional=self._transactions is not None,
-            )
+            self._transactions.disposal = letters
+        companion, disposal = self._beside.begin(letters)
         return GroupRun(
             self._client,
             self._group_id,
@@ -508,10 +457,10 @@ class ParallelConsumer(Generic[K_co, V_co]):
 
         Raises ConsumerStateError where it does not run, has no ``state``, or not this partition (yet).
         """
-        kept = self._kept
-        if kept is None:
+        state = self._beside.state
+        if state is None:
             raise ConsumerStateError("this consumer does not run, or has no state=State(...)")
-        found = ask_on(self._loop, lambda: kept.values(TopicPartition(*partition)), _ASK_TIMEOUT)
+        found = ask_on(self._loop, lambda: state.values(TopicPartition(*partition)), _ASK_TIMEOUT)
         if found is None:
             raise ConsumerStateError(f"{TopicPartition(*partition)} is not held here, or its state is not restored yet")
         return found

@@ -1,0 +1,91 @@
+"""What a consumer keeps beside its positions, in topics of its own: what was seen, or a state of each key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from aioparallel.deduplication.companion import Deduplication
+from aioparallel.deduplication.seen_topic import SeenTopic
+from aioparallel.delivery.producer import Producer
+from aioparallel.engine.outlets import Disposal
+from aioparallel.errors import ConfigurationError
+from aioparallel.group.client import Client
+from aioparallel.group.companions import Companion
+from aioparallel.options import Options
+from aioparallel.records import TopicPartition
+from aioparallel.state.companion import KeyedState
+from aioparallel.state.topics import StateTopics, TopicNames
+from aioparallel.transactions import TransactionKeeping
+
+__all__ = ["Accompaniment"]
+
+# Seconds for pieces of a full snapshot that are on their way at the end. It is named by nothing yet.
+_LAST_SNAPSHOT = 0.1
+
+
+class Accompaniment:
+    """Of one consumer: what its options ``deduplicate`` and ``state``, of which one may be given, ask for.
+
+    ``producer``: writes it. ``transactions``: of the consumer, where it has such. Raises ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        topics: Sequence[str] | re.Pattern[str],
+        group_id: str,
+        options: Options,
+        client: Client,
+        producer: Producer | None,
+        transactions: TransactionKeeping | None,
+    ) -> None:
+        self._topics = topics
+        self._options = options
+        self._is_transactional = transactions is not None
+        self._seen: SeenTopic | None = None
+        self._of_state: tuple[StateTopics, Producer] | None = None
+        self.state: KeyedState | None = None
+        """That of the run, from its start on."""
+        if (deduplicate := options.deduplicate) is not None and producer is not None:  # Delivery has refused it else
+            self._refuse_as_input("Deduplicate topic", deduplicate.topic)
+            self._seen = SeenTopic(deduplicate.topic, group_id, client, producer)
+        if (state := options.state) is not None:
+            if producer is None:
+                raise ConfigurationError("producer", None, "state needs one beside a client of your own: producer=...")
+            names = TopicNames.of(state, group_id)
+            for name in names:
+                self._refuse_as_input("State topic", name)
+            writer = producer if transactions is None else transactions.plain_producer()
+            self._of_state = StateTopics(names, group_id, client), writer
+
+    def _refuse_as_input(self, option: str, topic: str) -> None:
+        if isinstance(self._topics, re.Pattern):
+            is_read = self._topics.fullmatch(topic) is not None
+        else:
+            is_read = topic in self._topics
+        if is_read:
+            raise ConfigurationError(option, topic, "is one of the topics that are read")
+
+    async def check(self, read: Collection[TopicPartition], timeout: float) -> None:
+        """Whether its topics can hold what belongs to these partitions. Raises ConfigurationError, ClientError,
+        TimeoutError."""
+        if self._seen is not None:
+            await self._seen.check(read, timeout)
+        if self._of_state is not None:
+            await self._of_state[0].check(read, timeout)
+
+    def begin(self, disposal: Disposal | None) -> tuple[Companion | None, Disposal | None]:
+        """For a run, within its event loop: its companion, where there is any, and what records are put away through
+        then."""
+        if self._seen is not None and self._options.deduplicate is not None:
+            seen = Deduplication(self._options.deduplicate, self._seen)
+            return seen, None if disposal is None else seen.around(disposal)
+        if self._of_state is not None:
+            topics, writer = self._of_state
+            self.state = KeyedState(topics, self._options, writer, is_transactional=self._is_transactional)
+        return self.state, disposal
+
+    async def close(self) -> None:
+        """After the last commit: what is its own is closed."""
+        if self._of_state is not None and self._is_transactional:
+            await self._of_state[1].stop(_LAST_SNAPSHOT)
