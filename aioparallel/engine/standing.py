@@ -15,7 +15,7 @@ import sys
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from aioparallel import handlers
+from aioparallel import handlers, keyed_state
 from aioparallel.batches import Call
 from aioparallel.engine.holds import Line, Look
 from aioparallel.engine.isolation import drive
@@ -25,7 +25,8 @@ __all__ = ["look_at", "run_queue_wait", "text_of"]
 
 _DRIVERS: Final[frozenset[CodeType]] = frozenset({drive.__code__, handlers._note_end.__code__})
 _ENGINE: Final = os.path.dirname(__file__) + os.sep
-_WRAPPERS: Final = frozenset({handlers.__file__, _ENGINE + "flow.py"})
+_OF_STATE: Final = os.path.join(os.path.dirname(keyed_state.__file__), "state", "view.py")  # calls apply()
+_WRAPPERS: Final = frozenset({handlers.__file__, _ENGINE + "flow.py", keyed_state.__file__, _OF_STATE})
 # The loop's own: it waits for something to happen, or is between two callbacks.
 _AT_REST: Final = frozenset({selectors.__file__, asyncio.base_events.__file__, asyncio.events.__file__})
 _OUTER, _INNER = 1, 4  # lines told of a stack: the handler's own, and the innermost

@@ -15,6 +15,8 @@ from aioparallel.state.increments import Increment, Named, begin_of_increment, d
 
 __all__ = ["StateTopics", "TopicNames"]
 
+_CONNECTING: Final = 5.0
+"""Seconds that a look waits for its first records, for which it connects first."""
 _FAR: Final = 64_000
 _FIRST_LOOK: Final = 1_000
 """Offsets at the end of a partition in which its last increments most often stand; then eight times as many before."""
@@ -155,13 +157,15 @@ class StateTopics:
         of_position: dict[TopicPartition, bytes] = {}
         begins = {partition: begin_of_increment(committed) for partition, committed in wanted.items()}
         unseen = set(spans)
+        waits = max(patience, _CONNECTING)
         async with aclosing(self.client.read(spans)) as reads:
             while unseen:
                 try:
-                    async with asyncio.timeout(patience):
+                    async with asyncio.timeout(waits):
                         fetched = await anext(reads)
                 except TimeoutError:
                     break
+                waits = patience
                 if fetched.next_offset >= spans[fetched.partition].end:
                     unseen.discard(fetched.partition)
                 for record in fetched.records:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -399,6 +400,29 @@ async def test_apply_that_changes_its_value_is_refused(caplog: pytest.LogCapture
     (failure,) = failures
     assert isinstance(failure, StateFailed)
     assert "it has changed the value" in str(failure)
+
+
+def test_an_apply_that_holds_the_event_loop_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """It, and not what calls it. In real time: who watches is a thread."""
+    broker = broker_of()
+
+    def slow_one(total: int, record: Record[Any, Any]) -> int:
+        time.sleep(0.3)
+        return total + 1
+
+    def lines() -> list[str]:
+        return [line.getMessage() for line in caplog.records if getattr(line, "action", "") == "loop_held"]
+
+    async def main() -> None:
+        async with running(keeping(broker, sums(apply=slow_one))):
+            n = 0
+            while not lines():
+                write(broker, n := n + 1)
+                await asyncio.sleep(0.01)
+
+    with caplog.at_level(logging.WARNING), asyncio.Runner() as runner:
+        runner.run(main())
+    assert re.search(r"its handler .*slow_one held the event loop", lines()[0])
 
 
 @pytest.mark.parametrize(
