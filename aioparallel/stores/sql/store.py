@@ -199,10 +199,14 @@ class SqlStore:
 
         @functools.wraps(handle)
         async def handled(item: Any) -> None:
+            records: Sequence[AnyRecord] = [item] if isinstance(item, Record) else list(item)
+            # Before anything is held that a fold needs: one may have to come first.
+            offsets = _by_partition(records)
+            taken = await self._taken_of(offsets)
             async with self._turn:
                 connection, transaction = await self._begun()
                 try:
-                    await self._run(handle, item, connection, transaction)
+                    await self._run(handle, item, (records, offsets, taken), connection, transaction)
                 except BaseException:
                     await connection.close()
                     raise
@@ -235,12 +239,15 @@ class SqlStore:
             raise RetryLater(_AWAY) from error
 
     async def _run(
-        self, handle: SqlHandler[Any], item: Any, connection: AsyncConnection, transaction: OpenTransaction
+        self,
+        handle: SqlHandler[Any],
+        item: Any,
+        of_it: tuple[Sequence[AnyRecord], Offsets, Mapping[TopicPartition, Taken]],
+        connection: AsyncConnection,
+        transaction: OpenTransaction,
     ) -> None:
-        records: Sequence[AnyRecord] = [item] if isinstance(item, Record) else list(item)
-        offsets = _by_partition(records)
+        records, offsets, taken = of_it
         try:
-            taken = await self._taken_of(offsets)
             value = await handle(item, connection)
             if isinstance(item, Batch):
                 left = _left_in(item, records)
