@@ -186,15 +186,12 @@ class KeyedState:
 
     async def _snapshot(self, view: StateView) -> None:
         partition, topic = view.session.partition, self._topics.names.snapshots
-        since, loop = view.since, asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         began, taken = loop.time(), view.take()
-        at = int(time.time() * 1000)
         try:
-            named = await write_snapshot(
-                self._producer, topic, self._topics.group_id, partition, taken, self._policy, at
-            )
+            named = await write_snapshot(self._producer, topic, self._topics.group_id, partition, taken, self._policy)
         except Exception as error:  # whatever a client, or a key, has raised: the others go on
-            view.not_written(since)
+            view.not_written()
             self._rests[partition] = loop.time() + _REST
             if self._views.get(partition) is not view:
                 return
@@ -208,7 +205,7 @@ class KeyedState:
             )
             return
         except BaseException:
-            view.not_written(since)
+            view.not_written()
             raise
         view.written(named)
         self._written += 1

@@ -4,11 +4,14 @@ The key says whose it is, as JSON: ``["group", "topic", partition, owner]``; own
 writes, modulo 4, so that no cleaner takes an increment away for one that a former owner has written late. The value is
 JSON::
 
-    {"v": 1, "base": 1200, "map": "...", "origin": 0, "at": 1790000000000, "unapplied": [1007, "..."],
+    {"v": 1, "base": 1200, "map": "...", "generation": 17, "origin": 0, "at": 1790000000000,
+     "unapplied": [1007, "..."],
      "snapshots": [{"slot": 2, "id": "9f...", "at": 1790000000000, "first": 310, "next": 350, "pieces": 38,
                     "keys": 91000}]}
 
-``base`` and ``map`` are what is committed with it, ``at`` when the last full snapshot was taken, or the state begun.
+``base`` and ``map`` are what is committed with it, ``generation`` that of the member that writes: a former owner's may
+come late, and be of the very position that its successor has committed, with other outcomes. ``at`` is when the last
+full snapshot was taken, or the state begun.
 ``unapplied``: the offsets that are complete and not in the state, as an offset map from the first of them on, whose
 incomplete offsets they are.
 ``snapshots`` full snapshots that say nothing which is not committed, the newest first. ``origin``: the state was begun,
@@ -70,6 +73,8 @@ class Increment(NamedTuple):
     """What a commit adds to what is known of one partition's state."""
 
     position: Committed
+    generation: int
+    """Of the group, as the member that writes it knew it."""
     origin: int
     at: int
     """Milliseconds since the epoch."""
@@ -119,6 +124,7 @@ def encode_increment(increment: Increment) -> bytes:
         "v": _VERSION,
         "base": increment.position.offset,
         "map": increment.position.metadata,
+        "generation": increment.generation,
         "origin": increment.origin,
         "at": increment.at,
         "unapplied": increment.unapplied,
@@ -135,6 +141,7 @@ def decode_increment(data: bytes | None) -> Increment:
             raise ValueError(f"version {told['v']!r}, and not {_VERSION}")
         return Increment(
             Committed(_number(told["base"]), _text(told["map"])),
+            _number(told["generation"]),
             _number(told["origin"]),
             _number(told["at"]),
             Unapplied(_number(told["unapplied"][0]), _text(told["unapplied"][1])),

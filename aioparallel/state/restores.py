@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import TracebackType
 from typing import Final
 
 from aioparallel.errors import BrokerUnreachable, ClientError
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 4
 """Partitions that are restored beside each other."""
+_MOMENT: Final = 2.0
+"""Seconds without a step after which another one may begin."""
 _PAUSE: Final = 1.0
 """Seconds until a restore without an answer is tried again."""
 _PATIENCE: Final = 0.5
@@ -106,7 +109,7 @@ class Restores:
         increment = None if committed is None else await restore.increment
         for attempt in itertools.count(1):
             try:
-                async with self._room:  # one attempt: who gets no answer holds up nobody
+                async with _Place(self._room, restore):
                     await self._topics.check_partitions([partition], _REQUEST)
                     if committed is None:
                         found = Restored(Table(), None, (), (), 0)
@@ -234,6 +237,7 @@ class _Restore:
 
     def found(self, increment: Increment | None) -> None:
         """The last increment of it, or none."""
+        self.trouble = ""
         if not self.increment.done():  # nobody waits any more
             self.increment.set_result(increment)
 
@@ -248,9 +252,50 @@ class _Restore:
         return self.view.is_restored and self.task.done()
 
     @property
+    def steps(self) -> object:
+        """Another one whenever something has come."""
+        return None if self.restoring is None else self.restoring.steps
+
+    @property
     def part(self) -> float:
         """How much of what is to be read was read, 0 to 1."""
         return 0.0 if self.restoring is None else self.restoring.part
+
+
+class _Place:
+    """One of the places for what is restored beside each other, for one attempt, while that gets on: who waits for an
+    answer holds up nobody. An async context manager."""
+
+    def __init__(self, room: asyncio.Semaphore, restore: _Restore) -> None:
+        self._room = room
+        self._restore = restore
+        self._steps: object = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> None:
+        await self._room.acquire()
+        self._wait()
+
+    def _wait(self) -> None:
+        self._steps = self._restore.steps
+        self._timer = asyncio.get_running_loop().call_later(_MOMENT, self._look)
+
+    def _look(self) -> None:
+        if self._restore.steps == self._steps:
+            self._leave()
+        else:
+            self._wait()
+
+    def _leave(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._room.release()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave()
 
 
 def _may_pass(error: Exception) -> bool:

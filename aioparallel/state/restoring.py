@@ -20,21 +20,20 @@ from typing import Any, Final
 from aioparallel.errors import (
     DeserializationError,
     FetchFailed,
-    OffsetMapError,
     PositionOutsideLog,
     StateLogTruncated,
     StateNotRestored,
 )
 from aioparallel.group.client import Committed, Fetched, Span
 from aioparallel.handlers import deserialise
-from aioparallel.offsets import OffsetMap, decode_offset_map
+from aioparallel.offsets import OffsetMap
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
 from aioparallel.state.increments import Increment, Named, read_unapplied
 from aioparallel.state.pieces import EntryReader, Head, decode_head, decode_piece_key
 from aioparallel.state.table import Table
 from aioparallel.state.topics import StateTopics
-from aioparallel.state.view import Restored
+from aioparallel.state.view import Restored, position_of
 
 __all__ = ["Restoring"]
 
@@ -60,7 +59,7 @@ class Restoring:
         self._topics = topics
         self._options = options
         self._policy = options.state
-        self._position = _position_of(committed)
+        self._position = position_of(committed)
         self._to_read = 0
         self._read = 0
         self.replayed = 0
@@ -69,6 +68,11 @@ class Restoring:
     def part(self) -> float:
         """How much of what is to be read was read, 0 to 1."""
         return min(1.0, self._read / self._to_read) if self._to_read else 0.0
+
+    @property
+    def steps(self) -> object:
+        """Another one whenever something has come."""
+        return self._to_read, self._read, self.replayed
 
     async def run(self, increment: Increment | None) -> Restored:
         """Read it. ``increment``: the last one of the partition. Raises StateNotRestored, StateLogTruncated,
@@ -134,6 +138,8 @@ class Restoring:
         head: Head | None = None
         pieces = 0
         self._to_read, self._read = named.pieces, 0
+        if (ends := await self._topics.snapshots_end(self._partition, _REQUEST)) < named.next:
+            raise _Unusable(f"its partition ends at offset {ends}: was the topic made anew?")
         async with aclosing(self._snapshot_records(named)) as reads:
             async for fetched in reads:
                 for number, record in self._ours(fetched.records, named):
@@ -262,7 +268,8 @@ class Restoring:
             raise StateLogTruncated(self._partition, self._topics.group_id, needed, begins, why)
 
     async def _expect_end(self, end: int) -> None:
-        found = await self._topics.client.end_offsets([self._partition], _REQUEST)
+        # Not of what is decided alone: it was read uncommitted, or somebody has moved the position there.
+        found = await self._topics.client.written_end_offsets([self._partition], _REQUEST)
         if self._partition not in found:
             raise TimeoutError
         if end > found[self._partition]:
@@ -273,14 +280,6 @@ class Restoring:
         if self._partition not in found:
             raise TimeoutError
         return found[self._partition]
-
-
-def _position_of(committed: Committed) -> OffsetMap:
-    """As the opener reads it: where the text is no map, nothing above the offset is complete."""
-    try:
-        return decode_offset_map(*committed)
-    except OffsetMapError:
-        return OffsetMap(committed.offset, committed.offset - 1)
 
 
 def _has_more(position: OffsetMap, since: OffsetMap, end: int, unapplied: set[int]) -> bool:

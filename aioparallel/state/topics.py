@@ -103,7 +103,7 @@ class StateTopics:
     async def last_increments(
         self, positions: Mapping[TopicPartition, Committed], timeout: float, patience: float
     ) -> Mapping[TopicPartition, Increment | ValueError | None]:
-        """Of each of these the last one that is of its position, else the last one, or None where there is none; or why
+        """Of each of these the newest that is of its position, else the last one, or None where there is none; or why
         it cannot be read. A former owner's may come late, and stand behind its successor's.
 
         Not in the result: one that may be there, and cannot be seen yet, since a transaction is open before it, or its
@@ -138,7 +138,7 @@ class StateTopics:
             unseen |= await self._look_in(spans, patience, missing, last, right)
             look *= 8
         seen = {partition for partition in positions if self._place_of(partition) not in unseen}
-        return {partition: (last | right).get(partition) for partition in seen} | right
+        return {partition: (last | right).get(partition) for partition in seen}
 
     def _place_of(self, partition: TopicPartition) -> TopicPartition:
         return TopicPartition(self.names.increments, partition.partition)
@@ -151,10 +151,10 @@ class StateTopics:
         last: dict[TopicPartition, Increment | ValueError],
         right: dict[TopicPartition, Increment | ValueError],
     ) -> set[TopicPartition]:
-        """Add the last one of each that none was found of yet, and the last one that is of the position. Those that
-        were not seen to the end."""
+        """Add the last one of each that none was found of yet, and the newest that is of the position. Those that were
+        not seen to the end."""
         values: dict[TopicPartition, bytes | None] = {}
-        of_position: dict[TopicPartition, bytes] = {}
+        of_position: dict[TopicPartition, Increment | ValueError] = {}
         begins = {partition: begin_of_increment(committed) for partition, committed in wanted.items()}
         unseen = set(spans)
         waits = max(patience, _CONNECTING)
@@ -173,17 +173,32 @@ class StateTopics:
                     if place is not None and place[0] == self.group_id and place[1] in wanted:
                         values[place[1]] = record.value
                         if record.value is not None and record.value.startswith(begins[place[1]]):
-                            of_position[place[1]] = record.value
-        right |= {partition: _decoded(value) for partition, value in of_position.items()}
+                            of_position[place[1]] = _newer(of_position.get(place[1]), _decoded(record.value))
+        right |= of_position
         for partition, value in values.items():
             if partition not in last:
                 last[partition] = _decoded(value)
         return unseen
 
+    async def snapshots_end(self, partition: TopicPartition, timeout: float) -> int:
+        """Where its full snapshots end. Raises TimeoutError, ClientError."""
+        place = TopicPartition(self.names.snapshots, partition.partition)
+        found = await self.client.written_end_offsets([place], timeout)
+        if place not in found:
+            raise TimeoutError
+        return found[place]
+
     def read_snapshot(self, partition: TopicPartition, named: Named) -> AsyncGenerator[Fetched, None]:
         """What stands where a full snapshot is."""
         place = TopicPartition(self.names.snapshots, partition.partition)
         return self.client.read({place: Span(named.first, named.next)})
+
+
+def _newer(before: Increment | ValueError | None, found: Increment | ValueError) -> Increment | ValueError:
+    """Of two that are of one position, in the order of the log."""
+    if isinstance(before, Increment) and isinstance(found, Increment) and before.generation > found.generation:
+        return before
+    return found
 
 
 def _decoded(value: bytes | None) -> Increment | ValueError:

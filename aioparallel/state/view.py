@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from aioparallel.errors import ConsumerStateError, RecordWithoutKey, StateFailed
+from aioparallel.errors import ConsumerStateError, OffsetMapError, RecordWithoutKey, StateFailed
 from aioparallel.group.client import Committed
 from aioparallel.keyed_state import State
 from aioparallel.offsets import OffsetMap, decode_offset_map
@@ -16,7 +16,7 @@ from aioparallel.state.table import Frozen, Table
 if TYPE_CHECKING:
     from aioparallel.group.sessions import Session
 
-__all__ = ["Restored", "StateView", "Taken"]
+__all__ = ["Restored", "StateView", "Taken", "position_of"]
 
 _SLOTS: Final = 3
 """Places for full snapshots: of two that are named, and of the one that is written."""
@@ -49,6 +49,10 @@ class Taken(NamedTuple):
     position: OffsetMap
     frozen: Frozen[Any]
     session: Session
+    at: float
+    """Seconds since the epoch."""
+    since: int
+    """Records since the one before."""
 
 
 _Begun = tuple[bytes, Any, Any, Hashable]
@@ -201,13 +205,14 @@ class StateView:
         if self._unapplied_text is None:
             self._unapplied_text = write_unapplied(self._unapplied)  # they may be many
         named = [named for named, _ in self._snapshots]
-        return Increment(committed, origin, round(self._taken_at * 1000), self._unapplied_text, named)
+        at, generation = round(self._taken_at * 1000), self.session.generation.id
+        return Increment(committed, generation, origin, at, self._unapplied_text, named)
 
     def acknowledged(self) -> None:
         """See :class:`~aioparallel.group.companions.Beside`."""
         self._saved = self._sent
         if self._lanes and self.session.acknowledged is not None:
-            is_committed = decode_offset_map(*self.session.acknowledged).looker()
+            is_committed = position_of(self.session.acknowledged).looker()
             self._lanes = {offset: lane for offset, lane in self._lanes.items() if not is_committed(offset)}
         self._name()
 
@@ -224,7 +229,7 @@ class StateView:
         """Name what was written, as soon as what it says is committed: whoever begins at the committed position must
         not find what comes behind that."""
         committed = self.session.acknowledged
-        if self._written is None or committed is None or not decode_offset_map(*committed).covers(self._written[1]):
+        if self._written is None or committed is None or not position_of(committed).covers(self._written[1]):
             return
         self._snapshots = [self._written, *self._snapshots][:_NAMED]
         self._written = None
@@ -255,25 +260,35 @@ class StateView:
     def take(self) -> Taken:
         """Freeze the state, with the position that it is of: one step. :meth:`written` or
         :meth:`not_written` comes next."""
-        self._taken = Taken(self._free_slot(), self.session.ledger.snapshot(), self.table.freeze(), self.session)
-        self._since, self._taken_at = 0, self._clock()
+        self._taken = Taken(
+            self._free_slot(),
+            self.session.ledger.snapshot(),
+            self.table.freeze(),
+            self.session,
+            self._clock(),
+            self._since,
+        )
+        self._since = 0
         return self._taken
 
     def written(self, named: Named) -> None:
         """What was taken stands in the topic."""
         assert self._taken is not None
         self._taken.frozen.release()
-        self._written, self._taken = (named, self._taken.position), None
+        self._written, self._taken_at, self._taken = (named, self._taken.position), self._taken.at, None
         self._name()
 
-    def not_written(self, since: int) -> None:
-        """It does not. ``since``: records that it would have spared."""
-        if self._taken is not None:
-            self._taken.frozen.release()
+    def not_written(self) -> None:
+        """It does not: another one is as due as that was."""
+        assert self._taken is not None
+        self._taken.frozen.release()
+        self._since += self._taken.since
         self._taken = None
-        self._since += since
 
-    @property
-    def since(self) -> int:
-        """Records that a restore would read again."""
-        return self._since
+
+def position_of(committed: Committed) -> OffsetMap:
+    """As whoever opens a session reads it: where the text is no map, nothing above the offset is complete."""
+    try:
+        return decode_offset_map(*committed)
+    except OffsetMapError:
+        return OffsetMap(committed.offset, committed.offset - 1)

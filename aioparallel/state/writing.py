@@ -33,10 +33,9 @@ class DumpFailed(Exception):
 
 
 async def write_snapshot(
-    producer: Producer, topic: str, group_id: str, partition: TopicPartition, taken: Taken, policy: State[Any], at: int
+    producer: Producer, topic: str, group_id: str, partition: TopicPartition, taken: Taken, policy: State[Any]
 ) -> Named:
-    """Write what was taken, and say where it stands. ``at``: when it was, milliseconds since the epoch. Raises
-    ProduceFailed, DumpFailed, Unwanted."""
+    """Write what was taken, and say where it stands. Raises ProduceFailed, DumpFailed, Unwanted."""
     writing = _Writing(producer, topic, PieceKey(group_id, partition, taken.slot, 0), taken)
     await writing.write(encode_head(Head(taken.position, taken.frozen.count)))
     entries = EntryWriter()
@@ -51,7 +50,7 @@ async def write_snapshot(
     for piece in entries.last_piece():
         await writing.write(piece)
     first, after = await writing.finish()
-    return Named(taken.slot, writing.id, at, first, after, writing.pieces, taken.frozen.count)
+    return Named(taken.slot, writing.id, round(taken.at * 1000), first, after, writing.pieces, taken.frozen.count)
 
 
 def _dumped(policy: State[Any], key: bytes, value: Any) -> bytes:

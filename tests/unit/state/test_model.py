@@ -226,7 +226,7 @@ class Model:
             self.crash(0, damages=False, piece=0)
             return
         if then == "failed":
-            self.view.not_written(1)
+            self.view.not_written()
         else:
             last, count = offsets[-1] + 1, taken.frozen.count
             self.view.written(Named(taken.slot, name.decode(), 0, offsets[0], last, len(values), count))

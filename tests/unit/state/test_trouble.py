@@ -138,21 +138,22 @@ async def test_an_acknowledged_position_settles_no_doubt() -> None:
     assert sorted(record.value or b"" for record in broker.records("out")) == [b"1", b"2", b"3"]
 
 
+@pytest.mark.parametrize("base", [2, 10], ids=["of its position", "of the one that is committed"])
 @pytest.mark.parametrize("is_compacted", [False, True])
-async def test_an_increment_that_a_former_owner_writes_late_is_passed_over(is_compacted: bool) -> None:
+async def test_an_increment_that_a_former_owner_writes_late_is_passed_over(is_compacted: bool, base: int) -> None:
     """What its successor has put away stays out of the state."""
     logs = Logs()
     for n in range(10):
         logs.append(Outgoing("in", b"%d" % (n % 7), b"k%d" % (n % 2)))
 
-    def wrote(base: int, unapplied: list[int], generation: int) -> None:
-        increment = Increment(Committed(base, ""), 0, 0, write_unapplied(unapplied), [])
+    def wrote(of: int, unapplied: list[int], generation: int) -> None:
+        increment = Increment(Committed(of, ""), generation, 0, 0, write_unapplied(unapplied), [])
         key = encode_place("g", P0, generation)
         logs.append(Outgoing("inc", encode_increment(increment), key))
 
     wrote(2, [], 1)
     wrote(10, [3, 4], 2)
-    wrote(2, [], 1)
+    wrote(base, [], 1)
     if is_compacted:
         logs.compact(TopicPartition("inc", 0))
     topics = StateTopics(TopicNames("inc", "full"), "g", logs.client)
@@ -261,7 +262,7 @@ def test_many_offsets_that_are_not_in_the_state_are_little_to_write() -> None:
     """A million in a row, or every third of 300,000: an increment is smaller than a message all the same."""
     for offsets in (range(1_000_000), range(0, 300_000, 3)):
         told = write_unapplied(offsets)
-        assert len(encode_increment(Increment(Committed(9, ""), 0, 0, told, []))) < 200_000
+        assert len(encode_increment(Increment(Committed(9, ""), 1, 0, 0, told, []))) < 200_000
     assert write_unapplied(()) == Unapplied(0, "")
 
 
@@ -332,7 +333,7 @@ async def test_a_full_snapshot_of_a_partition_that_went_is_not_written_on() -> N
     session.dropped = True
     broker = broker_of()
     with pytest.raises(Unwanted):
-        await write_snapshot(InMemoryProducer(broker), "g-snapshots", GROUP, P0, taken, sums(), 0)
+        await write_snapshot(InMemoryProducer(broker), "g-snapshots", GROUP, P0, taken, sums())
     assert not [*broker.records("g-snapshots")]
 
 
