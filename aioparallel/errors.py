@@ -258,9 +258,9 @@ class NoCommittedOffset(ClientError):
 
 
 class NoOffsetMap(ClientError):
-    """The text committed beside an offset is no offset map, and positions are committed in transactions.
+    """The text beside a committed offset is no offset map, and records must not run twice (Transactions, SqlStore).
 
-    Without it nobody knows which records above the offset are complete: they would run again, and their outputs be
+    Without it nobody knows which records above the offset are complete: they would run again, and their results be
     written twice. So the run ends, and nothing is read.
     """
 
@@ -268,9 +268,10 @@ class NoOffsetMap(ClientError):
         super().__init__(
             f"{partition}: the text that group {group_id!r} has committed beside offset {offset} is no offset map "
             f"({reason}), so it is not known which records above are complete. If none are (another program has "
-            "committed that), or they may be produced twice, commit the offset alone and start again: "
+            "committed that), or their results may be written twice, commit the offset alone and start again: "
             f"kafka-consumer-groups.sh --bootstrap-server ... --group {group_id} --topic "
-            f"{partition.topic}:{partition.partition} --reset-offsets --to-offset {offset} --execute"
+            f"{partition.topic}:{partition.partition} --reset-offsets --to-offset {offset} --execute (where a SqlStore "
+            "keeps positions: set offset_map = '' in the partition's row of its table of positions)"
         )
         self.partition = partition
 

@@ -10,7 +10,8 @@
 
 from __future__ import annotations
 
+from aioparallel.stores.sql.doubt import Fenced
 from aioparallel.stores.sql.schema import StoreNotReady, schema_statements
-from aioparallel.stores.sql.store import Fenced, SqlStore
+from aioparallel.stores.sql.store import SqlStore
 
 __all__ = ["Fenced", "SqlStore", "StoreNotReady", "schema_statements"]

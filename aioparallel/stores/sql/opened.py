@@ -8,6 +8,7 @@ autocommit mode for that, so a handler cannot end the transaction by mistake.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
@@ -18,16 +19,21 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.sql.elements import TextClause
 
-from aioparallel.errors import ConsumerStateError
+from aioparallel.errors import ConfigurationError, ConsumerStateError
+from aioparallel.stores.sql.faults import NO_ANSWER
 from aioparallel.stores.sql.schema import Schema
 from aioparallel.stores.sql.statements import Owned
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["NO_ANSWER", "CompleteAlready", "OpenTransaction", "Opening", "isolation_level_of"]
+__all__ = ["CompleteAlready", "Lent", "OpenTransaction", "Opening", "isolation_level_of"]
 
-NO_ANSWER: Final = (SQLAlchemyError, OSError, TimeoutError)
-"""What may be raised where it is not known what the database has done; those of the driver are among them."""
+_LEVELS: Final = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
+_BEGIN: Final = 5.0
+"""Seconds for BEGIN, which waits for nothing but the network."""
+_ROLLBACK: Final = 1.0
+"""Seconds for ROLLBACK. Then the connection is closed, which does the same."""
+_UNIQUE_VIOLATION: Final = "23505"
 
 
 class CompleteAlready(Exception):
@@ -38,6 +44,17 @@ def isolation_level_of(engine: AsyncEngine) -> str | None:
     """What its connections are asked to have; None: the server's own."""
     level = engine.get_execution_options().get("isolation_level") or engine.dialect._on_connect_isolation_level
     return None if level is None else str(level)
+
+
+class Lent(AsyncConnection):
+    """A store's connection, for one handler, which must not close it: whoever had it next would be inside the same
+    transaction."""
+
+    __slots__ = ()
+
+    async def close(self) -> None:
+        """Refused: raises ConsumerStateError."""
+        raise ConsumerStateError("the handler has closed its connection, which is the store's, with its transaction")
 
 
 class OpenTransaction(Protocol):
@@ -54,7 +71,11 @@ class OpenTransaction(Protocol):
         """End it. Raises one of NO_ANSWER, as everything here does."""
 
     async def roll_back(self) -> None:
-        """End it with nothing written. Does nothing where it has ended; raises nothing."""
+        """End it with nothing written, within a second. Does nothing where it has ended; raises nothing."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its connection is, so that nothing it was asked can succeed."""
 
 
 class Opening:
@@ -66,6 +87,11 @@ class Opening:
         partition, done = format_table(schema.partition), format_table(schema.done)
         self._is_postgresql = engine.dialect.name == "postgresql"
         level = isolation_level_of(engine)
+        if self._is_postgresql and level not in (None, "AUTOCOMMIT", *_LEVELS):
+            # SQLAlchemy takes "REPEATABLE_READ" as well, and fails when such a connection is given back.
+            raise ConfigurationError(
+                "SqlStore engine", level, f"must have one of {', '.join(_LEVELS)} for its isolation_level"
+            )
         self._begin = f"BEGIN ISOLATION LEVEL {level}" if level and level != "AUTOCOMMIT" else "BEGIN"
         self.engine = engine
         """Whose connections may be opened."""
@@ -97,10 +123,11 @@ class Opening:
             return _OfSqlalchemy(connection, self._statement, self._select)
         opened = _OfAsyncpg(connection, self._add_done, self._among)
         try:
-            await opened.begin(self._begin)
+            async with asyncio.timeout(_BEGIN):
+                await opened.begin(self._begin)
         except BaseException:
             # Without an answer nobody knows whether it has begun: the driver tells what it has heard last.
-            await connection.invalidate()
+            await opened.close()
             raise
         return opened
 
@@ -124,7 +151,12 @@ class _OfAsyncpg:
     async def add_done(self, owned: Owned, offsets: Sequence[int]) -> bool:
         """See :class:`OpenTransaction`."""
         _expect_open(self._above.is_active and self._below.is_in_transaction())
-        return await self._ask(self._add_done, owned.id, owned.epoch, offsets) == f"INSERT 0 {len(offsets)}"
+        try:
+            return await self._ask(self._add_done, owned.id, owned.epoch, offsets) == f"INSERT 0 {len(offsets)}"
+        except SQLAlchemyError as error:
+            if getattr(error.__cause__, "sqlstate", None) == _UNIQUE_VIOLATION:
+                raise CompleteAlready from error
+            raise
 
     async def done_among(self, owned: Owned, offsets: Sequence[int]) -> set[int]:
         """See :class:`OpenTransaction`."""
@@ -145,13 +177,24 @@ class _OfAsyncpg:
         is_over = False
         try:
             if self._below.is_in_transaction():
-                await self._ask("ROLLBACK")
+                async with asyncio.timeout(_ROLLBACK):
+                    await self._ask("ROLLBACK")
             is_over = not self._below.is_in_transaction()
         except Exception as error:  # whatever the driver says: it is not given back
             logger.debug("A transaction is not rolled back: %r", error, extra={"action": "rollback_failed"})
         finally:
             if not is_over:
-                await self._connection.invalidate()
+                await self.close()
+
+    @property
+    def is_lost(self) -> bool:
+        """See :class:`OpenTransaction`."""
+        return bool(self._below.is_closed())
+
+    async def close(self) -> None:
+        """Close the connection, at once: a polite end would wait for the network."""
+        self._below.terminate()
+        await self._connection.invalidate()
 
     async def _ask(self, statement: str, *given: object) -> str:
         with _translated():
@@ -165,8 +208,6 @@ def _translated() -> Iterator[None]:
 
     try:
         yield
-    except asyncpg.UniqueViolationError as error:
-        raise CompleteAlready from error
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise SQLAlchemyError(f"{type(error).__name__}: {error}") from error
 
@@ -207,6 +248,11 @@ class _OfSqlalchemy:
                 await self._transaction.rollback()
         except NO_ANSWER:
             await self._connection.invalidate()
+
+    @property
+    def is_lost(self) -> bool:
+        """See :class:`OpenTransaction`. A file is there."""
+        return False
 
 
 def _expect_open(is_open: bool) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import BigInteger, Column, Identity, Integer, MetaData, String, Table, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Column, Identity, Integer, MetaData, String, Table, Text, UniqueConstraint, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -21,6 +21,10 @@ from aioparallel.errors import ClientError, ConfigurationError
 __all__ = ["DEFAULT_PREFIX", "Schema", "StoreNotReady", "schema_statements"]
 
 DEFAULT_PREFIX: Final = "aioparallel_"
+_LONGEST: Final = 50
+"""Letters of a prefix: PostgreSQL cuts names after 63 bytes."""
+_MAKING: Final = 0x61696F70617261
+"""Of the advisory lock of who makes tables: CREATE TABLE IF NOT EXISTS fails beside another one."""
 VERSION: Final = 1
 _DIALECTS: Final[dict[str, type[Dialect]]] = {"postgresql": postgresql.dialect, "sqlite": sqlite.dialect}
 
@@ -35,6 +39,10 @@ class Schema:
     def __init__(self, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> None:
         if not prefix or not all(letter.isascii() and (letter.isalnum() or letter == "_") for letter in prefix):
             raise ConfigurationError("SqlStore prefix", prefix, "must be ASCII letters, digits and _")
+        if len(prefix) > _LONGEST:
+            raise ConfigurationError("SqlStore prefix", prefix, f"must have at most {_LONGEST} letters")
+        if schema is not None and (not schema or ":" in schema):
+            raise ConfigurationError("SqlStore schema", schema, "must be a name, without a colon, or None")
         self.prefix = prefix
         self.metadata = MetaData(schema=schema)
         big = BigInteger().with_variant(Integer, "sqlite")
@@ -82,6 +90,8 @@ class Schema:
     async def create(self, engine: AsyncEngine) -> None:
         """Make the tables that are not there."""
         async with engine.begin() as connection:
+            if engine.dialect.name == "postgresql":
+                await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MAKING})
             for statement in self.statements(engine.dialect.name):
                 await connection.exec_driver_sql(statement)
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import QueuePool, StaticPool
 
 from aioparallel.batches import Batch
 from aioparallel.delivery.outputs import outputs_in
@@ -30,12 +30,15 @@ from aioparallel.group.companions import Accompanied
 from aioparallel.group.stores import OffsetStore
 from aioparallel.options import Options
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
-from aioparallel.stores.sql.opened import NO_ANSWER, CompleteAlready, Opening, OpenTransaction, isolation_level_of
+from aioparallel.stores.sql.connections import Connections
+from aioparallel.stores.sql.doubt import Fenced, PartlyDone, are_done
+from aioparallel.stores.sql.faults import AWAY, NO_ANSWER, SOON, later
+from aioparallel.stores.sql.opened import CompleteAlready, Lent, Opening, OpenTransaction, isolation_level_of
 from aioparallel.stores.sql.schema import DEFAULT_PREFIX, VERSION, Schema, StoreNotReady
 from aioparallel.stores.sql.statements import Statements
 from aioparallel.stores.sql.taking import Partitions, Taken
 
-__all__ = ["Fenced", "SqlStore"]
+__all__ = ["SqlStore"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,38 +49,14 @@ SqlHandler = Callable[[T, AsyncConnection], Awaitable[object]]
 
 _FROZEN: Final = 2.0
 """Seconds for which a process that is frozen between its last statement and COMMIT holds its partition up."""
-_FENCED: Final = 1.0
-"""Seconds until a record is looked at again whose partition is somebody else's: its session goes before that."""
 _MAP_LIMIT: Final = 64 * 1024 * 1024
 """Characters of an offset map: a column takes more than Kafka's metadata."""
-_AWAY: Final = 1.0
-"""Seconds until a record is tried again for which no transaction could be begun."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_ENDING: Final = 30.0
+"""Seconds for COMMIT and what comes before it; then it is asked what became of it."""
 _FINISHING: Final = 10.0
 """Seconds that a handler which is cancelled waits for the end of its COMMIT."""
-_GIVING_UP: Final = 1.0
-_CLOSING: Final = 2.0
-"""Seconds for closing what is idle."""
-
-
-class Fenced(RetryLater):
-    """The partition is another member's by now: nothing of this transaction is in the database. Its record is that
-    member's, so this is no failure of it."""
-
-    def __init__(self, partition: TopicPartition) -> None:
-        super().__init__(_FENCED)
-        self.partition = partition
-
-    def __str__(self) -> str:
-        return f"{self.partition} is another member's by now; nothing of this transaction was written"
-
-
-class _PartlyDone(Exception):
-    """Of a batch these records are complete already, from a transaction of another batch whose COMMIT was in doubt."""
-
-    def __init__(self, done: Collection[tuple[TopicPartition, int]]) -> None:
-        super().__init__(done)
-        self.done = done
+_GIVING_UP: Final = 2.0
+"""Seconds until its connection is closed then."""
 
 
 class SqlStore:
@@ -95,14 +74,15 @@ class SqlStore:
     def __init__(self, engine: AsyncEngine, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> None:
         if not isinstance(cast("object", engine), AsyncEngine):
             raise ConfigurationError("SqlStore engine", engine, "must be an AsyncEngine: create_async_engine(...)")
-        is_shared = isinstance(engine.pool, StaticPool) or isolation_level_of(engine) == "AUTOCOMMIT"
-        if engine.dialect.name == "sqlite" and is_shared:
+        if isinstance(engine.pool, StaticPool):
             raise ConfigurationError(
                 "SqlStore engine",
                 engine,
-                "of SQLite must be of a file, and not in AUTOCOMMIT: handlers and folds need "
-                "connections and transactions of their own",
+                "has one connection for all, and handlers and folds need their own: SQLite must be of a file, and "
+                "poolclass=StaticPool left away",
             )
+        if engine.dialect.name == "sqlite" and isolation_level_of(engine) == "AUTOCOMMIT":
+            raise ConfigurationError("SqlStore engine", engine, "of SQLite must not be in AUTOCOMMIT")
         self._engine = engine
         self._schema = Schema(prefix, schema)
         self._statements = Statements(engine, self._schema, _FROZEN)
@@ -110,8 +90,7 @@ class SqlStore:
         self._is_bound = False
         self._producer: Producer | None = None
         self._partitions: Partitions | None = None
-        # Connections that are asked for anew cost half as much as a record's transaction.
-        self._idle: list[AsyncConnection] = []
+        self._connections = Connections(self._opening)
         # SQLite has one writer: who waits for it there waits with a time-out, and in no order.
         self._turn = contextlib.nullcontext() if self._statements.is_postgresql else asyncio.Lock()
 
@@ -129,9 +108,7 @@ class SqlStore:
         if self._is_bound:
             raise ConfigurationError("commits", self, "is another consumer's already: each needs a store of its own")
         self._is_bound, self._producer = True, producer
-        pool = self._engine.pool
-        size = getattr(pool, "size", None)
-        most = None if size is None else size() + max(0, getattr(pool, "_max_overflow", 0))
+        most = self._most_connections()
         needed = options.max_concurrency + 1
         if self._statements.is_postgresql and most is not None and most < needed:
             raise ConfigurationError(
@@ -140,6 +117,13 @@ class SqlStore:
                 f"needs as many connections and one more, and the engine's pool has at most {most}: lower it to "
                 f"{most - 1}, or make the engine with pool_size={needed}",
             )
+
+    def _most_connections(self) -> int | None:
+        """None: as many as are asked for."""
+        pool = self._engine.pool
+        if not isinstance(pool, QueuePool) or pool._max_overflow < 0:
+            return None
+        return pool.size() + pool._max_overflow
 
     async def check(self, timeout: float) -> None:
         """See :class:`~aioparallel.group.committing.PositionKeeper`. Raises StoreNotReady, BrokerUnreachable."""
@@ -161,7 +145,7 @@ class SqlStore:
     def keeping(self, member: Member, group_id: str) -> Keeping:
         """See :class:`~aioparallel.group.committing.PositionKeeper`."""
         partitions = self._partitions = Partitions(
-            self._engine, self._statements, group_id, member.client, self._turn, self._give_back
+            self._engine, self._statements, group_id, member.client, self._turn, self._connections.give_back
         )
         store: OffsetStore = partitions
         if member.companion is not None:
@@ -172,15 +156,7 @@ class SqlStore:
 
     async def close(self) -> None:
         """See :class:`~aioparallel.keepers.PositionKeeper`. The engine is whoever's who has made it."""
-        await self._give_back()
-
-    async def _give_back(self) -> None:
-        """Keep no idle connection from others."""
-        idle, self._idle = self._idle, []
-        with contextlib.suppress(*NO_ANSWER):
-            async with asyncio.timeout(_CLOSING):
-                for connection in idle:
-                    await connection.close()
+        await self._connections.give_back()
 
     @property
     def kept_in(self) -> str:
@@ -203,40 +179,11 @@ class SqlStore:
             # Before anything is held that a fold needs: one may have to come first.
             offsets = _by_partition(records)
             taken = await self._taken_of(offsets)
-            async with self._turn:
-                connection, transaction = await self._begun()
-                try:
-                    await self._run(handle, item, (records, offsets, taken), connection, transaction)
-                except BaseException:
-                    await connection.close()
-                    raise
-                if not connection.closed:
-                    self._idle.append(connection)
+            async with self._turn, self._connections.inside_transaction() as (connection, transaction):
+                await self._run(handle, item, (records, offsets, taken), connection, transaction)
 
         del handled.__wrapped__  # it takes one argument, not two
         return handled
-
-    async def _begun(self) -> tuple[AsyncConnection, OpenTransaction]:
-        """A connection inside a transaction. Where the database is away, that is no failure of a record."""
-        while self._idle:
-            connection = self._idle.pop()
-            try:
-                return connection, await self._opening.open(connection)
-            except NO_ANSWER:
-                await connection.close()  # the server has closed it meanwhile
-            except BaseException:
-                await connection.close()
-                raise
-        try:
-            connection = await self._opening.engine.connect()
-            try:
-                return connection, await self._opening.open(connection)
-            except BaseException:
-                await connection.close()
-                raise
-        except NO_ANSWER as error:
-            logger.warning("No transaction can be begun: %s", error, extra={"action": "database_away"})
-            raise RetryLater(_AWAY) from error
 
     async def _run(
         self,
@@ -248,23 +195,27 @@ class SqlStore:
     ) -> None:
         records, offsets, taken = of_it
         try:
-            value = await handle(item, connection)
+            value = await handle(item, Lent(self._opening.engine, connection.sync_connection))
             if isinstance(item, Batch):
                 left = _left_in(item, records)
                 if len(left) < len(records):
                     records, offsets = left, _by_partition(left)
             await self._produced(records, value)
-        except BaseException:
+        except BaseException as error:
             await transaction.roll_back()
+            if isinstance(error, RetryLater) or not isinstance(error, Exception):
+                raise
+            if (again := later(error, is_lost=transaction.is_lost)) is not None:
+                raise again from error
             raise
         try:
             await _not_cancelled(self._finish(connection, transaction, offsets, taken))
-        except _PartlyDone as found:
+        except PartlyDone as found:
             for record in records:
                 if (record.topic_partition, record.offset) in found.done:
                     taken[record.topic_partition].done.append(record.offset)
                 else:
-                    cast("Batch[AnyRecord]", item).fail(record, RetryLater(_FIRST_PAUSE))
+                    cast("Batch[AnyRecord]", item).fail(record, RetryLater(SOON))
 
     async def _taken_of(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, Taken]:
         assert self._partitions is not None, "the store is no consumer's: ParallelConsumer(commits=store)"
@@ -285,16 +236,20 @@ class SqlStore:
         taken: Mapping[TopicPartition, Taken],
     ) -> None:
         try:
-            await self._add_done(transaction, offsets, taken)
-            await transaction.commit()
+            async with asyncio.timeout(_ENDING):
+                await self._add_done(transaction, offsets, taken)
+                await transaction.commit()
         except BaseException as error:
             await transaction.roll_back()
             if not isinstance(error, (CompleteAlready, *NO_ANSWER)):
                 raise
+            is_lost = transaction.is_lost or isinstance(error, (OSError, TimeoutError))
             # An earlier COMMIT, or this one, may have been carried out without anybody hearing of it. Asked on another
             # connection, and this one is given back first: all handlers may ask at once.
             await connection.close()
-            if not await self._are_done(offsets, taken):
+            if not await are_done(self._opening, offsets, taken):
+                if (again := later(error, is_lost=is_lost)) is not None:
+                    raise again from error
                 raise
             logger.info("A COMMIT without an answer was carried out: %r", error, extra={"action": "commit_settled"})
         for partition, of_it in offsets.items():
@@ -305,57 +260,6 @@ class SqlStore:
         for partition, of_it in sorted(offsets.items()):
             if not await transaction.add_done(taken[partition].owned, of_it):
                 raise Fenced(partition)
-
-    async def _are_done(self, offsets: Offsets, taken: Mapping[TopicPartition, Taken]) -> bool:
-        """Whether these are complete, all of them or none; asked until the database tells. Raises Fenced, and
-        _PartlyDone."""
-        done: set[tuple[TopicPartition, int]] = set()
-        for partition, of_it in offsets.items():
-            done |= {(partition, offset) for offset in await self._done_of(partition, taken[partition], of_it)}
-        if done and len(done) < sum(map(len, offsets.values())):
-            raise _PartlyDone(done)
-        return bool(done)
-
-    async def _done_of(self, partition: TopicPartition, taken: Taken, offsets: Sequence[int]) -> set[int]:
-        """Those that are complete. A transaction under way may make some of them so: who adds them waits for its end,
-        and is told that one is there, not which."""
-        done: set[int] = set()
-        pause = _FIRST_PAUSE
-        while left := [offset for offset in offsets if offset not in done]:
-            try:
-                if not await self._would_be_done(partition, taken, left):
-                    break
-                async with self._opening.engine.connect() as connection:
-                    transaction = await self._opening.open(connection)
-                    try:
-                        done |= await transaction.done_among(taken.owned, left)
-                    finally:
-                        await transaction.roll_back()
-            except NO_ANSWER as error:
-                logger.warning(
-                    "%s offset %d and %d more: in doubt: %r",
-                    partition,
-                    left[0],
-                    len(left) - 1,
-                    error,
-                    extra={"action": "commit_in_doubt"},
-                )
-                await asyncio.sleep(pause)
-                pause = min(_LONGEST_PAUSE, pause * 2)
-        return done
-
-    async def _would_be_done(self, partition: TopicPartition, taken: Taken, offsets: Sequence[int]) -> bool:
-        """Whether one of these is complete, when transactions that are under way have ended. Raises Fenced."""
-        async with self._opening.engine.connect() as connection:
-            transaction = await self._opening.open(connection)
-            try:
-                if not await transaction.add_done(taken.owned, offsets):
-                    raise Fenced(partition)
-            except CompleteAlready:
-                return True
-            finally:
-                await transaction.roll_back()
-        return False
 
     # -- outputs ----------------------------------------------------------------------------------------
 
@@ -404,7 +308,7 @@ async def _not_cancelled(finishing: Coroutine[Any, Any, None]) -> None:
             task.cancel()
             await asyncio.wait([task], timeout=_GIVING_UP)
             # It may be carried out, so this is no failure: whoever runs the record again finds out.
-            raise RetryLater(_AWAY) from cancelled
+            raise RetryLater(AWAY) from cancelled
     task.result()
 
 

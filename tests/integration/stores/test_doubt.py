@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from aioparallel import FailurePolicy, Record, RetryPolicy
 from aioparallel.batches import Batch, batches
-from aioparallel.stores.sql import SqlStore, taking
+from aioparallel.stores.sql import SqlStore, doubt, taking
 from aioparallel.stores.sql import store as store_module
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.sql_stores import POSITIONS, T0, Ends, consumer_of, fill, rows, run, save, save_batch
@@ -92,14 +92,14 @@ async def test_a_large_batch_in_doubt_is_asked_about_at_once(
         broker.append("in", b"%d" % number, key=b"%d" % number, partition=0)
     ends.offsets, ends.error = [500], ConnectionError("gone")
     asked = 0
-    would_be_done = SqlStore._would_be_done
+    would_be_done = doubt._would_be_done
 
-    async def counted(self: SqlStore, *given: Any) -> bool:
+    async def counted(*given: Any) -> bool:
         nonlocal asked
         asked += 1
-        return await would_be_done(self, *given)
+        return await would_be_done(*given)
 
-    monkeypatch.setattr(SqlStore, "_would_be_done", counted)
+    monkeypatch.setattr(doubt, "_would_be_done", counted)
     store = SqlStore(engine)
     await store.create_tables()
     async with asyncio.timeout(60), consumer_of(broker, store) as consumer:
@@ -113,16 +113,16 @@ async def test_a_commit_that_is_not_answered_in_time_is_no_failure(
 ) -> None:
     """Longer than its handler's deadline and what it gets beyond that: the record runs again, and finds out."""
     monkeypatch.setattr(store_module, "_FINISHING", 0.2)
-    monkeypatch.setattr(store_module, "_AWAY", 0.1)
+    monkeypatch.setattr(store_module, "AWAY", 0.1)
     broker.append("in", b"3")
     is_over = asyncio.Event()
-    would_be_done = SqlStore._would_be_done
+    would_be_done = doubt._would_be_done
 
-    async def held(self: SqlStore, *given: Any) -> bool:
+    async def held(*given: Any) -> bool:
         await is_over.wait()
-        return await would_be_done(self, *given)
+        return await would_be_done(*given)
 
-    monkeypatch.setattr(SqlStore, "_would_be_done", held)
+    monkeypatch.setattr(doubt, "_would_be_done", held)
     ends.offsets, ends.error = [0], ConnectionError("gone")
     runs = 0
 

@@ -54,7 +54,7 @@ class Member:
         self.store = SqlStore(engine)
         self.ledger: Ledger | None = None
         self.partitions = self.store._partitions = Partitions(
-            engine, self.store._statements, "g", cast("Client", NoGroup()), self.store._turn, self.store._give_back
+            engine, self.store._statements, "g", cast("Client", NoGroup()), self.store._turn, self.store._connections.give_back
         )
 
 

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool, StaticPool
 
 from aioparallel import (
     ConfigurationError,
@@ -397,6 +398,16 @@ async def test_options(broker: InMemoryBroker, server: str) -> None:
         consumer_of(broker, store, max_concurrency=9)
     with pytest.raises(ConfigurationError, match="ASCII letters"):
         SqlStore(engine, prefix="x; drop")
+    with pytest.raises(ConfigurationError, match="at most 50"):
+        SqlStore(engine, prefix=51 * "x")
+    with pytest.raises(ConfigurationError, match="schema='a:b'"):
+        SqlStore(engine, schema="a:b")
+    for unlimited in ({"pool_size": 0}, {"max_overflow": -1}, {"poolclass": NullPool}):
+        consumer_of(broker, SqlStore(create_async_engine(server, **unlimited)), max_concurrency=1_000)
+    with pytest.raises(ConfigurationError, match="one connection for all"):
+        SqlStore(create_async_engine(server, poolclass=StaticPool))
+    with pytest.raises(ConfigurationError, match="must have one of READ COMMITTED, REPEATABLE READ, SERIALIZABLE"):
+        SqlStore(create_async_engine(server, isolation_level="REPEATABLE_READ"))
     with pytest.raises(ConfigurationError, match="must be an AsyncEngine"):
         SqlStore("postgresql://")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="a store of positions"):

@@ -1,0 +1,80 @@
+"""Connections of handlers: asked for anew for each record they cost half as much as its transaction, so they are kept
+as long as nothing goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from aioparallel.stores.sql.faults import NO_ANSWER, away
+from aioparallel.stores.sql.opened import Opening, OpenTransaction
+
+__all__ = ["Connections"]
+
+_CLOSING: Final = 2.0
+"""Seconds for closing what is idle."""
+
+
+class Connections:
+    """Of one store."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+        self._idle: list[AsyncConnection] = []
+
+    @contextlib.asynccontextmanager
+    async def inside_transaction(self) -> AsyncIterator[tuple[AsyncConnection, OpenTransaction]]:
+        """One, with the transaction that was begun on it. Who has it ends that. Raises RetryLater where the database is
+        away."""
+        connection, transaction = await self._begun()
+        options = _options(connection)
+        is_reusable = False
+        try:
+            yield connection, transaction
+            # What one handler has set is not for the next one.
+            is_reusable = not connection.closed and _options(connection) is options
+        finally:
+            if is_reusable:
+                self._idle.append(connection)
+            else:
+                await connection.close()
+
+    async def _begun(self) -> tuple[AsyncConnection, OpenTransaction]:
+        while self._idle:
+            connection = self._idle.pop()
+            try:
+                return connection, await self._opening.open(connection)
+            except TimeoutError as error:
+                await connection.close()
+                raise away(error) from error
+            except NO_ANSWER:
+                await connection.close()  # the server has closed it meanwhile
+            except BaseException:
+                await connection.close()
+                raise
+        try:
+            connection = await self._opening.engine.connect()
+            try:
+                return connection, await self._opening.open(connection)
+            except BaseException:
+                await connection.close()
+                raise
+        except NO_ANSWER as error:
+            raise away(error) from error
+
+    async def give_back(self) -> None:
+        """Keep no idle one from others."""
+        idle, self._idle = self._idle, []
+        with contextlib.suppress(*NO_ANSWER):
+            async with asyncio.timeout(_CLOSING):
+                for connection in idle:
+                    await connection.close()
+
+
+def _options(connection: AsyncConnection) -> object:
+    """Another object whenever they have been changed."""
+    return connection.sync_connection and connection.sync_connection.get_execution_options()
