@@ -21,8 +21,8 @@ from aioparallel.group.client import Client, CommitFault, Committed, Generation
 from aioparallel.offsets import Ledger, decode_offset_map, encode_offset_map
 from aioparallel.records import TopicPartition
 from aioparallel.stores.sql import SqlStore
+from aioparallel.stores.sql.doubt import Fenced
 from aioparallel.stores.sql.opened import _OfSqlalchemy
-from aioparallel.stores.sql.store import Fenced
 from aioparallel.stores.sql.taking import Partitions
 
 P0 = TopicPartition("in", 0)
@@ -54,7 +54,12 @@ class Member:
         self.store = SqlStore(engine)
         self.ledger: Ledger | None = None
         self.partitions = self.store._partitions = Partitions(
-            engine, self.store._statements, "g", cast("Client", NoGroup()), self.store._turn, self.store._connections.give_back
+            engine,
+            self.store._statements,
+            "g",
+            cast("Client", NoGroup()),
+            self.store._turn,
+            self.store._connections.give_back,
         )
 
 
