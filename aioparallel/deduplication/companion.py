@@ -171,6 +171,9 @@ class Deduplication:
         self._writing.pop(partition, None)
         self._unsaved.pop(partition, None)
 
+    async def work(self) -> None:
+        """See :class:`~aioparallel.group.companions.Companion`."""
+
     async def finish(self) -> None:
         """See :class:`~aioparallel.group.companions.Companion`."""
 

@@ -88,6 +88,9 @@ class Companion(Protocol):
     def release(self, partition: TopicPartition) -> None:
         """This partition went: what is kept for it in memory may go."""
 
+    async def work(self) -> None:
+        """What it does by itself while the run lasts, until it is cancelled. An error ends the run."""
+
     async def finish(self) -> None:
         """The run ends, all is committed: what makes the next start quicker may be done now."""
 

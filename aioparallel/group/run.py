@@ -98,7 +98,7 @@ class GroupRun:
                 lambda: self._assignment.sessions.values(),  # noqa: PLW0108 - it is made behind this
                 self._processor.notify,
                 companion,
-                self._fail_committing,
+                self._fail_at_end,
             )
         )
         holdings = Holdings(scheduler, kept.positions, targets, companion, ranking.rank_of)
@@ -138,6 +138,8 @@ class GroupRun:
         self._client.subscribe(topics, self)
         self._fetching = self._spawn(self._fetcher.run(), "fetcher")
         self._spawn(self._committer.run(), "committer")
+        if self._companion is not None:
+            self._spawn(self._companion.work(), "companion")
         if self._targets is not None:
             self._spawn(self._ends.run(), "ends")
         self.follow()
@@ -197,8 +199,12 @@ class GroupRun:
         self._state.settle()
 
     async def _finish_companion(self) -> None:
-        if self._companion is not None:
+        if self._companion is None:
+            return
+        try:
             await unless(self._state.hurried, self._companion.finish())
+        except Exception as error:  # what is held is given away all the same
+            self._fail_at_end(error)
 
     async def close(self) -> None:
         """Settle, then end every coroutine of the engine."""
@@ -233,8 +239,8 @@ class GroupRun:
             logger.log(level, "after the end of the run: %r", error, extra={"action": "late_failure"})
         self.follow()
 
-    def _fail_committing(self, error: BaseException) -> None:
-        """What the commit has found out must be heard also at the end, by whoever waits for that: it is not in it."""
+    def _fail_at_end(self, error: BaseException) -> None:
+        """What the commit or the companion has found out must be heard also at the end, by whoever waits for that."""
         if self._state.ending.is_set() and self._state.failure is None:
             self._failed_at_end = self._failed_at_end or error
         self._fail(error)

@@ -63,7 +63,6 @@ class KeyedState:
         self._unwritten: dict[TopicPartition, str] = {}  # full snapshots, and why
         self._rests: dict[TopicPartition, float] = {}  # until when no full snapshot is tried
         self._writing = asyncio.Lock()
-        self._snapshots: asyncio.Task[None] | None = None
         self._written = 0
 
     # -- restoring --------------------------------------------------------------------------------------
@@ -80,11 +79,7 @@ class KeyedState:
         self, found: Mapping[TopicPartition, Committed | None], timeout: float
     ) -> Collection[TopicPartition]:
         """See :class:`~aioparallel.group.companions.Companion`. Each is ready by itself."""
-        ready = await self._restores.restore(found, timeout)
-        if self._snapshots is None:
-            loop = asyncio.get_running_loop()
-            self._snapshots = loop.create_task(self._write_snapshots(), name="aioparallel-snapshots")
-        return ready
+        return await self._restores.restore(found, timeout)
 
     # -- saving -----------------------------------------------------------------------------------------
 
@@ -163,8 +158,8 @@ class KeyedState:
 
     # -- full snapshots ---------------------------------------------------------------------------------
 
-    async def _write_snapshots(self) -> None:
-        """One after the other, for ever."""
+    async def work(self) -> None:
+        """See :class:`~aioparallel.group.companions.Companion`. One full snapshot after the other is written."""
         while True:
             await asyncio.sleep(_LOOK)
             await self._write_due()
@@ -234,9 +229,6 @@ class KeyedState:
 
     async def close(self) -> None:
         """See :class:`~aioparallel.group.companions.Companion`."""
-        if self._snapshots is not None:
-            self._snapshots.cancel()
-            await asyncio.wait([self._snapshots])
         await self._restores.close()
 
     # -- showing ----------------------------------------------------------------------------------------

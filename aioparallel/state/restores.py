@@ -146,7 +146,14 @@ class Restores:
             task.add_done_callback(self._looking.discard)
 
     async def _increments(self, restores: Sequence[_Restore]) -> None:
-        """Tell each what is found."""
+        """Tell each what is found, or why nothing can be."""
+        try:
+            await self._look_for(restores)
+        except Exception as error:
+            for one in restores:
+                one.fail(error)
+
+    async def _look_for(self, restores: Sequence[_Restore]) -> None:
         patience = _PATIENCE
         for attempt in itertools.count(1):
             left = {one.view.session.partition: one for one in restores if not one.increment.done()}
@@ -155,11 +162,9 @@ class Restores:
             wanted = {partition: one.committed for partition, one in left.items() if one.committed is not None}
             try:
                 found = await self._topics.last_increments(wanted, _REQUEST, patience)
-            except Exception as error:
+            except (TimeoutError, ClientError) as error:
                 if not _may_pass(error):
-                    for one in left.values():
-                        one.fail(error)
-                    return
+                    raise
                 trouble = _told(error, f"{len(left)} partitions", attempt)
                 for one in left.values():
                     one.trouble = trouble

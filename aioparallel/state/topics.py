@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
-from aioparallel.errors import ConfigurationError
+from aioparallel.errors import ConfigurationError, FetchFailed, StateNotRestored
 from aioparallel.group.client import Client, Committed, Fetched, Span
 from aioparallel.keyed_state import State
 from aioparallel.records import TopicPartition
@@ -107,7 +107,8 @@ class StateTopics:
         it cannot be read. A former owner's may come late, and stand behind its successor's.
 
         Not in the result: one that may be there, and cannot be seen yet, since a transaction is open before it, or its
-        broker says nothing for ``patience`` seconds. Raises TimeoutError, ClientError.
+        broker does not tell where they end, or says nothing for ``patience`` seconds. Raises StateNotRestored where a
+        record cannot be read, TimeoutError, ClientError.
         """
         places = {self._place_of(partition) for partition in positions}
         begins = await self.client.beginning_offsets(places, timeout)
@@ -115,7 +116,7 @@ class StateTopics:
         ends = dict(await self.client.written_end_offsets(places, timeout))
         right: dict[TopicPartition, Increment | ValueError] = {}
         last: dict[TopicPartition, Increment | ValueError] = {}
-        unseen: set[TopicPartition] = set()
+        unseen = {place for place in places if place not in begins or place not in ends}
         look = _FIRST_LOOK
         while True:
             # Where there are some, and none is of the position, it is likely that none is: somebody has moved that.
@@ -129,16 +130,31 @@ class StateTopics:
             }
             spans = {}
             for place in {self._place_of(partition) for partition in missing}:
-                first, end = begins.get(place, 0), ends.get(place, 0)
+                first, end = begins[place], ends[place]
                 if first < end:
                     spans[place] = Span(max(first, end - look), end)
                     ends[place] = spans[place].start
             if not spans:
                 break
-            unseen |= await self._look_in(spans, patience, missing, last, right)
+            try:
+                unseen |= await self._look_in(spans, patience, missing, last, right)
+            except FetchFailed as error:
+                raise self._unreadable(error, missing) from error
             look *= 8
         seen = {partition for partition in positions if self._place_of(partition) not in unseen}
         return {partition: (last | right).get(partition) for partition in seen}
+
+    def _unreadable(self, error: FetchFailed, wanted: Collection[TopicPartition]) -> StateNotRestored:
+        """Not passed: it may be the increment that counts, and another one of its position would be wrong."""
+        place, after = error.partition, error.offset + 1
+        return StateNotRestored(
+            min(partition for partition in wanted if self._place_of(partition) == place),
+            f"{error}. This may be the increment that says what is in the state, so none is taken in its place, and "
+            "whatever else has its state in that partition is held up as well. Let a replica lead that can read it. Or "
+            f"delete what is there up to it: kafka-delete-records.sh, offset {after} of {place}, while that topic has "
+            "cleanup.policy=[compact,delete] and retention.ms=-1. A state whose increments are then gone is made of "
+            "the whole log, also of records that were put away; all others are as they were",
+        )
 
     def _place_of(self, partition: TopicPartition) -> TopicPartition:
         return TopicPartition(self.names.increments, partition.partition)

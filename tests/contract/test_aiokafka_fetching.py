@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import struct
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 
 import pytest
 import pytest_asyncio
+from aiokafka.record.memory_records import MemoryRecords
 
 from aioparallel.clients.aiokafka import fetching
 from aioparallel.clients.aiokafka.fetching import FetchWalk
-from aioparallel.group.client import Fetched
+from aioparallel.errors import FetchFailed
+from aioparallel.group.client import Fetched, Span
 from aioparallel.records import TopicPartition
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
 from aioparallel.testing.brokers.local import LocalKafka
@@ -39,6 +43,44 @@ async def embedded(embedded_broker: EmbeddedBroker) -> AsyncIterator[AiokafkaClu
     """The embedded broker."""
     async with serving(embedded_broker) as opened:
         yield opened
+
+
+async def test_what_is_read_beside_the_group_ends_before_a_damaged_batch(
+    embedded: AiokafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All before it is given, and the error says where it stands."""
+    topic = unique("topic")
+    await embedded.create_topic(topic, 2)
+    places = [TopicPartition(topic, number) for number in range(2)]
+    for place in places:
+        for offset in range(6):
+            await embedded.produce(topic, [Produced(b"%d" % offset)], place.partition)
+
+    def damaged(data: bytes) -> MemoryRecords:
+        found, at = bytearray(data), 0
+        while at < len(found):
+            base, length = struct.unpack_from(">qi", found, at)
+            at += 12 + length
+            if base == 4:
+                found[at - 1] ^= 1
+        return MemoryRecords(bytes(found))
+
+    monkeypatch.setattr("aiokafka.consumer.fetcher.MemoryRecords", damaged)
+    client = embedded.client(unique("group"))
+    await client.start(embedded.timing.deadline)
+    read: dict[TopicPartition, list[int]] = {place: [] for place in places}
+
+    async def read_all(*ends: int) -> None:
+        spans = {place: Span(0, end) for place, end in zip(places, ends, strict=True)}
+        async with asyncio.timeout(60), aclosing(client.read(spans)) as reads:
+            async for partition, records, _ in reads:
+                read[partition] += [record.offset for record in records]
+
+    with pytest.raises(FetchFailed, match=f"{places[1]}: cannot read at offset 4"):
+        await read_all(3, 6)
+    assert read == {places[0]: [0, 1, 2], places[1]: [0, 1, 2, 3]}
+    await read_all(3, 4)
+    assert read == {places[0]: 2 * [0, 1, 2], places[1]: 2 * [0, 1, 2, 3]}
 
 
 @pytest.mark.real

@@ -13,19 +13,21 @@ from aiokafka import TopicPartition as Place  # its own: it takes no other
 
 from aioparallel.clients.aiokafka.connecting import find_broker
 from aioparallel.clients.aiokafka.errors import deadline, translated
-from aioparallel.clients.aiokafka.internals import Consumer
+from aioparallel.clients.aiokafka.fetching import FetchWalk
+from aioparallel.clients.aiokafka.internals import Consumer, Fetcher
 from aioparallel.clients.aiokafka.settings import connection_options
 from aioparallel.clients.aiokafka.silence import Silence
 from aioparallel.errors import BrokerUnreachable, ClientError
 from aioparallel.group.client import Fetched, Span
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records import TopicPartition
 
 __all__ = ["read_spans"]
 
 MOST_AT_ONCE: Final = 500
 """Records in one portion; replay sends so many before it marks them."""
 
-POLL_MS: Final = 500
+POLL: Final = 0.5
+"""Seconds until it is looked again, without data, where a partition stands."""
 STALLED: Final = 30.0
 """Seconds without any progress after which reading is given up."""
 
@@ -40,7 +42,8 @@ async def read_spans(
     """Read each partition from the start of its span, or of each of them, to its end, and then stop.
 
     ``options``: of ``aiokafka.AIOKafkaConsumer``. See :meth:`Client.read <aioparallel.group.client.Client.read>`.
-    Raises TimeoutError as well, when a request is not answered for 30 seconds.
+    Raises FetchFailed where a record cannot be read, after those before it; and TimeoutError as well, when a request is
+    not answered for 30 seconds.
     """
     left: dict[Place, deque[Span]] = {}
     for partition, given in spans.items():
@@ -91,9 +94,17 @@ async def _start(consumer: Any, what: str, bootstrap_servers: str, options: Mapp
 async def _read(consumer: Any, left: dict[Place, deque[Span]]) -> AsyncGenerator[Fetched, None]:
     loop = asyncio.get_running_loop()
     positions = {tp: some[0].start for tp, some in left.items()}
+    fetcher = cast("Fetcher", cast("Consumer", consumer)._fetcher)
+    # And no getmany(): where a batch is damaged that loses what came before it, and does not say where it stands.
+    walk = FetchWalk(fetcher, cast("Consumer", consumer)._subscription, read_committed=True)
     moved = loop.time()
     while left:
-        found = await consumer.getmany(timeout_ms=POLL_MS, max_records=MOST_AT_ONCE)
+        # Of a partition that is read nothing more is taken, and no error either.
+        quotas = {TopicPartition(*tp): MOST_AT_ONCE for tp in left}
+        found = {one.partition: one.records for one in walk.take(quotas, MOST_AT_ONCE)}
+        if not found:
+            await _data(fetcher, POLL)
+            found = {one.partition: one.records for one in walk.take(quotas, MOST_AT_ONCE)}
         for tp, some in list(left.items()):
             span = some[0]
             # Also where nothing was delivered: what lies behind may be gaps only, and just the position tells.
@@ -109,8 +120,8 @@ async def _read(consumer: Any, left: dict[Place, deque[Span]]) -> AsyncGenerator
                 else:
                     del left[tp]
                     consumer.pause(tp)
-            records = [_record(raw) for raw in found.get(tp, ()) if raw.offset < span.end]
-            yield Fetched(TopicPartition(*tp), records, next_offset)
+            partition = TopicPartition(*tp)
+            yield Fetched(partition, [one for one in found.get(partition, ()) if one.offset < span.end], next_offset)
             moved = loop.time()  # what was done with it took its own time
         if loop.time() - moved > STALLED:
             at = ", ".join(f"{tp} at offset {positions[tp]}" for tp in sorted(left))
@@ -123,9 +134,15 @@ async def _position(consumer: Any, tp: Place) -> int:
         return int(await consumer.position(tp))
 
 
-def _record(raw: Any) -> Record:
-    timestamp = -1 if raw.timestamp is None else raw.timestamp  # message format 0 has none
-    return Record(raw.topic, raw.partition, raw.offset, raw.key, raw.value, tuple(raw.headers), timestamp)
+async def _data(fetcher: Fetcher, timeout: float) -> None:
+    """Wait until something was fetched, or for so long."""
+    waiter = fetcher._create_fetch_waiter()
+    try:
+        await asyncio.wait([waiter], timeout=timeout)
+        if waiter.done():
+            waiter.result()  # what aiokafka cannot go on after
+    finally:
+        waiter.cancel()
 
 
 async def _stop(consumer: Any) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
-from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
-from aiokafka.record.memory_records import MemoryRecords
 
 from aioparallel.cli.dlq.printing import details, json_details
 from aioparallel.cli.dlq.selecting import DeadLetter
@@ -27,6 +24,8 @@ class Silent:
     def __init__(self, *, starts: bool) -> None:
         self._starts = starts
         self._client = SimpleNamespace()
+        self._subscription = SimpleNamespace(reassignment_in_progress=False)
+        self._fetcher = SimpleNamespace(_records={}, _create_fetch_waiter=asyncio.get_running_loop().create_future)
 
     async def start(self) -> None:
         if not self._starts:
@@ -37,9 +36,6 @@ class Silent:
     def assign(self, partitions: object) -> None: ...
 
     def seek(self, partition: object, offset: int) -> None: ...
-
-    async def getmany(self, *, timeout_ms: int, max_records: int) -> dict[object, list[object]]:
-        return {}
 
     async def position(self, partition: object) -> int:
         await asyncio.Event().wait()
@@ -71,29 +67,9 @@ async def test_no_broker_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.wait_for(anext(reads), 5)
 
 
-def old_record() -> Any:
-    """A record of message format 0, as aiokafka reads it: it has no timestamp."""
-    builder = LegacyRecordBatchBuilder(magic=0, compression_type=0, batch_size=1 << 20)
-    builder.append(0, timestamp=None, key=b"key", value=b"value", headers=[])
-    batch = MemoryRecords(bytes(builder.build())).next_batch()
-    (raw,) = list(batch)
-    return raw
-
-
-class Raw:
-    """What aiokafka's consumer gives of it."""
-
-    def __init__(self) -> None:
-        raw = old_record()
-        assert raw.timestamp is None
-        self.topic, self.partition, self.offset = "orders.dlq", 0, 0
-        self.key, self.value, self.headers, self.timestamp = raw.key, raw.value, (), raw.timestamp
-
-
 def test_a_record_without_a_timestamp() -> None:
-    """It has the timestamp -1, as in Kafka's other clients, and can be sorted and shown."""
-    record = reading._record(cast("Any", Raw()))
-    assert record.timestamp == -1
+    """Of message format 0. It has the timestamp -1, as in Kafka's other clients, and can be sorted and shown."""
+    record: Record = Record("orders.dlq", 0, 0, b"key", b"value", (), -1)
     dead = DeadLetter(record, None, settled=False)
     assert dead.age < DeadLetter(letter_record(0), None, settled=False).age
     assert json_details(dead)["timestamp"] is None
