@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -26,24 +25,8 @@ class Connections:
         self._opening = opening
         self._idle: list[AsyncConnection] = []
 
-    @contextlib.asynccontextmanager
-    async def inside_transaction(self) -> AsyncIterator[tuple[AsyncConnection, OpenTransaction]]:
-        """One, with the transaction that was begun on it. Who has it ends that. Raises RetryLater where the database is
-        away."""
-        connection, transaction = await self._begun()
-        options = _options(connection)
-        is_reusable = False
-        try:
-            yield connection, transaction
-            # What one handler has set is not for the next one.
-            is_reusable = not connection.closed and _options(connection) is options
-        finally:
-            if is_reusable:
-                self._idle.append(connection)
-            else:
-                await connection.close()
-
-    async def _begun(self) -> tuple[AsyncConnection, OpenTransaction]:
+    async def begun(self) -> tuple[AsyncConnection, OpenTransaction]:
+        """One, with a transaction begun on it. Raises RetryLater where the database is away."""
         while self._idle:
             connection = self._idle.pop()
             try:
@@ -66,6 +49,15 @@ class Connections:
         except NO_ANSWER as error:
             raise away(error) from error
 
+    async def keep(self, connection: AsyncConnection) -> None:
+        """Its transaction is over. Where a handler has changed its options they are not for the next one."""
+        given = self._opening.engine.sync_engine.get_execution_options()
+        below = connection.sync_connection
+        if below is not None and not below.closed and below.get_execution_options() is given:
+            self._idle.append(connection)
+        else:
+            await connection.close()
+
     async def give_back(self) -> None:
         """Keep no idle one from others."""
         idle, self._idle = self._idle, []
@@ -73,8 +65,3 @@ class Connections:
             async with asyncio.timeout(_CLOSING):
                 for connection in idle:
                     await connection.close()
-
-
-def _options(connection: AsyncConnection) -> object:
-    """Another object whenever they have been changed."""
-    return connection.sync_connection and connection.sync_connection.get_execution_options()

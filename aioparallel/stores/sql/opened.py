@@ -31,6 +31,8 @@ __all__ = ["CompleteAlready", "Lent", "OpenTransaction", "Opening", "isolation_l
 _LEVELS: Final = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 _BEGIN: Final = 5.0
 """Seconds for BEGIN, which waits for nothing but the network."""
+_END: Final = 30.0
+"""Seconds for COMMIT, and for each statement before it; then it is asked what became of it."""
 _ROLLBACK: Final = 1.0
 """Seconds for ROLLBACK. Then the connection is closed, which does the same."""
 _UNIQUE_VIOLATION: Final = "23505"
@@ -123,8 +125,7 @@ class Opening:
             return _OfSqlalchemy(connection, self._statement, self._select)
         opened = _OfAsyncpg(connection, self._add_done, self._among)
         try:
-            async with asyncio.timeout(_BEGIN):
-                await opened.begin(self._begin)
+            await opened.begin(self._begin)
         except BaseException:
             # Without an answer nobody knows whether it has begun: the driver tells what it has heard last.
             await opened.close()
@@ -146,13 +147,16 @@ class _OfAsyncpg:
 
     async def begin(self, statement: str) -> None:
         """Begin it."""
-        await self._ask(statement)
+        await self._ask(statement, timeout=_BEGIN)
 
     async def add_done(self, owned: Owned, offsets: Sequence[int]) -> bool:
         """See :class:`OpenTransaction`."""
         _expect_open(self._above.is_active and self._below.is_in_transaction())
         try:
-            return await self._ask(self._add_done, owned.id, owned.epoch, offsets) == f"INSERT 0 {len(offsets)}"
+            return (
+                await self._ask(self._add_done, owned.id, owned.epoch, offsets, timeout=_END)
+                == f"INSERT 0 {len(offsets)}"
+            )
         except SQLAlchemyError as error:
             if getattr(error.__cause__, "sqlstate", None) == _UNIQUE_VIOLATION:
                 raise CompleteAlready from error
@@ -161,11 +165,11 @@ class _OfAsyncpg:
     async def done_among(self, owned: Owned, offsets: Sequence[int]) -> set[int]:
         """See :class:`OpenTransaction`."""
         with _translated():
-            return {row[0] for row in await self._below.fetch(self._among, owned.id, offsets)}
+            return {row[0] for row in await self._below.fetch(self._among, owned.id, offsets, timeout=_END)}
 
     async def commit(self) -> None:
         """See :class:`OpenTransaction`."""
-        if (status := await self._ask("COMMIT")) != "COMMIT":
+        if (status := await self._ask("COMMIT", timeout=_END)) != "COMMIT":
             raise SQLAlchemyError(
                 f"the transaction was rolled back (the database says {status}): one of its "
                 "statements had failed, and its error was not raised"
@@ -177,8 +181,8 @@ class _OfAsyncpg:
         is_over = False
         try:
             if self._below.is_in_transaction():
-                async with asyncio.timeout(_ROLLBACK):
-                    await self._ask("ROLLBACK")
+                async with asyncio.timeout(_ROLLBACK):  # the driver's own does not begin before the statement does
+                    await self._ask("ROLLBACK", timeout=_ROLLBACK)
             is_over = not self._below.is_in_transaction()
         except Exception as error:  # whatever the driver says: it is not given back
             logger.debug("A transaction is not rolled back: %r", error, extra={"action": "rollback_failed"})
@@ -196,9 +200,9 @@ class _OfAsyncpg:
         self._below.terminate()
         await self._connection.invalidate()
 
-    async def _ask(self, statement: str, *given: object) -> str:
+    async def _ask(self, statement: str, *given: object, timeout: float) -> str:
         with _translated():
-            return cast("str", await self._below.execute(statement, *given))
+            return cast("str", await self._below.execute(statement, *given, timeout=timeout))
 
 
 @contextlib.contextmanager

@@ -51,8 +51,6 @@ _FROZEN: Final = 2.0
 """Seconds for which a process that is frozen between its last statement and COMMIT holds its partition up."""
 _MAP_LIMIT: Final = 64 * 1024 * 1024
 """Characters of an offset map: a column takes more than Kafka's metadata."""
-_ENDING: Final = 30.0
-"""Seconds for COMMIT and what comes before it; then it is asked what became of it."""
 _FINISHING: Final = 10.0
 """Seconds that a handler which is cancelled waits for the end of its COMMIT."""
 _GIVING_UP: Final = 2.0
@@ -179,8 +177,14 @@ class SqlStore:
             # Before anything is held that a fold needs: one may have to come first.
             offsets = _by_partition(records)
             taken = await self._taken_of(offsets)
-            async with self._turn, self._connections.inside_transaction() as (connection, transaction):
-                await self._run(handle, item, (records, offsets, taken), connection, transaction)
+            async with self._turn:
+                connection, transaction = await self._connections.begun()
+                try:
+                    await self._run(handle, item, (records, offsets, taken), connection, transaction)
+                except BaseException:
+                    await connection.close()
+                    raise
+                await self._connections.keep(connection)
 
         del handled.__wrapped__  # it takes one argument, not two
         return handled
@@ -236,9 +240,8 @@ class SqlStore:
         taken: Mapping[TopicPartition, Taken],
     ) -> None:
         try:
-            async with asyncio.timeout(_ENDING):
-                await self._add_done(transaction, offsets, taken)
-                await transaction.commit()
+            await self._add_done(transaction, offsets, taken)
+            await transaction.commit()
         except BaseException as error:
             await transaction.roll_back()
             if not isinstance(error, (CompleteAlready, *NO_ANSWER)):
@@ -296,19 +299,20 @@ async def _not_cancelled(finishing: Coroutine[Any, Any, None]) -> None:
     does, and one that is under way would be in doubt."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(finishing, name="aioparallel-commit")
-    cancelled: asyncio.CancelledError | None = None
-    ends = 0.0
-    while not task.done():
-        try:
-            await asyncio.wait([task], timeout=None if cancelled is None else max(0.0, ends - loop.time()))
-        except asyncio.CancelledError as error:
-            ends = ends or loop.time() + _FINISHING
-            cancelled = error
-        if cancelled is not None and loop.time() >= ends and not task.done():
-            task.cancel()
-            await asyncio.wait([task], timeout=_GIVING_UP)
-            # It may be carried out, so this is no failure: whoever runs the record again finds out.
-            raise RetryLater(AWAY) from cancelled
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError as error:
+        cancelled, ends = error, loop.time() + _FINISHING
+    else:
+        return
+    while not task.done() and (left := ends - loop.time()) > 0:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([task], timeout=left)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=_GIVING_UP)
+        # It may be carried out, so this is no failure: whoever runs the record again finds out.
+        raise RetryLater(AWAY) from cancelled
     task.result()
 
 

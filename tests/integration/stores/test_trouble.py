@@ -77,7 +77,7 @@ async def test_a_network_that_is_silent(
 ) -> None:
     """No answer comes, and nothing says so: what waits for one gives up, closes its connection, and the record runs
     again."""
-    for name, value in (("opened._BEGIN", 0.5), ("store._ENDING", 0.5)):
+    for name, value in (("opened._BEGIN", 0.5), ("opened._END", 0.5)):
         monkeypatch.setattr(f"aioparallel.stores.sql.{name}", value)
     url = engine.url.set(query={}).set(host="127.0.0.1", port=network.port)
     through = create_async_engine(url, pool_size=3, max_overflow=0)
