@@ -18,7 +18,7 @@ from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import StateStats
 from aioparallel.options import Options
 from aioparallel.records import Outgoing, Produced, TopicPartition
-from aioparallel.state.increments import encode_increment, encode_place
+from aioparallel.state.increments import Place, encode_increment, encode_place
 from aioparallel.state.restores import Restores
 from aioparallel.state.topics import StateTopics
 from aioparallel.state.view import StateView
@@ -88,8 +88,9 @@ class KeyedState:
         view = self._views.get(partition)
         if view is None or not view.is_restored:
             return ()
-        value = encode_increment(view.increment(committed))
-        key = encode_place(self._topics.group_id, partition, view.session.generation.id)
+        increment = view.increment(committed)
+        value = encode_increment(increment)
+        key = encode_place(Place(self._topics.group_id, partition, increment.life), increment.generation)
         return (Outgoing(self._topics.names.increments, value, key, partition=partition.partition),)
 
     async def save(

@@ -1,8 +1,9 @@
 """Increments as records of a compacted topic. Pure.
 
-The key says whose it is, as JSON: ``["group", "topic", partition, owner]``; owner is the generation of the member that
-writes, modulo 4, so that no cleaner takes an increment away for one that a former owner has written late. The value is
-JSON::
+The key says whose it is, as JSON: ``["group", "topic", partition, life, owner]``. A life begins where a group has no
+position (it is new, or its offsets were deleted): it is the offset at which the increments' partition ended then, so
+that no later life takes an increment of an earlier one for its own. Owner is the generation of the member that writes,
+modulo 32, so that no cleaner takes an increment away for one that a former owner has written late. The value is JSON::
 
     {"v": 1, "base": 1200, "map": "...", "generation": 17, "origin": 0, "at": 1790000000000,
      "unapplied": [1007, "..."],
@@ -31,6 +32,7 @@ from aioparallel.records import TopicPartition
 __all__ = [
     "Increment",
     "Named",
+    "Place",
     "Unapplied",
     "begin_of_increment",
     "decode_increment",
@@ -42,7 +44,7 @@ __all__ = [
 ]
 
 _VERSION: Final = 1
-_OWNERS: Final = 4
+_OWNERS: Final = 32
 
 
 class Named(NamedTuple):
@@ -80,6 +82,16 @@ class Increment(NamedTuple):
     """Milliseconds since the epoch."""
     unapplied: Unapplied
     snapshots: Sequence[Named]
+    life: int = 0
+    """Stands in the key."""
+
+
+class Place(NamedTuple):
+    """Whose an increment is."""
+
+    group_id: str
+    partition: TopicPartition
+    life: int
 
 
 def write_unapplied(offsets: Collection[int]) -> Unapplied:
@@ -96,17 +108,17 @@ def read_unapplied(found: Unapplied) -> Sequence[int]:
 _NONE: Final = Unapplied(0, "")
 
 
-def encode_place(group_id: str, partition: TopicPartition, generation: int) -> bytes:
+def encode_place(place: Place, generation: int) -> bytes:
     """The key of its record."""
-    return json.dumps([group_id, *partition, generation % _OWNERS]).encode()
+    return json.dumps([place.group_id, *place.partition, place.life, generation % _OWNERS]).encode()
 
 
-def decode_place(data: bytes | None) -> tuple[str, TopicPartition] | None:
-    """Group and partition; None: it is no key of ours."""
+def decode_place(data: bytes | None) -> Place | None:
+    """None: it is no key of ours."""
     try:
         match json.loads(data or b""):
-            case [str(group_id), str(topic), int(partition), int()]:
-                return group_id, TopicPartition(topic, partition)
+            case [str(group_id), str(topic), int(partition), int(life), int()]:
+                return Place(group_id, TopicPartition(topic, partition), life)
     except (ValueError, RecursionError):
         pass
     return None
@@ -133,7 +145,7 @@ def encode_increment(increment: Increment) -> bytes:
     return json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def decode_increment(data: bytes | None) -> Increment:
+def decode_increment(data: bytes | None, life: int) -> Increment:
     """What :func:`encode_increment` was given. Raises ValueError for anything else."""
     try:
         told: Any = json.loads(data or b"")
@@ -144,8 +156,9 @@ def decode_increment(data: bytes | None) -> Increment:
             _number(told["generation"]),
             _number(told["origin"]),
             _number(told["at"]),
-            Unapplied(_number(told["unapplied"][0]), _text(told["unapplied"][1])),
+            _unapplied(told["unapplied"]),
             [_named(one) for one in told["snapshots"]],
+            life,
         )
     except (TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
         raise ValueError(f"not as it is written: {error!r}") from error
@@ -154,6 +167,12 @@ def decode_increment(data: bytes | None) -> Increment:
 def _named(told: Any) -> Named:
     numbers = {name: _number(told[name]) for name in Named._fields if name != "id"}
     return Named(id=_text(told["id"]), **numbers)
+
+
+def _unapplied(told: Any) -> Unapplied:
+    found = Unapplied(_number(told[0]), _text(told[1]))
+    read_unapplied(found)
+    return found
 
 
 def _number(found: object) -> int:

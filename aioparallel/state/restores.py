@@ -116,6 +116,9 @@ class Restores:
                     else:
                         restore.restoring = Restoring(partition, committed, self._topics, self._options)
                         found = await restore.restoring.run(increment)
+                    if increment is None:
+                        life = await self._topics.increments_end(partition, _REQUEST)
+                        found = found._replace(life=life)
             except (TimeoutError, ClientError) as error:
                 if not _may_pass(error):
                     raise
@@ -170,6 +173,8 @@ class Restores:
                     one.trouble = trouble
                 await asyncio.sleep(_PAUSE)
                 continue
+            if not found:
+                await asyncio.sleep(_PAUSE)
             for partition, one in left.items():
                 if partition in found:
                     one.found(self._readable(partition, one, found[partition]))

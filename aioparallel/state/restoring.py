@@ -109,12 +109,21 @@ class Restoring:
         await self._replay(table, since, unapplied, is_lenient=not knows_all)
         origin = since.base_offset if increment is None or not usable else increment.origin
         at = None if increment is None else increment.at
-        return Restored(table, origin, unapplied, usable, self.replayed, at)
+        life = 0 if increment is None else increment.life
+        return Restored(table, origin, unapplied, usable, self.replayed, since.base_offset, life, at)
 
     async def _from_the_origin(self, increment: Increment | None) -> OffsetMap:
         """Where an empty state is right."""
         if increment is not None:
             begins = min(increment.origin, self._position.base_offset)
+            if increment.snapshots:
+                logger.warning(
+                    "%s: none of the full snapshots of its state can be used: it is made of all records from offset %d "
+                    "on, also of those that had been put away before they were taken",
+                    self._partition,
+                    begins,
+                    extra={"action": "state_from_log"},
+                )
         else:
             begins = await self._log_begins()
             if begins and self._position.base_offset > begins:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from aioparallel.errors import ConfigurationError, FetchFailed, StateNotRestored
 from aioparallel.group.client import Client, Committed, Fetched, Span
 from aioparallel.keyed_state import State
-from aioparallel.records import TopicPartition
+from aioparallel.records import Record, TopicPartition
 from aioparallel.state.increments import Increment, Named, begin_of_increment, decode_increment, decode_place
 
 __all__ = ["StateTopics", "TopicNames"]
 
+_Ask = Callable[[Collection[TopicPartition], float], Awaitable[Mapping[TopicPartition, int]]]
+
 _CONNECTING: Final = 5.0
 """Seconds that a look waits for its first records, for which it connects first."""
+_ALL: Final = 2.0
+"""Seconds in which all partitions should be told of in one answer."""
 _FAR: Final = 64_000
 _FIRST_LOOK: Final = 1_000
 """Offsets at the end of a partition in which its last increments most often stand; then eight times as many before."""
@@ -104,18 +108,19 @@ class StateTopics:
         self, positions: Mapping[TopicPartition, Committed], timeout: float, patience: float
     ) -> Mapping[TopicPartition, Increment | ValueError | None]:
         """Of each of these the newest that is of its position, else the last one, or None where there is none; or why
-        it cannot be read. A former owner's may come late, and stand behind its successor's.
+        it cannot be read. A former owner's may come late, and stand behind its successor's; those of a life that is
+        over do not count.
 
         Not in the result: one that may be there, and cannot be seen yet, since a transaction is open before it, or its
         broker does not tell where they end, or says nothing for ``patience`` seconds. Raises StateNotRestored where a
         record cannot be read, TimeoutError, ClientError.
         """
         places = {self._place_of(partition) for partition in positions}
-        begins = await self.client.beginning_offsets(places, timeout)
+        limit = min(timeout, max(_ALL, patience))
+        begins = await _told(self.client.beginning_offsets, places, limit)
         # The increment of a position was written before it was committed, so it is before these ends.
-        ends = dict(await self.client.written_end_offsets(places, timeout))
-        right: dict[TopicPartition, Increment | ValueError] = {}
-        last: dict[TopicPartition, Increment | ValueError] = {}
+        ends = await _told(self.client.written_end_offsets, places, limit)
+        found = {partition: _Newest(committed) for partition, committed in positions.items()}
         unseen = {place for place in places if place not in begins or place not in ends}
         look = _FIRST_LOOK
         while True:
@@ -123,9 +128,9 @@ class StateTopics:
             is_far = look > _FAR
             missing = {
                 partition: one
-                for partition, one in positions.items()
-                if partition not in right
-                and not (is_far and partition in last)
+                for partition, one in found.items()
+                if one.right is None
+                and not (is_far and one.last is not None)
                 and self._place_of(partition) not in unseen
             }
             spans = {}
@@ -137,12 +142,12 @@ class StateTopics:
             if not spans:
                 break
             try:
-                unseen |= await self._look_in(spans, patience, missing, last, right)
+                unseen |= await self._look_in(spans, patience, missing)
             except FetchFailed as error:
                 raise self._unreadable(error, missing) from error
             look *= 8
-        seen = {partition for partition in positions if self._place_of(partition) not in unseen}
-        return {partition: (last | right).get(partition) for partition in seen}
+        seen = {partition: one for partition, one in found.items() if self._place_of(partition) not in unseen}
+        return {partition: one.last if one.right is None else one.right for partition, one in seen.items()}
 
     def _unreadable(self, error: FetchFailed, wanted: Collection[TopicPartition]) -> StateNotRestored:
         """Not passed: it may be the increment that counts, and another one of its position would be wrong."""
@@ -160,18 +165,9 @@ class StateTopics:
         return TopicPartition(self.names.increments, partition.partition)
 
     async def _look_in(
-        self,
-        spans: Mapping[TopicPartition, Span],
-        patience: float,
-        wanted: Mapping[TopicPartition, Committed],
-        last: dict[TopicPartition, Increment | ValueError],
-        right: dict[TopicPartition, Increment | ValueError],
+        self, spans: Mapping[TopicPartition, Span], patience: float, wanted: Mapping[TopicPartition, _Newest]
     ) -> set[TopicPartition]:
-        """Add the last one of each that none was found of yet, and the newest that is of the position. Those that were
-        not seen to the end."""
-        values: dict[TopicPartition, bytes | None] = {}
-        of_position: dict[TopicPartition, Increment | ValueError] = {}
-        begins = {partition: begin_of_increment(committed) for partition, committed in wanted.items()}
+        """Show each what stands there. Those places that were not seen to the end."""
         unseen = set(spans)
         waits = max(patience, _CONNECTING)
         async with aclosing(self.client.read(spans)) as reads:
@@ -186,19 +182,20 @@ class StateTopics:
                     unseen.discard(fetched.partition)
                 for record in fetched.records:
                     place = decode_place(record.key)
-                    if place is not None and place[0] == self.group_id and place[1] in wanted:
-                        values[place[1]] = record.value
-                        if record.value is not None and record.value.startswith(begins[place[1]]):
-                            of_position[place[1]] = _newer(of_position.get(place[1]), _decoded(record.value))
-        right |= of_position
-        for partition, value in values.items():
-            if partition not in last:
-                last[partition] = _decoded(value)
+                    if place is not None and place.group_id == self.group_id and place.partition in wanted:
+                        wanted[place.partition].see(place.life, record)
         return unseen
+
+    async def increments_end(self, partition: TopicPartition, timeout: float) -> int:
+        """Where its increments end. Raises TimeoutError, ClientError."""
+        return await self._end_of(self.names.increments, partition, timeout)
 
     async def snapshots_end(self, partition: TopicPartition, timeout: float) -> int:
         """Where its full snapshots end. Raises TimeoutError, ClientError."""
-        place = TopicPartition(self.names.snapshots, partition.partition)
+        return await self._end_of(self.names.snapshots, partition, timeout)
+
+    async def _end_of(self, topic: str, partition: TopicPartition, timeout: float) -> int:
+        place = TopicPartition(topic, partition.partition)
         found = await self.client.written_end_offsets([place], timeout)
         if place not in found:
             raise TimeoutError
@@ -210,6 +207,35 @@ class StateTopics:
         return self.client.read({place: Span(named.first, named.next)})
 
 
+class _Newest:
+    """Of the increments of one partition that were seen: the newest of its position, and the last one."""
+
+    def __init__(self, committed: Committed) -> None:
+        self._begin = begin_of_increment(committed)
+        self._life = -1
+        self._last: Record | None = None
+        self.right: Increment | ValueError | None = None
+
+    def see(self, life: int, record: Record) -> None:
+        """One more, in any order of the log."""
+        value = record.value
+        # Nothing was written before its life had begun: else the topic was made anew meanwhile.
+        life = min(life, record.offset)
+        if value is None or life < self._life:
+            return
+        if life > self._life:
+            self._life, self._last, self.right = life, None, None
+        if self._last is None or record.offset > self._last.offset:
+            self._last = record
+        if value.startswith(self._begin):
+            self.right = _newer(self.right, _decoded(value, life))
+
+    @property
+    def last(self) -> Increment | ValueError | None:
+        """Of any position."""
+        return None if self._last is None else _decoded(self._last.value, self._life)
+
+
 def _newer(before: Increment | ValueError | None, found: Increment | ValueError) -> Increment | ValueError:
     """Of two that are of one position, in the order of the log."""
     if isinstance(before, Increment) and isinstance(found, Increment) and before.generation > found.generation:
@@ -217,8 +243,24 @@ def _newer(before: Increment | ValueError | None, found: Increment | ValueError)
     return found
 
 
-def _decoded(value: bytes | None) -> Increment | ValueError:
+async def _told(ask: _Ask, places: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
+    """Where these begin or end; without those whose broker does not say so. Asked one by one where not all answer."""
     try:
-        return decode_increment(value)
+        async with asyncio.timeout(timeout):
+            return dict(await ask(places, timeout))
+    except TimeoutError:
+        each = await asyncio.gather(*[ask([place], timeout) for place in places], return_exceptions=True)
+    found: dict[TopicPartition, int] = {}
+    for one in each:
+        if not isinstance(one, BaseException):
+            found |= one
+        elif not isinstance(one, TimeoutError):
+            raise one
+    return found
+
+
+def _decoded(value: bytes | None, life: int) -> Increment | ValueError:
+    try:
+        return decode_increment(value, life)
     except ValueError as error:
         return error

@@ -38,6 +38,10 @@ class Restored(NamedTuple):
     """The usable ones, the newest first, and the position of each; None: nobody has looked."""
     replayed: int
     """Records since the newest."""
+    taken_to: int | None = None
+    """The offset that is of, or that it was begun at without one; None: where the session begins."""
+    life: int = 0
+    """Where its increments ended when it was begun."""
     at: int | None = None
     """When that was taken, or what there is was begun without one, milliseconds since the epoch; None: now."""
 
@@ -87,6 +91,8 @@ class StateView:
         self._sent: tuple[str, ...] = ()  # ids of those named in the last increment
         self._saved: tuple[str, ...] = ()  # and in the last one that counts
         self._since = 0  # records since the last one was taken
+        self._taken_to: int | None = None  # the offset that is of; None: where the session begins
+        self._life = 0
         self._unapplied_text: Unapplied | None = None  # as it is written; None: something has come, or gone
         self._taken_at = clock()
         self._taken: Taken | None = None
@@ -97,6 +103,8 @@ class StateView:
         """This is the state where the session begins."""
         self._table = found.table
         self._origin = found.origin
+        self._life = found.life
+        self._taken_to = found.taken_to
         self._unapplied = set(found.unapplied)
         self._snapshots = [*found.snapshots]
         self._since = found.replayed
@@ -206,7 +214,7 @@ class StateView:
             self._unapplied_text = write_unapplied(self._unapplied)  # they may be many
         named = [named for named, _ in self._snapshots]
         at, generation = round(self._taken_at * 1000), self.session.generation.id
-        return Increment(committed, generation, origin, at, self._unapplied_text, named)
+        return Increment(committed, generation, origin, at, self._unapplied_text, named, self._life)
 
     def acknowledged(self) -> None:
         """See :class:`~aioparallel.group.companions.Beside`."""
@@ -243,13 +251,14 @@ class StateView:
 
     def is_due(self) -> bool:
         """Whether a full snapshot should be taken, and there is a place for it."""
-        if not self._since or self._table is None or self._taken or self._written or self.has_news:
-            return False
-        if not self.session.may_commit():
+        if self._table is None or self._taken or self._written or self.has_news or not self.session.may_commit():
             return False
         if self._since >= max(self._policy.snapshot_after, self._table.count):
             return True
-        return self._clock() - self._taken_at >= self._policy.snapshot_interval
+        # Also where what was passed holds no records (aborted ones, markers): nobody knows that once it is deleted.
+        before = self.session.start if self._taken_to is None else self._taken_to
+        has_moved = bool(self._since) or self.session.ledger.next_commit > before
+        return has_moved and self._clock() - self._taken_at >= self._policy.snapshot_interval
 
     def _free_slot(self) -> int:
         """One in which nothing is that is named, here or in what is saved: these are the same before the next one is
@@ -275,7 +284,8 @@ class StateView:
         """What was taken stands in the topic."""
         assert self._taken is not None
         self._taken.frozen.release()
-        self._written, self._taken_at, self._taken = (named, self._taken.position), self._taken.at, None
+        self._written, self._taken_at = (named, self._taken.position), self._taken.at
+        self._taken_to, self._taken = self._taken.position.base_offset, None
         self._name()
 
     def not_written(self) -> None:

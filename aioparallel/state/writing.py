@@ -20,6 +20,8 @@ __all__ = ["DumpFailed", "Unwanted", "write_snapshot"]
 _AT_ONCE: Final = 250
 """Values that are dumped in one turn of the event loop, about a millisecond's worth. Then the loop has as long for
 others."""
+_ANSWER: Final = 5.0
+"""Seconds for the answer to one: others wait for their turn behind this snapshot."""
 _UNACKNOWLEDGED: Final = 4
 """Pieces on their way."""
 
@@ -96,7 +98,12 @@ class _Writing:
         self._producer.send((output,), delivered)
 
     async def _take_first(self) -> None:
-        result = await self._sent.pop(0)
+        try:
+            async with asyncio.timeout(_ANSWER):
+                result = await self._sent.pop(0)
+        except TimeoutError:
+            place = self._place.partition.partition
+            raise ProduceFailed(self._topic, place, f"no answer within {_ANSWER:g} s", passing=True) from None
         if isinstance(result, ProduceFailed):
             raise result
         self._offsets.append(result[0].offset)

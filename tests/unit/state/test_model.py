@@ -18,7 +18,7 @@ from aioparallel.offsets import Ledger, decode_offset_map, encode_offset_map
 from aioparallel.options import Options
 from aioparallel.records import Outgoing, TopicPartition
 from aioparallel.state import pieces
-from aioparallel.state.increments import Named, decode_increment, encode_increment, encode_place
+from aioparallel.state.increments import Named, Place, decode_increment, encode_increment, encode_place
 from aioparallel.state.pieces import EntryWriter, Head, PieceKey, encode_head, encode_piece_key
 from aioparallel.state.restoring import Restoring
 from aioparallel.state.table import Table
@@ -188,7 +188,7 @@ class Model:
         increment = self.view.increment(committed)
         if is_lost and self.together:
             return  # aborted: neither is there
-        self.logs.append(Outgoing("inc", encode_increment(increment), encode_place("g", P0, 1)))
+        self.logs.append(Outgoing("inc", encode_increment(increment), encode_place(Place("g", P0, 0), 1)))
         if is_lost:
             return
         self.committed = self.session.acknowledged = committed
@@ -248,7 +248,7 @@ class Model:
 
     def damage(self, piece: int) -> None:
         """A zombie has written there, and the cleaner was there."""
-        snapshots = decode_increment(self.logs.of(INCREMENTS)[-1].value).snapshots
+        snapshots = decode_increment(self.logs.of(INCREMENTS)[-1].value, 0).snapshots
         if len(snapshots) == 2 and not self.damaged & {snapshots[1].id}:
             newest = snapshots[0]
             self.damaged.add(newest.id)

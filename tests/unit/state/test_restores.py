@@ -18,7 +18,7 @@ from aioparallel.observe.stats import StateStats
 from aioparallel.options import Options
 from aioparallel.records import TopicPartition
 from aioparallel.state.companion import KeyedState
-from aioparallel.state.increments import Increment, encode_increment, encode_place, write_unapplied
+from aioparallel.state.increments import Increment, Place, encode_increment, encode_place, write_unapplied
 from aioparallel.state.topics import StateTopics, TopicNames
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
 from tests.support.memory.keeping_state import GROUP, P0, broker_of, keeping, sums, totals, write
@@ -106,7 +106,7 @@ async def test_no_increment_of_the_position_counts_before_all_can_be_seen() -> N
 
     def wrote(generation: int, unapplied: list[int], transaction: Any = None) -> None:
         increment = Increment(Committed(10, ""), generation, 0, 0, write_unapplied(unapplied), [])
-        value, key = encode_increment(increment), encode_place(GROUP, P0, generation)
+        value, key = encode_increment(increment), encode_place(Place(GROUP, P0, 0), generation)
         broker.append(NAMES.increments, value, key=key, partition=0, transaction=transaction)
 
     topics = StateTopics(NAMES, GROUP, InMemoryClient(broker, GROUP))

@@ -19,7 +19,7 @@ from aioparallel.group.client import Committed, Generation
 from aioparallel.group.sessions import Session
 from aioparallel.observe.health import ProblemKind
 from aioparallel.records import TopicPartition
-from aioparallel.state.increments import Increment, Unapplied, encode_increment, encode_place, write_unapplied
+from aioparallel.state.increments import Increment, Place, Unapplied, encode_increment, encode_place, write_unapplied
 from aioparallel.state.restoring import Restoring
 from aioparallel.state.table import Table
 from aioparallel.state.topics import StateTopics, TopicNames
@@ -148,7 +148,7 @@ async def test_an_increment_that_a_former_owner_writes_late_is_passed_over(is_co
 
     def wrote(of: int, unapplied: list[int], generation: int) -> None:
         increment = Increment(Committed(of, ""), generation, 0, 0, write_unapplied(unapplied), [])
-        key = encode_place("g", P0, generation)
+        key = encode_place(Place("g", P0, 0), generation)
         logs.append(Outgoing("inc", encode_increment(increment), key))
 
     wrote(2, [], 1)
