@@ -50,6 +50,7 @@ Each message says what happened, with which topic, partition and offset, and wha
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar
 
 from aioparallel.records import TopicPartition
 
@@ -473,6 +474,10 @@ class RetryLater(AioparallelError):
 
     Raises ConfigurationError unless ``delay`` is from 0 to 10,000,000.
     """
+
+    is_bounded: ClassVar[bool] = True
+    """Whether a policy may end it. Not where nothing can be decided about the record: it is another member's by now, or
+    may be complete."""
 
     def __init__(self, delay: float, reason: str = "") -> None:
         given: object = delay

@@ -93,6 +93,8 @@ class Failures:
 
     def _verdict_on_waiting(self, record: Record[Any, Any], error: RetryLater, now: float) -> Verdict | None:
         retry, history = self._patience.retry, history_of(record)
+        if not error.is_bounded:
+            return error.delay
         if isinstance(retry, RetryPolicy):
             since = now if history.waiting_since is None else history.waiting_since
             # What waits at a gate does not know for how long: its patience ends when it has.

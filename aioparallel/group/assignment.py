@@ -72,6 +72,7 @@ class Assignment:
             on_fresh=keeping.committer.soon,
             on_change=on_change,
             refuses_unreadable_maps=keeping.refuses_unreadable_maps,
+            refuses_resets=keeping.refuses_resets,
         )
         self._resets = Resets(
             client, starts, holdings, processor, self._opener, on_change, refuses=keeping.refuses_resets

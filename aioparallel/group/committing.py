@@ -87,6 +87,8 @@ class Keeping(NamedTuple):
     refuses_resets: bool = False
     """Whether a position outside the log ends the run. Else it is moved into the log: what is complete elsewhere would
     be taken for records of the new log with the same offsets."""
+    problems: Callable[[], Sequence[Problem]] = tuple
+    """What somebody should look at where they are kept."""
 
 
 MakeKeeping = Callable[[Member], Keeping]

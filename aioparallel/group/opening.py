@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from aioparallel.errors import NoCommittedOffset, NoOffsetMap, OffsetMapError
+from aioparallel.errors import NoCommittedOffset, NoOffsetMap, OffsetMapError, PositionOutsideLog
 from aioparallel.group.client import REQUEST_PAUSE, REQUEST_TIMEOUT, Client, Committed
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
 from aioparallel.group.stores import Positions
 from aioparallel.offsets import Ledger, decode_offset_map
+from aioparallel.records import TopicPartition
 
 __all__ = ["Opener"]
 
@@ -32,7 +33,7 @@ class Opener:
     """Opens sessions.
 
     ``on_fresh()`` hears that starts were chosen, which are to be committed; ``on_change()`` that more is to be fetched.
-    ``refuses_unreadable_maps``: see :class:`~aioparallel.group.committing.Keeping`.
+    ``refuses_unreadable_maps``, ``refuses_resets``: see :class:`~aioparallel.group.committing.Keeping`.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class Opener:
         on_fresh: Callable[[], None],
         on_change: Callable[[], None],
         refuses_unreadable_maps: bool = False,
+        refuses_resets: bool = False,
     ) -> None:
         self._client = client
         self._group_id = group_id
         self._positions = positions
         self._refuses_unreadable_maps = refuses_unreadable_maps
+        self._refuses_resets = refuses_resets
         self._starts = starts
         self._on_fresh = on_fresh
         self._on_change = on_change
@@ -81,6 +84,8 @@ class Opener:
         found = await self._positions.take_over(asked, generation, REQUEST_TIMEOUT)
         fresh = [partition for partition, committed in found.items() if committed is None]
         starts = await self._starts.of(fresh, REQUEST_TIMEOUT) if fresh else {}
+        if self._refuses_resets:
+            await self._expect_ends(sessions, found)
         turn = 0
         for session in sessions:
             if session.state is not SessionState.OPENING or session.partition not in found:
@@ -103,6 +108,19 @@ class Opener:
             self._on_fresh()
         self._on_change()
         return len(found) == len(asked)
+
+    async def _expect_ends(self, sessions: Sequence[Session], found: Mapping[TopicPartition, Committed | None]) -> None:
+        """A run that ends at its targets reads nothing of a log that ends before the position, so no fetch tells."""
+        behind = {
+            session.partition: committed.offset
+            for session in sessions
+            if (committed := found.get(session.partition)) is not None and committed.offset > session.target
+        }
+        if behind:
+            ends = await self._client.written_end_offsets(behind, REQUEST_TIMEOUT)
+            for partition, offset in behind.items():
+                if partition in ends and offset > ends[partition]:
+                    raise PositionOutsideLog(partition, offset)
 
     def _restore(self, session: Session, committed: Committed) -> None:
         try:

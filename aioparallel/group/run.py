@@ -103,6 +103,7 @@ class GroupRun:
         )
         holdings = Holdings(scheduler, kept.positions, targets, companion, ranking.rank_of)
         self._committer = kept.committer
+        self._keepers_problems = kept.problems
         self._assignment = Assignment(
             client,
             group_id,
@@ -308,4 +309,5 @@ class GroupRun:
             ),
             *beside,
             *self._committer.problems(),
+            *self._keepers_problems(),
         )

@@ -49,6 +49,10 @@ class ProblemKind(StrEnum):
     """A transaction has been waiting for three seconds or more until its outputs are written.
 
     Look at the topic or the broker that the message names; if it is slow for good, transactions get smaller."""
+    DATABASE_AWAY = "database_away"
+    """The database of a ``SqlStore`` has not done what it was asked within the last ten seconds, or refuses it.
+
+    The message says why. Records are tried again each second, which is no failure of them; nothing of them is done."""
     OFFSETS_UNSTABLE = "offsets_unstable"
     """A partition stays closed, because its offset is part of a transaction that has not ended, for longer than the
     brokers let one be.
@@ -137,6 +141,7 @@ _KEEP_FROM_WORK: Final = frozenset(
         ProblemKind.COMMIT_REFUSED,
         ProblemKind.IN_DOUBT,
         ProblemKind.TRANSACTIONS_ABORTED,
+        ProblemKind.DATABASE_AWAY,
         ProblemKind.OFFSETS_UNSTABLE,
         ProblemKind.PRODUCER_UNREACHABLE,
         ProblemKind.BROKER_SILENT,

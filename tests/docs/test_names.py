@@ -15,7 +15,7 @@ from .names import files, members, module_file, targets, words
 PAGES = pytest.mark.parametrize("page", [*pages()], ids=lambda page: str(page.relative_to(ROOT)))
 
 # Of others: aiostream, hypothesis, Spark.
-FOREIGN = frozenset({"task_limit", "reproduce_failure", "INVALID_HANDLE", "SESSION_CLOSED"})
+FOREIGN = frozenset({"hide_parameters", "task_limit", "reproduce_failure", "INVALID_HANDLE", "SESSION_CLOSED"})
 
 # What pages call by the name of a variable.
 CALLED = {

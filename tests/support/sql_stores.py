@@ -10,20 +10,36 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from aioparallel import ParallelConsumer, Record
+from aioparallel import FailurePolicy, ParallelConsumer, Record, RetryPolicy
 from aioparallel.batches import Batch
 from aioparallel.records import TopicPartition
 from aioparallel.stores.sql import SqlStore, opened
 from aioparallel.stores.sql.statements import Owned
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
 
-__all__ = ["POSITIONS", "T0", "Ends", "consumer_of", "fill", "rows", "rows_are", "run", "save", "save_batch"]
+__all__ = [
+    "ONCE",
+    "POSITIONS",
+    "T0",
+    "Ends",
+    "consumer_of",
+    "fill",
+    "rows",
+    "rows_are",
+    "run",
+    "run_all",
+    "save",
+    "save_batch",
+]
 
 T0 = TopicPartition("in", 0)
 POSITIONS = (
     "SELECT number, next_offset, offset_map, epoch FROM aioparallel_position JOIN aioparallel_partition "
     "ON partition_id = id ORDER BY number"
 )
+
+ONCE = FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter="dead")
+"""A failure is seen."""
 
 
 def fill(broker: InMemoryBroker, numbers: range, *, key: Callable[[int], bytes] = lambda n: b"%d" % (n % 7)) -> None:
@@ -62,6 +78,15 @@ async def run(broker: InMemoryBroker, engine: AsyncEngine, handle: Any = save, *
     async with asyncio.timeout(60), consumer_of(broker, store, **options) as consumer:
         await consumer.run(store.handler(handle))
     return store
+
+
+async def run_all(broker: InMemoryBroker, engine: AsyncEngine, handle: Any, **options: Any) -> None:
+    """To the end, of what there is; no connection is left in use."""
+    store = SqlStore(engine)
+    await store.create_tables()
+    async with asyncio.timeout(60), consumer_of(broker, store, **options) as consumer:
+        await consumer.run(store.handler(handle))
+    assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
 async def rows(engine: AsyncEngine, statement: str = "SELECT value FROM results") -> list[Any]:

@@ -9,11 +9,14 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from aioparallel.stores.sql.faults import NO_ANSWER, away
+from aioparallel.stores.sql.faults import NO_ANSWER
 from aioparallel.stores.sql.opened import Opening, OpenTransaction
+from aioparallel.stores.sql.patience import Patience
 
 __all__ = ["Connections"]
 
+_CONNECTING: Final = 10.0
+"""Seconds for a connection, however the pool comes to one: new, or looked at first (``pool_pre_ping``)."""
 _CLOSING: Final = 2.0
 """Seconds for closing what is idle."""
 
@@ -21,8 +24,9 @@ _CLOSING: Final = 2.0
 class Connections:
     """Of one store."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: Opening, patience: Patience) -> None:
         self._opening = opening
+        self._patience = patience
         self._idle: list[AsyncConnection] = []
 
     async def begun(self) -> tuple[AsyncConnection, OpenTransaction]:
@@ -33,21 +37,22 @@ class Connections:
                 return connection, await self._opening.open(connection)
             except TimeoutError as error:
                 await connection.close()
-                raise away(error) from error
+                raise self._patience.away(error) from error
             except NO_ANSWER:
                 await connection.close()  # the server has closed it meanwhile
             except BaseException:
                 await connection.close()
                 raise
         try:
-            connection = await self._opening.engine.connect()
+            async with asyncio.timeout(_CONNECTING):
+                connection = await self._opening.engine.connect()
             try:
                 return connection, await self._opening.open(connection)
             except BaseException:
                 await connection.close()
                 raise
         except NO_ANSWER as error:
-            raise away(error) from error
+            raise self._patience.away(error) from error
 
     async def keep(self, connection: AsyncConnection) -> None:
         """Its transaction is over. Where a handler has changed its options they are not for the next one."""
@@ -61,7 +66,6 @@ class Connections:
     async def give_back(self) -> None:
         """Keep no idle one from others."""
         idle, self._idle = self._idle, []
-        with contextlib.suppress(*NO_ANSWER):
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSING):
-                for connection in idle:
-                    await connection.close()
+                await asyncio.gather(*[connection.close() for connection in idle], return_exceptions=True)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from aioparallel.errors import RetryLater
 from aioparallel.records import TopicPartition
-from aioparallel.stores.sql.faults import NO_ANSWER
+from aioparallel.stores.sql.faults import NO_ANSWER, told_of
 from aioparallel.stores.sql.opened import CompleteAlready, Opening
 from aioparallel.stores.sql.taking import Taken
 
-__all__ = ["Fenced", "PartlyDone", "are_done"]
+__all__ = ["Fenced", "InDoubt", "PartlyDone", "are_done"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,12 +28,20 @@ class Fenced(RetryLater):
     """The partition is another member's by now: nothing of this transaction is in the database. Its record is that
     member's, so this is no failure of it."""
 
+    is_bounded = False
+
     def __init__(self, partition: TopicPartition) -> None:
         super().__init__(_FENCED)
         self.partition = partition
 
     def __str__(self) -> str:
         return f"{self.partition} is another member's by now; nothing of this transaction was written"
+
+
+class InDoubt(RetryLater):
+    """It is not known whether the transaction was committed: whoever runs the record again finds out."""
+
+    is_bounded = False
 
 
 class PartlyDone(Exception):
@@ -45,19 +53,30 @@ class PartlyDone(Exception):
 
 
 async def are_done(
-    opening: Opening, offsets: Mapping[TopicPartition, Sequence[int]], taken: Mapping[TopicPartition, Taken]
+    opening: Opening,
+    offsets: Mapping[TopicPartition, Sequence[int]],
+    taken: Mapping[TopicPartition, Taken],
+    on_trouble: Callable[[Exception], object],
 ) -> bool:
-    """Whether these are complete, all of them or none; asked until the database tells. Raises Fenced, and
-    PartlyDone."""
+    """Whether these are complete, all of them or none; asked until the database tells. ``on_trouble(error)``: it does
+    not. Raises Fenced, and PartlyDone."""
     done: set[tuple[TopicPartition, int]] = set()
     for partition, of_it in offsets.items():
-        done |= {(partition, offset) for offset in await _done_of(opening, partition, taken[partition], of_it)}
+        done |= {
+            (partition, offset) for offset in await _done_of(opening, partition, taken[partition], of_it, on_trouble)
+        }
     if done and len(done) < sum(map(len, offsets.values())):
         raise PartlyDone(done)
     return bool(done)
 
 
-async def _done_of(opening: Opening, partition: TopicPartition, taken: Taken, offsets: Sequence[int]) -> set[int]:
+async def _done_of(
+    opening: Opening,
+    partition: TopicPartition,
+    taken: Taken,
+    offsets: Sequence[int],
+    on_trouble: Callable[[Exception], object],
+) -> set[int]:
     """Those that are complete. A transaction under way may make some of them so: who adds them waits for its end, and
     is told that one is there, not which."""
     done: set[int] = set()
@@ -74,12 +93,14 @@ async def _done_of(opening: Opening, partition: TopicPartition, taken: Taken, of
                     finally:
                         await transaction.roll_back()
         except NO_ANSWER as error:
-            logger.warning(
-                "%s offset %d and %d more: in doubt: %r",
+            on_trouble(error)
+            logger.log(
+                logging.WARNING if pause == _FIRST_PAUSE else logging.DEBUG,
+                "%s offset %d and %d more: in doubt: %s",
                 partition,
                 left[0],
                 len(left) - 1,
-                error,
+                told_of(error),
                 extra={"action": "commit_in_doubt"},
             )
             await asyncio.sleep(pause)

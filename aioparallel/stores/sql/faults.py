@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import sqlite3
+import sys
+from collections.abc import Iterator
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from aioparallel.errors import RetryLater
-
-__all__ = ["AWAY", "NO_ANSWER", "SOON", "away", "later"]
-
-logger = logging.getLogger(__name__)
-
-AWAY: Final = 1.0
-"""Seconds until a record is tried again whose transaction the database could not carry out."""
-SOON: Final = 0.05
-"""Seconds until a record is tried again of which nothing is known to be wrong."""
+__all__ = ["NO_ANSWER", "is_away", "is_conflict", "is_databases", "told_of"]
 
 NO_ANSWER: Final = (SQLAlchemyError, OSError, TimeoutError)
 """What may be raised where it is not known what the database has done; those of the driver are among them."""
 
-_STATES_AWAY: Final = ("08", "53", "57P0", "25P03", "25P04")
-"""SQLSTATEs, by how they begin (PostgreSQL, appendix A): of connections, of resources, of a server that goes down, and
-of transactions that were left alone for too long."""
+_STATES_AWAY: Final = ("08", "25006", "25P03", "25P04", "53000", "53100", "53200", "53300", "57P0", "58")
+"""SQLSTATEs, by how they begin (PostgreSQL, appendix A): of connections, of a server that only reads (a standby), of
+transactions that were left alone for too long, of resources, of a server that goes down, and of its files."""
 _SQLITE_AWAY: Final = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -34,37 +26,57 @@ _SQLITE_AWAY: Final = {
 }
 
 
-def away(error: Exception) -> RetryLater:
-    """For a record whose transaction the database could not carry out: no failure of it."""
-    told = f"{type(error).__name__}: {error}"
-    logger.warning("A transaction is tried again, the database is away: %s", told, extra={"action": "database_away"})
-    return RetryLater(AWAY, told)
-
-
-def later(error: Exception, *, is_lost: bool) -> RetryLater | None:
-    """When its record is tried again where the database is at fault, or what runs beside it; None: the record is.
-    ``is_lost``: its connection."""
-    if _is_conflict(error):
-        return RetryLater(SOON, str(error))
-    return away(error) if is_lost or _is_away(error) else None
-
-
-def _is_away(error: BaseException) -> bool:
+def is_away(error: BaseException) -> bool:
     """Whether the database could not do what was asked, whatever that was."""
-    code = getattr(_drivers(error), "sqlite_errorcode", None)
-    return _state(error).startswith(_STATES_AWAY) or (code is not None and code & 0xFF in _SQLITE_AWAY)
+    return any(
+        _state(cause).startswith(_STATES_AWAY)
+        or getattr(cause, "sqlite_errorcode", -1) & 0xFF in _SQLITE_AWAY
+        or _is_asyncpgs(cause, "InternalClientError")  # a connection that was lost in the middle of an answer
+        for cause in _causes(error)
+    )
 
 
-def _is_conflict(error: BaseException) -> bool:
+def is_conflict(error: BaseException) -> bool:
     """Whether a transaction could not go on beside others (class 40: serialisation, deadlocks), and may be begun
     again."""
-    return _state(error).startswith("40")
+    return any(_state(cause).startswith("40") for cause in _causes(error))
+
+
+def is_databases(error: BaseException) -> bool:
+    """Whether it comes from a database, or a network."""
+    return any(
+        isinstance(cause, SQLAlchemyError | ConnectionError) or _is_asyncpgs(cause, "PostgresError", "InterfaceError")
+        for cause in _causes(error)
+    )
+
+
+def told_of(error: BaseException) -> str:
+    """In one line, without statements and the values in them."""
+    below = getattr(error, "orig", None) or error
+    lines = str(below).splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no answer in time'}"
 
 
 def _state(error: BaseException) -> str:
-    return getattr(_drivers(error), "sqlstate", None) or ""
+    return str(getattr(error, "sqlstate", None) or "")
 
 
-def _drivers(error: BaseException) -> BaseException | None:
-    """Its error, below SQLAlchemy's or ours."""
-    return getattr(error, "orig", None) or error.__cause__
+def _is_asyncpgs(error: BaseException, *kinds: str) -> bool:
+    asyncpg = sys.modules.get("asyncpg")  # where nobody has it, nobody raises its errors
+    return asyncpg is not None and isinstance(error, tuple(getattr(asyncpg, kind) for kind in kinds))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """It, and what it was raised for: handlers raise errors of their own, and groups of them."""
+    seen: set[int] = set()
+    left: list[BaseException] = [error]
+    while left:
+        one = left.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        below = getattr(one, "orig", None), one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+        left += [cause for cause in below if isinstance(cause, BaseException)]
+        if isinstance(one, BaseExceptionGroup):
+            left += one.exceptions

@@ -12,12 +12,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NoReturn, Protocol, cast
 
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.sql.elements import TextClause
+from sqlalchemy.util.concurrency import in_greenlet
 
 from aioparallel.errors import ConfigurationError, ConsumerStateError
 from aioparallel.stores.sql.faults import NO_ANSWER
@@ -49,14 +50,22 @@ def isolation_level_of(engine: AsyncEngine) -> str | None:
 
 
 class Lent(AsyncConnection):
-    """A store's connection, for one handler, which must not close it: whoever had it next would be inside the same
-    transaction."""
+    """A store's connection, for one handler and until that has ended, which must not close it: whoever had it next
+    would be inside the same transaction."""
 
     __slots__ = ()
 
     async def close(self) -> None:
         """Refused: raises ConsumerStateError."""
         raise ConsumerStateError("the handler has closed its connection, which is the store's, with its transaction")
+
+    def take_back(self) -> None:
+        """The handler has ended: whoever uses it now would be inside another record's transaction, and gets a
+        ConsumerStateError."""
+        self.sync_connection = None
+
+    def _raise_for_not_started(self) -> NoReturn:
+        raise ConsumerStateError("the handler of this connection has ended, and with it their transaction")
 
 
 class OpenTransaction(Protocol):
@@ -77,7 +86,11 @@ class OpenTransaction(Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """Whether its connection is, so that nothing it was asked can succeed."""
+        """Whether its connection is closed."""
+
+    async def close(self) -> None:
+        """Close its connection, and let nobody have it again: it leads to a server that does not do what it is
+        asked."""
 
 
 class Opening:
@@ -109,6 +122,9 @@ class Opening:
                 f"SELECT record_offset FROM {done} WHERE partition_id = $1 AND record_offset = ANY($2::bigint[])"
             )
         else:
+            pool = engine.sync_engine.pool
+            if not event.contains(pool, "invalidate", _let_go_of_the_file):
+                event.listen(pool, "invalidate", _let_go_of_the_file)
             self._statement = text(
                 f"INSERT INTO {done} (partition_id, record_offset) SELECT :id, value FROM json_each(:offsets) "
                 f"WHERE EXISTS (SELECT 1 FROM {partition} WHERE id = :id AND epoch = :epoch)"
@@ -122,6 +138,10 @@ class Opening:
         """Begin one."""
         if not self._is_postgresql:
             await connection.begin()
+            below: Any = (await connection.get_raw_connection()).driver_connection
+            if not below.in_transaction:
+                # Or sqlite3 would begin one before the first INSERT, and a SAVEPOINT before that be one of its own.
+                await connection.exec_driver_sql("BEGIN IMMEDIATE")
             return _OfSqlalchemy(connection, self._statement, self._select)
         opened = _OfAsyncpg(connection, self._add_done, self._among)
         try:
@@ -196,9 +216,10 @@ class _OfAsyncpg:
         return bool(self._below.is_closed())
 
     async def close(self) -> None:
-        """Close the connection, at once: a polite end would wait for the network."""
+        """See :class:`OpenTransaction`. At once: a polite end would wait for the network."""
         self._below.terminate()
-        await self._connection.invalidate()
+        if not self._connection.closed:
+            await self._connection.invalidate()
 
     async def _ask(self, statement: str, *given: object, timeout: float) -> str:
         with _translated():
@@ -257,6 +278,22 @@ class _OfSqlalchemy:
     def is_lost(self) -> bool:
         """See :class:`OpenTransaction`. A file is there."""
         return False
+
+    async def close(self) -> None:
+        """See :class:`OpenTransaction`."""
+
+
+def _let_go_of_the_file(below: Any, _record: object, _error: object) -> None:
+    """SQLAlchemy gives a connection up whose statement was cancelled: that still runs, and as long as its cursor is
+    kept, in the traceback of an error perhaps, its transaction locks the file."""
+
+    async def end(driver: Any) -> None:
+        with contextlib.suppress(Exception):  # it is closed already
+            await driver.interrupt()
+            await driver.rollback()
+
+    if in_greenlet():
+        below.run_async(end)
 
 
 def _expect_open(is_open: bool) -> None:

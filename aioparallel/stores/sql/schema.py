@@ -8,7 +8,8 @@ each record's transaction holds a shared one on the epoch, which folding must no
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from typing import Final, cast
 
 from sqlalchemy import BigInteger, Column, Identity, Integer, MetaData, String, Table, Text, UniqueConstraint, text
 from sqlalchemy.dialects import postgresql, sqlite
@@ -37,7 +38,7 @@ class Schema:
     """The tables below one prefix. ``schema``: the database's schema they are in; None: the connection's own."""
 
     def __init__(self, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> None:
-        if not prefix or not all(letter.isascii() and (letter.isalnum() or letter == "_") for letter in prefix):
+        if not isinstance(cast("object", prefix), str) or not re.fullmatch(r"[A-Za-z0-9_]+", prefix):
             raise ConfigurationError("SqlStore prefix", prefix, "must be ASCII letters, digits and _")
         if len(prefix) > _LONGEST:
             raise ConfigurationError("SqlStore prefix", prefix, f"must have at most {_LONGEST} letters")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
@@ -18,9 +19,9 @@ from aioparallel.delivery.outputs import outputs_in
 from aioparallel.delivery.producer import Producer
 from aioparallel.engine.sources import Source
 from aioparallel.errors import (
-    BrokerUnreachable,
     ConfigurationError,
     InvalidOutput,
+    NotAHandler,
     ProduceFailed,
     RetryLater,
 )
@@ -31,9 +32,10 @@ from aioparallel.group.stores import OffsetStore
 from aioparallel.options import Options
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
 from aioparallel.stores.sql.connections import Connections
-from aioparallel.stores.sql.doubt import Fenced, PartlyDone, are_done
-from aioparallel.stores.sql.faults import AWAY, NO_ANSWER, SOON, later
+from aioparallel.stores.sql.doubt import Fenced, InDoubt, PartlyDone, are_done
+from aioparallel.stores.sql.faults import NO_ANSWER
 from aioparallel.stores.sql.opened import CompleteAlready, Lent, Opening, OpenTransaction, isolation_level_of
+from aioparallel.stores.sql.patience import AWAY, SOON, Patience
 from aioparallel.stores.sql.schema import DEFAULT_PREFIX, VERSION, Schema, StoreNotReady
 from aioparallel.stores.sql.statements import Statements
 from aioparallel.stores.sql.taking import Partitions, Taken
@@ -45,6 +47,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 AnyRecord = Record[Any, Any]
 Offsets = Mapping[TopicPartition, Sequence[int]]
+_OfIt = tuple[Sequence[AnyRecord], Offsets, Mapping[TopicPartition, Taken]]
+"""Records of one transaction, and by partition their offsets and what is known of it."""
 SqlHandler = Callable[[T, AsyncConnection], Awaitable[object]]
 
 _FROZEN: Final = 2.0
@@ -88,7 +92,8 @@ class SqlStore:
         self._is_bound = False
         self._producer: Producer | None = None
         self._partitions: Partitions | None = None
-        self._connections = Connections(self._opening)
+        self._patience = Patience(f"{self._statements.dialect} {engine.url.host or engine.url.database or ''}".strip())
+        self._connections = Connections(self._opening, self._patience)
         # SQLite has one writer: who waits for it there waits with a time-out, and in no order.
         self._turn = contextlib.nullcontext() if self._statements.is_postgresql else asyncio.Lock()
 
@@ -124,10 +129,11 @@ class SqlStore:
         return pool.size() + pool._max_overflow
 
     async def check(self, timeout: float) -> None:
-        """See :class:`~aioparallel.group.committing.PositionKeeper`. Raises StoreNotReady, BrokerUnreachable."""
+        """See :class:`~aioparallel.group.committing.PositionKeeper`. Raises StoreNotReady."""
         where = self._engine.url.render_as_string(hide_password=True)
         try:
-            async with asyncio.timeout(timeout), self._engine.connect() as connection:
+            # Whoever asks has no more time, and would blame the brokers.
+            async with asyncio.timeout(timeout * 0.8), self._engine.connect() as connection:
                 found = await self._statements.version(connection)
         except SQLAlchemyError as error:
             raise StoreNotReady(
@@ -136,21 +142,40 @@ class SqlStore:
                 "makes them"
             ) from error
         except OSError as error:
-            raise BrokerUnreachable(where, timeout, str(error)) from error
+            raise StoreNotReady(
+                f"no database answered at {where} within {timeout:g} s ({str(error) or 'no answer'}): check the "
+                "engine's URL, and the server"
+            ) from error
         if found != VERSION:
             raise StoreNotReady(f"the tables at {where} are of version {found}, and this needs {VERSION}")
 
     def keeping(self, member: Member, group_id: str) -> Keeping:
         """See :class:`~aioparallel.group.committing.PositionKeeper`."""
         partitions = self._partitions = Partitions(
-            self._engine, self._statements, group_id, member.client, self._turn, self._connections.give_back
+            self._engine,
+            self._statements,
+            group_id,
+            member.client,
+            self._turn,
+            self._on_trouble,
+            self._patience.answered,
         )
         store: OffsetStore = partitions
         if member.companion is not None:
             store = Accompanied(store, member.companion)
         committer = Committer(store, member.options, member.scheduler, member.sessions, member.on_unblocked)
         committer.limit.characters = _MAP_LIMIT
-        return Keeping(store, committer, refuses_unreadable_maps=True, refuses_resets=True)
+        return Keeping(
+            store,
+            committer,
+            refuses_unreadable_maps=True,
+            refuses_resets=True,
+            problems=self._patience.problems,
+        )
+
+    async def _on_trouble(self, error: Exception) -> None:
+        self._patience.away(error)
+        await self._connections.give_back()
 
     async def close(self) -> None:
         """See :class:`~aioparallel.keepers.PositionKeeper`. The engine is whoever's who has made it."""
@@ -169,7 +194,9 @@ class SqlStore:
         ``handle(record, connection)``: the connection is inside an open transaction, which is committed when it
         returns and rolled back when it raises; it must not end it itself. What it returns is produced and acknowledged
         first (at least once). With :func:`~aioparallel.batches` around it the records of a batch share the transaction.
+        Raises ConfigurationError for what is no such function.
         """
+        _check(handle)
 
         @functools.wraps(handle)
         async def handled(item: Any) -> None:
@@ -193,33 +220,45 @@ class SqlStore:
         self,
         handle: SqlHandler[Any],
         item: Any,
-        of_it: tuple[Sequence[AnyRecord], Offsets, Mapping[TopicPartition, Taken]],
+        of_it: _OfIt,
         connection: AsyncConnection,
         transaction: OpenTransaction,
     ) -> None:
         records, offsets, taken = of_it
         try:
-            value = await handle(item, Lent(self._opening.engine, connection.sync_connection))
+            value = await self._handled(handle, item, connection)
             if isinstance(item, Batch):
                 left = _left_in(item, records)
                 if len(left) < len(records):
                     records, offsets = left, _by_partition(left)
             await self._produced(records, value)
         except BaseException as error:
+            is_lost = transaction.is_lost  # before it is closed here, because it cannot be rolled back
             await transaction.roll_back()
             if isinstance(error, RetryLater) or not isinstance(error, Exception):
                 raise
-            if (again := later(error, is_lost=transaction.is_lost)) is not None:
-                raise again from error
+            await self._raise_later(error, of_it, transaction, is_lost=is_lost)
             raise
         try:
-            await _not_cancelled(self._finish(connection, transaction, offsets, taken))
+            await _not_cancelled(self._finish(connection, transaction, (records, offsets, taken)))
         except PartlyDone as found:
             for record in records:
                 if (record.topic_partition, record.offset) in found.done:
                     taken[record.topic_partition].done.append(record.offset)
                 else:
                     cast("Batch[AnyRecord]", item).fail(record, RetryLater(SOON))
+
+    async def _handled(self, handle: SqlHandler[Any], item: Any, connection: AsyncConnection) -> object:
+        lent = Lent(self._opening.engine, connection.sync_connection)
+        try:
+            result: object = handle(item, lent)
+            if not isinstance(result, Awaitable):
+                raise NotAHandler(
+                    f"the handler returned {type(result).__name__}, not an awaitable: it must be `async def`"
+                )
+            return await result
+        finally:
+            lent.take_back()
 
     async def _taken_of(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, Taken]:
         assert self._partitions is not None, "the store is no consumer's: ParallelConsumer(commits=store)"
@@ -236,27 +275,45 @@ class SqlStore:
         self,
         connection: AsyncConnection,
         transaction: OpenTransaction,
-        offsets: Offsets,
-        taken: Mapping[TopicPartition, Taken],
+        of_it: _OfIt,
     ) -> None:
+        _, offsets, taken = of_it
         try:
             await self._add_done(transaction, offsets, taken)
             await transaction.commit()
         except BaseException as error:
+            is_lost = transaction.is_lost
             await transaction.roll_back()
             if not isinstance(error, (CompleteAlready, *NO_ANSWER)):
                 raise
-            is_lost = transaction.is_lost or isinstance(error, (OSError, TimeoutError))
             # An earlier COMMIT, or this one, may have been carried out without anybody hearing of it. Asked on another
             # connection, and this one is given back first: all handlers may ask at once.
             await connection.close()
-            if not await are_done(self._opening, offsets, taken):
-                if (again := later(error, is_lost=is_lost)) is not None:
-                    raise again from error
+            if not await are_done(self._opening, offsets, taken, self._patience.away):
+                if isinstance(error, OSError):  # which TimeoutError is, too; nobody else was asked
+                    raise self._patience.away(error) from error
+                await self._raise_later(error, of_it, transaction, is_lost=is_lost)
                 raise
             logger.info("A COMMIT without an answer was carried out: %r", error, extra={"action": "commit_settled"})
-        for partition, of_it in offsets.items():
-            taken[partition].done += of_it
+        self._patience.answered()
+        for partition, some in offsets.items():
+            taken[partition].done += some
+            for offset in some if taken[partition].conflicts else ():
+                taken[partition].conflicts.pop(offset, None)
+
+    async def _raise_later(
+        self, error: Exception, of_it: _OfIt, transaction: OpenTransaction, *, is_lost: bool
+    ) -> None:
+        """Raises RetryLater where the record is not to blame."""
+        records, _, taken = of_it
+        if not records:
+            return
+        first = records[0]
+        again = self._patience.later(error, first, taken[first.topic_partition], is_lost=is_lost)
+        if again is not None:
+            if again.delay >= AWAY:
+                await transaction.close()
+            raise again from error
 
     @staticmethod
     async def _add_done(transaction: OpenTransaction, offsets: Offsets, taken: Mapping[TopicPartition, Taken]) -> None:
@@ -311,9 +368,19 @@ async def _not_cancelled(finishing: Coroutine[Any, Any, None]) -> None:
     if not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=_GIVING_UP)
-        # It may be carried out, so this is no failure: whoever runs the record again finds out.
-        raise RetryLater(AWAY) from cancelled
+        raise InDoubt(AWAY) from cancelled
     task.result()
+
+
+def _check(handle: SqlHandler[Any]) -> None:
+    try:
+        inspect.signature(handle).bind(None, None)
+    except TypeError as error:
+        raise ConfigurationError(
+            "SqlStore handler",
+            handle,
+            f"must be an async def function of a record, or a batch, and a connection: {error}",
+        ) from None
 
 
 def _by_partition(records: Iterable[AnyRecord]) -> dict[TopicPartition, list[int]]:
@@ -331,8 +398,8 @@ def _by_partition(records: Iterable[AnyRecord]) -> dict[TopicPartition, list[int
 
 def _left_in(batch: Batch[AnyRecord], records: Collection[AnyRecord]) -> list[AnyRecord]:
     """Those of a batch that are complete with its transaction."""
-    failed, behind = batch._call.failures, batch._call.blocked(batch._call.failures)
-    if behind:
+    failed = batch._call.failures
+    if behind := batch._call.blocked(failed) - failed.keys():
         raise InvalidOutput(
             f"{len(behind)} records of the batch stand behind a failed one of their key and run again, and what was "
             "written for them is in the same transaction: nothing of it is committed, the records run one by one"

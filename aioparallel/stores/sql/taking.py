@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from aioparallel.group.client import Client, CommitFault, Committed, Generation
 from aioparallel.offsets import decode_offset_map, encode_offset_map
 from aioparallel.records import TopicPartition
+from aioparallel.stores.sql.faults import told_of
 from aioparallel.stores.sql.statements import Found, Owned, Statements
 
 __all__ = ["Partitions", "Taken"]
@@ -39,13 +40,15 @@ class Taken:
         self.stands = asyncio.Event()
         """Whether its position is in the table. Before, no record's row may be: who finds rows without a position
         does not know what was complete below them."""
+        self.conflicts: dict[int, int] = {}
+        """How often transactions of records could not go on beside others, by offset."""
         if stands:
             self.stands.set()
 
 
 class Partitions:
-    """Those that this member has. ``turn``: of who writes, where only one may. ``on_trouble()``: the database has not
-    done what was asked; it may have no more connections."""
+    """Those that this member has. ``turn``: of who writes, where only one may. ``on_trouble(error)``: the database has
+    not done what was asked; it may have no more connections. ``on_answer()``: it has."""
 
     def __init__(
         self,
@@ -54,7 +57,8 @@ class Partitions:
         group_id: str,
         client: Client,
         turn: contextlib.AbstractAsyncContextManager[Any],
-        on_trouble: Callable[[], Awaitable[None]],
+        on_trouble: Callable[[Exception], Awaitable[None]],
+        on_answer: Callable[[], None],
     ) -> None:
         # Whoever takes over must see what was committed while it waited, whatever the engine's own level is.
         is_plain = statements.is_postgresql
@@ -64,6 +68,7 @@ class Partitions:
         self._client = client
         self._turn = turn
         self._on_trouble = on_trouble
+        self._on_answer = on_answer
         self.taken: dict[TopicPartition, Taken] = {}
 
     async def take_over(
@@ -80,10 +85,11 @@ class Partitions:
                     positions[partition] = _merged(found[one.id])
                 await self._fold_found(connection, owned, found, positions)
         except (SQLAlchemyError, OSError, TimeoutError) as error:
-            told = str(error) or f"not done within {timeout:g} s"
+            told = told_of(error)
             logger.warning("Taking %d partitions over: %s", len(partitions), told, extra={"action": "take_over_failed"})
-            await self._on_trouble()
+            await self._on_trouble(error)
             raise TimeoutError from error
+        self._on_answer()
         for partition, one in owned.items():
             before = self.taken.get(partition)
             if before is None or before.owned.epoch < one.epoch:  # else it went, and was taken over again meanwhile
@@ -131,10 +137,11 @@ class Partitions:
                     {one.owned: folded[partition] for partition, one in kept.items()},
                 )
         except (SQLAlchemyError, OSError, TimeoutError) as error:
-            told = str(error) or f"not done within {timeout:g} s"
+            told = told_of(error)
             logger.warning("Folding %d positions: %s", len(mine), told, extra={"action": "fold_failed"})
-            await self._on_trouble()
+            await self._on_trouble(error)
             return {**results, **dict.fromkeys(mine, CommitFault.RETRIABLE)}
+        self._on_answer()
         for partition, one in kept.items():
             gone = set(folded[partition])
             one.done = [offset for offset in one.done if offset not in gone]

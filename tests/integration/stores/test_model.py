@@ -59,7 +59,8 @@ class Member:
             "g",
             cast("Client", NoGroup()),
             self.store._turn,
-            self.store._connections.give_back,
+            self.store._on_trouble,
+            self.store._patience.answered,
         )
 
 

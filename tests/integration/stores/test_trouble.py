@@ -16,18 +16,18 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from aioparallel import FailurePolicy, Ordering, Record, RetryPolicy
-from aioparallel.stores.sql import SqlStore
+from aioparallel import FailurePolicy, Record, RetryPolicy
+from aioparallel.errors import PositionOutsideLog
+from aioparallel.observe.health import ProblemKind
+from aioparallel.stores.sql import SqlStore, StoreNotReady
 from aioparallel.stores.sql import store as store_module
 from aioparallel.stores.sql.statements import Statements
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.network import Network, network_to
-from tests.support.sql_stores import Ends, consumer_of, fill, rows, save
+from tests.support.sql_stores import ONCE, Ends, consumer_of, fill, rows, run_all, save
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio
-
-ONCE = FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter="dead")
-"""A failure is seen."""
 
 
 @pytest_asyncio.fixture
@@ -35,15 +35,6 @@ async def network(server: str) -> AsyncIterator[Network]:
     """To the PostgreSQL server."""
     async with network_to(Path(str(make_url(server).query["host"])) / ".s.PGSQL.5432") as network:
         yield network
-
-
-async def run_all(broker: InMemoryBroker, engine: AsyncEngine, handle: Any, **options: Any) -> None:
-    """To the end, of what there is; no connection is left in use."""
-    store = SqlStore(engine)
-    await store.create_tables()
-    async with asyncio.timeout(60), consumer_of(broker, store, **options) as consumer:
-        await consumer.run(store.handler(handle))
-    assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
 async def test_a_first_position_that_is_not_written_at_once(
@@ -118,10 +109,10 @@ async def test_a_commit_that_is_given_up_leaves_no_connection_in_use(
         network.silence()
 
     ends.offsets, ends.before = [3], silence
-    await run_all(broker, through, save, max_concurrency=2, handler_timeout=0.5, failures=ONCE)
+    options = {"max_concurrency": 2, "handler_timeout": 0.5, "commit_interval": 30.0}
+    await run_all(broker, through, save, failures=FailurePolicy(retry=RetryPolicy(first_delay=0.02)), **options)
     await through.dispose()
     assert sorted(await rows(engine)) == list(range(0, 12, 2))
-    assert broker.records("dead") == []
 
 
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
@@ -197,68 +188,131 @@ async def test_a_file_that_another_process_reads(
 
 
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
-async def test_a_constraint_that_speaks_at_commit(broker: InMemoryBroker, engine: AsyncEngine) -> None:
-    """It is the record's failure, and says which constraint."""
-    fill(broker, range(0, 12, 2))
-    told = list[str]()
-
-    async def put_away(record: Record, error: Exception) -> None:
-        told.append(f"{record.value!r} {error}")
-
-    async def handle(record: Record, connection: AsyncConnection) -> None:
-        value = b"2" if record.value == b"6" else record.value
-        await connection.execute(text("INSERT INTO results VALUES ('', :value)"), {"value": int(value or b"")})
-
-    async with engine.begin() as connection:
-        await connection.execute(text("ALTER TABLE results ADD UNIQUE (value) DEFERRABLE INITIALLY DEFERRED"))
-    failures = FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter=put_away)
-    await run_all(broker, engine, handle, failures=failures, ordering=Ordering.PARTITION)
-    assert len(told) == 1
-    assert "b'6'" in told[0]
-    assert "results_value_key" in told[0]
-    assert sorted(await rows(engine)) == [0, 2, 4, 8, 10]
-
-
-async def test_a_handler_that_closes_its_connection_is_told(broker: InMemoryBroker, engine: AsyncEngine) -> None:
-    """Nothing of it is written, and no other handler gets into its transaction."""
-    fill(broker, range(40), key=lambda n: b"%d" % n)
-    told = list[str]()
-
-    async def put_away(record: Record, error: Exception) -> None:
-        told.append(str(error))
-
-    async def handle(record: Record, connection: AsyncConnection) -> None:
-        await save(record, connection)
-        if int(record.value or b"") % 4 == 0:
-            await connection.close()
-        await asyncio.sleep(0)
-
-    failures = FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter=put_away)
-    await run_all(broker, engine, handle, failures=failures)
-    assert sorted(await rows(engine)) == [n for n in range(40) if n % 4]
-    assert len(told) == 10
-    assert all("the handler has closed its connection" in one for one in told)
-
-
-async def test_what_a_handler_sets_is_not_for_the_next_one(broker: InMemoryBroker, engine: AsyncEngine) -> None:
-    """Options of its connection end with its transaction, as those of any connection do."""
-    fill(broker, range(40))
-    found = list[object]()
-
-    async def handle(record: Record, connection: AsyncConnection) -> None:
-        assert connection.sync_connection is not None
-        found.append(connection.sync_connection.get_execution_options().get("schema_translate_map"))
-        await save(record, connection)
-        await connection.execution_options(schema_translate_map={None: "another"})
-
-    await run_all(broker, engine, handle)
-    assert found == [None] * 40
-
-
-@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
 async def test_tables_that_many_make_at_once(engine: AsyncEngine) -> None:
     """Members that start together, each with an engine of its own."""
     engines = [create_async_engine(engine.url) for _ in range(8)]
     await asyncio.gather(*[SqlStore(one).create_tables() for one in engines])
     await asyncio.gather(*[one.dispose() for one in engines])
     assert await rows(engine, "SELECT value FROM aioparallel_version") == [1]
+
+
+# -- what is told ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
+async def test_a_server_that_only_reads(
+    broker: InMemoryBroker, engine: AsyncEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a failover to a standby: no record is to blame, health says so for as long, and one line does."""
+    fill(broker, range(200), key=lambda n: b"%d" % n)
+
+    async def read_only(is_it: str) -> None:
+        async with engine.connect() as connection:
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            await connection.execute(text(f"ALTER SYSTEM SET default_transaction_read_only = {is_it}"))
+            await connection.execute(text("SELECT pg_reload_conf()"))
+
+    store = SqlStore(engine)
+    await store.create_tables()
+    consumer = consumer_of(broker, store, until=None, failures=ONCE)
+    async with asyncio.timeout(60), consumer:
+        task = asyncio.create_task(consumer.run(store.handler(save)))
+        await until(lambda: consumer.health().joined)
+        await until(lambda: consumer.stats().succeeded == 200)
+        try:
+            await read_only("on")
+            fill(broker, range(200, 400), key=lambda n: b"%d" % n)
+            await until(lambda: ProblemKind.DATABASE_AWAY in {one.kind for one in consumer.health().problems})
+            assert not consumer.health().ready
+        finally:
+            await read_only("off")
+        await until(lambda: consumer.stats().succeeded == 400)
+        await until(lambda: not consumer.health().problems)
+        assert consumer.health().ready
+        consumer.stop()
+        await task
+    assert broker.records("dead") == []
+    assert sorted(await rows(engine)) == list(range(400))
+    lines = [line for line in caplog.records if getattr(line, "action", "") == "database_away"]
+    assert len([line for line in lines if line.levelname == "WARNING"]) < 5
+
+
+@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
+async def test_a_pool_that_looks_at_its_connections_in_a_silent_network(
+    broker: InMemoryBroker, engine: AsyncEngine, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for ever; handlers do not."""
+    monkeypatch.setattr("aioparallel.stores.sql.connections._CONNECTING", 0.5)
+    url = engine.url.set(query={}).set(host="127.0.0.1", port=network.port)
+    through = create_async_engine(url, pool_size=3, max_overflow=0, pool_pre_ping=True)
+    fill(broker, range(0, 12, 2))
+    failed = False
+
+    async def handle(record: Record, connection: AsyncConnection) -> None:
+        nonlocal failed
+        await save(record, connection)
+        if record.value == b"4" and not failed:
+            failed = True
+            asyncio.get_running_loop().call_later(0.1, network.silence)  # when it is in the pool again
+            raise ValueError
+
+    failures = FailurePolicy(retry=RetryPolicy(first_delay=0.3))
+    # No fold meanwhile: it has its own time-out, and locks that the server keeps for a while.
+    await run_all(broker, through, handle, max_concurrency=1, commit_interval=30.0, failures=failures)
+    await through.dispose()
+    assert sorted(await rows(engine)) == list(range(0, 12, 2))
+
+
+async def test_a_database_that_does_not_answer_at_the_start(broker: InMemoryBroker) -> None:
+    """Is told as what it is, not as a broker."""
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as nobody:
+        port = nobody.sockets[0].getsockname()[1]
+        engine = create_async_engine(f"postgresql+asyncpg://u:secret@127.0.0.1:{port}/x", pool_size=21)
+        with pytest.raises(StoreNotReady, match=rf"no database answered at .*u:\*\*\*@127.0.0.1:{port}"):
+            async with asyncio.timeout(60), consumer_of(broker, SqlStore(engine), connect_timeout=1.0):
+                """It does not start."""
+        await engine.dispose()
+
+
+# -- whose records they are -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
+async def test_records_of_another_member_wait_for_it(broker: InMemoryBroker, engine: AsyncEngine) -> None:
+    """However little patience there is: they are not this member's to put away."""
+    fill(broker, range(20))
+    store = SqlStore(engine)
+    await store.create_tables()
+    taken = False
+
+    async def handle(record: Record, connection: AsyncConnection) -> None:
+        nonlocal taken
+        await save(record, connection)
+        if record.value == b"4" and not taken:
+            taken = True
+            async with engine.begin() as another:
+                await another.execute(text("UPDATE aioparallel_partition SET epoch = epoch + 1"))
+
+    policy = FailurePolicy(retry=RetryPolicy(max_attempts=1, max_wait=0.1), dead_letter="dead")
+    options = {"failures": policy, "max_concurrency": 1, "commit_interval": 1.0}
+    async with asyncio.timeout(60), consumer_of(broker, store, **options) as consumer:
+        await consumer.run(store.handler(handle))
+    assert taken
+    assert broker.records("dead") == []
+    assert sorted(await rows(engine)) == list(range(20))
+
+
+async def test_a_log_that_ends_before_the_position_ends_the_run(broker: InMemoryBroker, engine: AsyncEngine) -> None:
+    """Also one that would read to its end, and has nothing to read."""
+    fill(broker, range(20))
+    await run_all(broker, engine, save)
+    broker.delete_topic("in")
+    broker.create_topic("in", 2)
+    fill(broker, range(4))
+    with pytest.raises(PositionOutsideLog, match=r"in-\d: position 10 is outside the log"):
+        await run_all(broker, engine, save)
