@@ -1,8 +1,9 @@
 """Increments as records of a compacted topic. Pure.
 
 The key says whose it is, as JSON: ``["group", "topic", partition, life, owner]``. A life begins where a group has no
-position (it is new, or its offsets were deleted): it is the offset at which the increments' partition ended then, so
-that no later life takes an increment of an earlier one for its own. Owner is the generation of the member that writes,
+position (it is new, or its offsets were deleted), and where its generations begin anew (it was deleted, and then given
+a position): it is the offset at which the increments' partition ended then, so that no later life takes an increment
+of an earlier one for its own. Owner is the generation of the member that writes,
 modulo 32, so that no cleaner takes an increment away for one that a former owner has written late. The value is JSON::
 
     {"v": 1, "base": 1200, "map": "...", "generation": 17, "origin": 0, "at": 1790000000000,
@@ -84,6 +85,8 @@ class Increment(NamedTuple):
     snapshots: Sequence[Named]
     life: int = 0
     """Stands in the key."""
+    last_generation: int = 0
+    """Of the last one of this life, where that is another one; not written."""
 
 
 class Place(NamedTuple):

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final
 
 from aioparallel.errors import BrokerUnreachable, ClientError
-from aioparallel.group.client import Committed
+from aioparallel.group.client import Committed, Generation
 from aioparallel.options import Options
 from aioparallel.records import TopicPartition
 from aioparallel.state.increments import Increment
@@ -116,9 +116,9 @@ class Restores:
                     else:
                         restore.restoring = Restoring(partition, committed, self._topics, self._options)
                         found = await restore.restoring.run(increment)
-                    if increment is None:
-                        life = await self._topics.increments_end(partition, _REQUEST)
-                        found = found._replace(life=life)
+                    if increment is None or _is_older(view.session.generation, increment):
+                        end = await self._topics.increments_end(partition, _REQUEST)
+                        found = found._replace(life=end) if increment is None else found._replace(next_life=end)
             except (TimeoutError, ClientError) as error:
                 if not _may_pass(error):
                     raise
@@ -306,6 +306,11 @@ class _Place:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._leave()
+
+
+def _is_older(generation: Generation, increment: Increment) -> bool:
+    """The group was deleted, and then given a position: it counts its generations anew. Or this is a former owner."""
+    return generation.id < max(increment.generation, increment.last_generation)
 
 
 def _may_pass(error: Exception) -> bool:

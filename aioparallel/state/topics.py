@@ -130,7 +130,7 @@ class StateTopics:
                 partition: one
                 for partition, one in found.items()
                 if one.right is None
-                and not (is_far and one.last is not None)
+                and not (is_far and one.found is not None)
                 and self._place_of(partition) not in unseen
             }
             spans = {}
@@ -147,7 +147,7 @@ class StateTopics:
                 raise self._unreadable(error, missing) from error
             look *= 8
         seen = {partition: one for partition, one in found.items() if self._place_of(partition) not in unseen}
-        return {partition: one.last if one.right is None else one.right for partition, one in seen.items()}
+        return {partition: one.found for partition, one in seen.items()}
 
     def _unreadable(self, error: FetchFailed, wanted: Collection[TopicPartition]) -> StateNotRestored:
         """Not passed: it may be the increment that counts, and another one of its position would be wrong."""
@@ -231,9 +231,12 @@ class _Newest:
             self.right = _newer(self.right, _decoded(value, life))
 
     @property
-    def last(self) -> Increment | ValueError | None:
-        """Of any position."""
-        return None if self._last is None else _decoded(self._last.value, self._life)
+    def found(self) -> Increment | ValueError | None:
+        """The newest of its position, else the last one."""
+        last = None if self._last is None else _decoded(self._last.value, self._life)
+        if isinstance(self.right, Increment) and isinstance(last, Increment):
+            return self.right._replace(last_generation=last.generation)
+        return last if self.right is None else self.right
 
 
 def _newer(before: Increment | ValueError | None, found: Increment | ValueError) -> Increment | ValueError:

@@ -44,6 +44,8 @@ class Restored(NamedTuple):
     """Where its increments ended when it was begun."""
     at: int | None = None
     """When that was taken, or what there is was begun without one, milliseconds since the epoch; None: now."""
+    next_life: int | None = None
+    """Of the increments from the first commit on that counts; None: the same."""
 
 
 class Taken(NamedTuple):
@@ -88,11 +90,12 @@ class StateView:
         self._unapplied: set[int] = set()
         self._snapshots: list[tuple[Named, OffsetMap | None]] = []  # that may be named, the newest first
         self._written: tuple[Named, OffsetMap] | None = None  # not yet, for it says what is not committed
-        self._sent: tuple[str, ...] = ()  # ids of those named in the last increment
-        self._saved: tuple[str, ...] = ()  # and in the last one that counts
+        self._sent: tuple[object, ...] = ()  # life, and ids of those named, of the last increment
+        self._saved: tuple[object, ...] = ()  # and of the last one that counts
         self._since = 0  # records since the last one was taken
         self._taken_to: int | None = None  # the offset that is of; None: where the session begins
         self._life = 0
+        self._next_life: int | None = None
         self._unapplied_text: Unapplied | None = None  # as it is written; None: something has come, or gone
         self._taken_at = clock()
         self._taken: Taken | None = None
@@ -103,12 +106,12 @@ class StateView:
         """This is the state where the session begins."""
         self._table = found.table
         self._origin = found.origin
-        self._life = found.life
+        self._life, self._next_life = found.life, found.next_life
         self._taken_to = found.taken_to
         self._unapplied = set(found.unapplied)
         self._snapshots = [*found.snapshots]
         self._since = found.replayed
-        self._sent = self._saved = tuple(named.id for named, _ in found.snapshots)
+        self._sent = self._saved = self._told
         if found.at is not None:
             self._taken_at = found.at / 1000
 
@@ -208,7 +211,7 @@ class StateView:
 
     def increment(self, committed: Committed) -> Increment:
         """What is to be saved with this position, which is committed next."""
-        self._sent = tuple(named.id for named, _ in self._snapshots)
+        self._sent = self._told
         origin = self.session.start if self._origin is None else self._origin
         if self._unapplied_text is None:
             self._unapplied_text = write_unapplied(self._unapplied)  # they may be many
@@ -219,6 +222,8 @@ class StateView:
     def acknowledged(self) -> None:
         """See :class:`~aioparallel.group.companions.Beside`."""
         self._saved = self._sent
+        if self._next_life is not None:  # a former owner, whose commits are refused, begins none
+            self._life, self._next_life = self._next_life, None
         if self._lanes and self.session.acknowledged is not None:
             is_committed = position_of(self.session.acknowledged).looker()
             self._lanes = {offset: lane for offset, lane in self._lanes.items() if not is_committed(offset)}
@@ -230,8 +235,13 @@ class StateView:
 
     @property
     def has_news(self) -> bool:
-        """See :class:`~aioparallel.group.companions.Beside`: a full snapshot that no increment names yet."""
-        return self._saved != tuple(named.id for named, _ in self._snapshots)
+        """See :class:`~aioparallel.group.companions.Beside`: a full snapshot that no increment names yet, or a life of
+        which there is none."""
+        return self._next_life is not None or self._saved != self._told
+
+    @property
+    def _told(self) -> tuple[object, ...]:
+        return (self._life, *[named.id for named, _ in self._snapshots])
 
     def _name(self) -> None:
         """Name what was written, as soon as what it says is committed: whoever begins at the committed position must

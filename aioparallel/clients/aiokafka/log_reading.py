@@ -46,10 +46,11 @@ async def read_spans(
     not answered for 30 seconds.
     """
     left: dict[Place, deque[Span]] = {}
+    ends: dict[Place, int] = {}  # the last span may be empty: its end is told all the same
     for partition, given in spans.items():
         each = [given] if isinstance(given, Span) else given
         if some := deque(span for span in each if span.start < span.end):
-            left[Place(*partition)] = some
+            left[Place(*partition)], ends[Place(*partition)] = some, each[-1].end
         elif each:
             yield Fetched(partition, [], each[-1].end)
     if not left:
@@ -70,7 +71,7 @@ async def read_spans(
         consumer.assign(list(left))
         for tp, some in left.items():
             consumer.seek(tp, some[0].start)
-        async for read in _read(consumer, left):
+        async for read in _read(consumer, left, ends):
             yield read
     except kafka.KafkaError as error:
         raise translated(error, f"reading {what}") from error
@@ -91,7 +92,9 @@ async def _start(consumer: Any, what: str, bootstrap_servers: str, options: Mapp
         await consumer.start()
 
 
-async def _read(consumer: Any, left: dict[Place, deque[Span]]) -> AsyncGenerator[Fetched, None]:
+async def _read(
+    consumer: Any, left: dict[Place, deque[Span]], ends: Mapping[Place, int]
+) -> AsyncGenerator[Fetched, None]:
     loop = asyncio.get_running_loop()
     positions = {tp: some[0].start for tp, some in left.items()}
     fetcher = cast("Fetcher", cast("Consumer", consumer)._fetcher)
@@ -121,7 +124,8 @@ async def _read(consumer: Any, left: dict[Place, deque[Span]]) -> AsyncGenerator
                     del left[tp]
                     consumer.pause(tp)
             partition = TopicPartition(*tp)
-            yield Fetched(partition, [one for one in found.get(partition, ()) if one.offset < span.end], next_offset)
+            told = next_offset if tp in left else ends[tp]
+            yield Fetched(partition, [one for one in found.get(partition, ()) if one.offset < span.end], told)
             moved = loop.time()  # what was done with it took its own time
         if loop.time() - moved > STALLED:
             at = ", ".join(f"{tp} at offset {positions[tp]}" for tp in sorted(left))

@@ -152,6 +152,6 @@ def test_what_keeps_it_from_its_work(kind: ProblemKind) -> None:
     health = Health(running=True, problems=(Problem(kind, "what"),), joined=True)
     assert health.live is (kind is not ProblemKind.FAILED)
     keeps = {"failed", "fenced", "broker_unreachable", "no_leader", "commit_refused", "producer_unreachable"}
-    keeps |= {"in_doubt", "transactions_aborted", "offsets_unstable", "broker_silent"}
+    keeps |= {"in_doubt", "transactions_aborted", "offsets_unstable", "database_away", "broker_silent"}
     assert health.ready is (kind.value not in keeps)
     assert not health.healthy

@@ -11,7 +11,9 @@ import pytest
 
 from aioparallel.group.client import Committed
 from aioparallel.observe.health import ProblemKind
+from aioparallel.records import TopicPartition
 from aioparallel.state.view import StateView
+from aioparallel.testing.memory import InMemoryBroker
 from tests.support.memory.keeping_state import GROUP, P0, broker_of, keeping, sums, totals, write
 from tests.support.waiting import until
 from tests.unit.state.test_restores import NAMES, handled, nothing_is_read_again, problems
@@ -91,3 +93,64 @@ async def test_a_defect_where_full_snapshots_are_written_ends_the_run(
     assert problems(consumer, ProblemKind.FAILED)
     assert committed(broker) == 10
     assert not broker.group(GROUP).members
+
+
+@both
+async def test_what_holds_no_records_is_passed_by_a_full_snapshot_too(
+    together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only an aborted transaction has come since the last one: another is due after ``snapshot_interval``, and once it
+    is named, retention may take everything. Nobody could tell then that no record was among it."""
+    now = asyncio.get_running_loop().time
+    monkeypatch.setattr("aioparallel.state.companion.time", SimpleNamespace(time=lambda: 1e9 + now()))
+    broker = broker_of()
+    write(broker, *range(20))
+    consumer = keeping(broker, sums(snapshot_after=5, snapshot_interval=60), together=together)
+    async with running(consumer):
+        await until(lambda: consumer.stats().state.snapshots == 1)  # type: ignore[union-attr]
+        await asyncio.sleep(120)
+        assert consumer.stats().state.snapshots == 1  # type: ignore[union-attr]  # nothing has come
+        aborted = broker.begin_transaction()
+        for number in (20, 21, 22):
+            broker.append("in", b"%d" % number, key=b"k", partition=0, transaction=aborted)
+        broker.end_transaction(aborted, commit=False)
+        await until(lambda: committed(broker) == 24)
+        await until(lambda: consumer.stats().state.snapshots == 2, 5)  # type: ignore[union-attr]
+        await asyncio.sleep(120)
+        assert consumer.stats().state.snapshots == 2  # type: ignore[union-attr]
+    broker.delete_before(P0, 24)
+    for _ in range(2):
+        consumer = keeping(broker, sums(), together=together)
+        async with running(consumer):
+            assert consumer.states(P0) == totals(*range(20))
+
+
+@both
+async def test_a_leader_that_hangs_holds_up_no_full_snapshots_of_others(together: bool) -> None:
+    """It leads one partition of their topic: the others have theirs as often as without that, but for seconds; health
+    blames the right one, which has its own once the leader is back."""
+    broker = InMemoryBroker(nodes=3)
+    for topic in ("in", "out", *NAMES):
+        broker.create_topic(topic, 3)
+        for number in range(3):
+            broker.move_leader(TopicPartition(topic, number), 1)
+    for topic in NAMES:
+        broker.make_compacted(topic)
+    broker.move_leader(TopicPartition(NAMES.snapshots, 0), 3)
+    consumer = keeping(broker, sums(snapshot_after=20), together=together)
+    async with running(consumer):
+        broker.hang(3)
+        for start in range(0, 400, 20):
+            for partition in range(3):
+                write(broker, *range(start, start + 20), partition=partition)
+            await asyncio.sleep(10)
+        assert consumer.stats().state.snapshots >= 2 * 19  # type: ignore[union-attr]
+        told = problems(consumer, ProblemKind.STATE_UNSAVED)
+        assert [message[:4] for message in told] == ["in-0"]
+        assert "no answer within 5 s" in told[0]
+        broker.unhang(3)
+        await until(lambda: not problems(consumer, ProblemKind.STATE_UNSAVED))
+    broker.delete_before(P0, 400)
+    consumer = keeping(broker, sums(), together=together)
+    async with running(consumer):
+        assert consumer.states(P0) == totals(*range(400))

@@ -4,23 +4,18 @@ that are open, records that cannot be read, brokers that hang."""
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import pytest
 
 from aioparallel import FailurePolicy, ParallelConsumer, Record, RetryPolicy, StateNotRestored
-from aioparallel.group.client import Committed, Fetched, Generation, Span
-from aioparallel.group.sessions import Session
+from aioparallel.group.client import Committed
 from aioparallel.observe.health import ProblemKind
 from aioparallel.observe.stats import StateStats
-from aioparallel.options import Options
 from aioparallel.records import TopicPartition
-from aioparallel.state.companion import KeyedState
-from aioparallel.state.increments import Increment, Place, encode_increment, encode_place, write_unapplied
+from aioparallel.state.increments import Increment, Place, Unapplied, encode_increment, encode_place, write_unapplied
 from aioparallel.state.topics import StateTopics, TopicNames
-from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 from tests.support.memory.keeping_state import GROUP, P0, broker_of, keeping, sums, totals, write
 from tests.support.waiting import until
 from tests.unit.state.test_trouble import P1, both, committed, nothing, running
@@ -56,7 +51,8 @@ def problems(consumer: Any, kind: ProblemKind) -> list[str]:
 
 @both
 async def test_a_snapshots_topic_that_was_made_anew(together: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """It ends before the full snapshot that an increment names: the state is made of the log, at once."""
+    """It ends before the full snapshots that an increment names: the state is made of the log, at once, and that is
+    told, for records that were put away before they were taken count now."""
     broker = broker_of()
     for start in (0, 20):
         write(broker, *range(start, start + 20))
@@ -69,6 +65,8 @@ async def test_a_snapshots_topic_that_was_made_anew(together: bool, caplog: pyte
         assert consumer.states(P0) == totals(*range(40))
         assert asyncio.get_running_loop().time() < 10
         assert "its partition ends at offset 0: was the topic made anew?" in caplog.text
+        (told,) = [record.message for record in caplog.records if getattr(record, "action", "") == "state_from_log"]
+        assert told.startswith("in-0: none of the full snapshots of its state can be used: it is made of all records")
         await until(lambda: consumer.stats().state.snapshots == 1)  # type: ignore[union-attr]
     await nothing_is_read_again(broker, 40, together)
 
@@ -100,13 +98,18 @@ async def test_a_position_behind_an_open_transaction_is_not_outside_the_log(toge
 # -- the increment that counts --------------------------------------------------------------------------
 
 
+def increment_of(offset: int, unapplied: Unapplied, generation: int = 1) -> tuple[bytes, bytes]:
+    """Key and value of one."""
+    increment = Increment(Committed(offset, ""), generation, 0, 0, unapplied, [])
+    return encode_place(Place(GROUP, P0, 0), generation), encode_increment(increment)
+
+
 async def test_no_increment_of_the_position_counts_before_all_can_be_seen() -> None:
     """The one that is seen may be a former owner's: its successor's, of the same position, is still undecided."""
     broker = broker_of()
 
     def wrote(generation: int, unapplied: list[int], transaction: Any = None) -> None:
-        increment = Increment(Committed(10, ""), generation, 0, 0, write_unapplied(unapplied), [])
-        value, key = encode_increment(increment), encode_place(Place(GROUP, P0, 0), generation)
+        key, value = increment_of(10, write_unapplied(unapplied), generation)
         broker.append(NAMES.increments, value, key=key, partition=0, transaction=transaction)
 
     topics = StateTopics(NAMES, GROUP, InMemoryClient(broker, GROUP))
@@ -169,89 +172,30 @@ async def test_an_increment_that_cannot_be_read_is_not_passed_over(together: boo
         assert consumer.states(P1) == totals(0, 1, 2, 4, 5, 6, 7, 8, 9)
 
 
-# -- several at a time ----------------------------------------------------------------------------------
+async def test_a_tombstone_among_the_increments_does_not_count() -> None:
+    """Somebody has written it: what stands before it is there, be it of the position or not."""
+    broker = broker_of()
+    key, value = increment_of(5, write_unapplied([3]))
+    broker.append(NAMES.increments, value, key=key, partition=0)
+    broker.append(NAMES.increments, None, key=key, partition=0)
+    topics = StateTopics(NAMES, GROUP, InMemoryClient(broker, GROUP))
+    for committed_offset in (5, 10):
+        found = (await topics.last_increments({P0: Committed(committed_offset, "")}, 1, 1))[P0]
+        assert isinstance(found, Increment)
+        assert found.position.offset == 5
 
 
-class Hanging(InMemoryClient):
-    """What is read of ``hung`` partitions is waited for, until :meth:`go_on`."""
-
-    def __init__(self, broker: InMemoryBroker, *hung: TopicPartition) -> None:
-        super().__init__(broker, GROUP)
-        self._hung = set(hung)
-        self._goes_on = asyncio.Event()
-
-    def go_on(self) -> None:
-        """They answer from now on."""
-        self._goes_on.set()
-
-    async def read(self, spans: Mapping[TopicPartition, Span | list[Span]]) -> AsyncGenerator[Fetched, None]:
-        """See :class:`InMemoryClient`."""
-        if self._hung & spans.keys():
-            await self._goes_on.wait()
-        async for fetched in super().read(spans):
-            yield fetched
-
-
-class Member:
-    """A companion, and sessions of these partitions. All that is committed of each is offset 10."""
-
-    def __init__(self, broker: InMemoryBroker, client: InMemoryClient, *partitions: TopicPartition) -> None:
-        topics = StateTopics(NAMES, GROUP, client)
-        producer = InMemoryProducer(broker)
-        self.state = KeyedState(topics, Options(state=sums()), producer, is_transactional=False)
-        self._found = {partition: Committed(10, "") for partition in partitions}
-        for partition in partitions:
-            self.state.beside(Session(partition, generation=Generation(9, "m")))
-
-    async def until_ready(self, *partitions: TopicPartition) -> float:
-        """Ask until all of these are; the seconds that took."""
-        now = asyncio.get_running_loop().time
-        began = now()
-        async with asyncio.timeout(600):
-            while not set(partitions) <= set(await self.state.restore(self._found, 1)):
-                pass
-        return now() - began
-
-    def waits(self) -> list[str]:
-        """What health says of those that are not restored."""
-        return [one.message for one in self.state.problems() if one.kind is ProblemKind.STATE_WAITS]
-
-
-async def test_restores_that_hang_hold_up_no_others() -> None:
-    """Twice as many as may be under way at a time: each gives its place back within seconds; those that can be
-    restored are, and the others as soon as they are answered."""
-    broker = broker_of(10)
-    places = [TopicPartition("in", number) for number in range(10)]
-    for place in places:
-        write(broker, *range(10), partition=place.partition)
-    await handled(broker)
-    client = Hanging(broker, *places[:8])
-    member = Member(broker, client, *places)
-    assert await member.until_ready(*places[8:]) < 10
-    assert member.state.stats().restoring.keys() == {str(place) for place in places[:8]}
-    client.go_on()
-    assert await member.until_ready(*places) < 2
-    assert all(member.state.values(place) == totals(*range(10)) for place in places)
-    await member.state.close()
-
-
-async def test_trouble_that_is_over_is_not_told_any_more() -> None:
-    """The increment was waited for, and is found: what takes its time now is the log."""
+@both
+async def test_an_increment_whose_offsets_cannot_be_read(together: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Which records are not in the state is no offset map: that is told, and the state is made of the log."""
     broker = broker_of()
     write(broker, *range(10))
-    await handled(broker)
-    others = broker.begin_transaction()
-    broker.append(NAMES.increments, b"of another group", key=b"k", partition=0, transaction=others)
-    client = Hanging(broker, P0)
-    member = Member(broker, client, P0)
-    for _ in itertools.takewhile(lambda _: not member.waits(), range(60)):
-        assert not await member.state.restore({P0: Committed(10, "")}, 1)
-    assert "a transaction is open" in member.waits()[0]
-    broker.end_transaction(others, commit=False)
-    for _ in itertools.takewhile(lambda _: member.waits(), range(60)):
-        assert not await member.state.restore({P0: Committed(10, "")}, 1)
-    assert member.waits() == []
-    assert member.state.stats().restoring == {"in-0": 0.0}
-    client.go_on()
-    await member.until_ready(P0)
-    await member.state.close()
+    key, value = increment_of(10, Unapplied(3, "no map"))
+    broker.append(NAMES.increments, value, key=key, partition=0)
+    broker.group(GROUP).offsets[P0] = Committed(10, "")
+    consumer = keeping(broker, sums(), together=together)
+    async with running(consumer):
+        assert consumer.states(P0) == totals(*range(10))
+    told = {getattr(record, "action", ""): record.message for record in caplog.records}
+    assert told["increment_unreadable"].startswith("in-0: the increment of its state in g-state cannot be read")
+    assert "state_from_log" in told
