@@ -20,7 +20,7 @@ __all__ = ["DumpFailed", "Unwanted", "write_snapshot"]
 _AT_ONCE: Final = 250
 """Values that are dumped in one turn of the event loop, about a millisecond's worth. Then the loop has as long for
 others."""
-_ANSWER: Final = 10.0
+_ANSWER: Final = 5.0
 """Seconds for the answer to one: others wait for their turn behind this snapshot."""
 _UNACKNOWLEDGED: Final = 4
 """Pieces on their way."""
