@@ -217,8 +217,8 @@ class _OfAsyncpg:
 
     async def close(self) -> None:
         """See :class:`OpenTransaction`. At once: a polite end would wait for the network."""
-        self._below.terminate()
-        if not self._connection.closed:
+        if not self._connection.closed:  # else it is somebody else's by now
+            self._below.terminate()
             await self._connection.invalidate()
 
     async def _ask(self, statement: str, *given: object, timeout: float) -> str:

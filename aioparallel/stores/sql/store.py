@@ -33,7 +33,7 @@ from aioparallel.options import Options
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
 from aioparallel.stores.sql.connections import Connections
 from aioparallel.stores.sql.doubt import Fenced, InDoubt, PartlyDone, are_done
-from aioparallel.stores.sql.faults import NO_ANSWER
+from aioparallel.stores.sql.faults import NO_ANSWER, is_away, told_of
 from aioparallel.stores.sql.opened import CompleteAlready, Lent, Opening, OpenTransaction, isolation_level_of
 from aioparallel.stores.sql.patience import AWAY, SOON, Patience
 from aioparallel.stores.sql.schema import DEFAULT_PREFIX, VERSION, Schema, StoreNotReady
@@ -136,6 +136,10 @@ class SqlStore:
             async with asyncio.timeout(timeout * 0.8), self._engine.connect() as connection:
                 found = await self._statements.version(connection)
         except SQLAlchemyError as error:
+            if is_away(error):
+                raise StoreNotReady(
+                    f"the database at {where} does not do what it is asked: {told_of(error)}"
+                ) from error
             raise StoreNotReady(
                 f"the tables of the store are not to be read at {where}: {error.__class__.__name__}: "
                 f"{getattr(error, 'orig', error)}. Make them with `aioparallel store init`, or see with its --sql what "
@@ -233,11 +237,10 @@ class SqlStore:
                     records, offsets = left, _by_partition(left)
             await self._produced(records, value)
         except BaseException as error:
-            is_lost = transaction.is_lost  # before it is closed here, because it cannot be rolled back
-            await transaction.roll_back()
+            is_lost = await _rolled_back(transaction, error)
             if isinstance(error, RetryLater) or not isinstance(error, Exception):
                 raise
-            await self._raise_later(error, of_it, transaction, is_lost=is_lost)
+            self._raise_later(error, of_it, is_lost=is_lost)
             raise
         try:
             await _not_cancelled(self._finish(connection, transaction, (records, offsets, taken)))
@@ -282,8 +285,7 @@ class SqlStore:
             await self._add_done(transaction, offsets, taken)
             await transaction.commit()
         except BaseException as error:
-            is_lost = transaction.is_lost
-            await transaction.roll_back()
+            is_lost = await _rolled_back(transaction, error)
             if not isinstance(error, (CompleteAlready, *NO_ANSWER)):
                 raise
             # An earlier COMMIT, or this one, may have been carried out without anybody hearing of it. Asked on another
@@ -292,7 +294,7 @@ class SqlStore:
             if not await are_done(self._opening, offsets, taken, self._patience.away):
                 if isinstance(error, OSError):  # which TimeoutError is, too; nobody else was asked
                     raise self._patience.away(error) from error
-                await self._raise_later(error, of_it, transaction, is_lost=is_lost)
+                self._raise_later(error, of_it, is_lost=is_lost)
                 raise
             logger.info("A COMMIT without an answer was carried out: %r", error, extra={"action": "commit_settled"})
         self._patience.answered()
@@ -301,19 +303,14 @@ class SqlStore:
             for offset in some if taken[partition].conflicts else ():
                 taken[partition].conflicts.pop(offset, None)
 
-    async def _raise_later(
-        self, error: Exception, of_it: _OfIt, transaction: OpenTransaction, *, is_lost: bool
-    ) -> None:
+    def _raise_later(self, error: Exception, of_it: _OfIt, *, is_lost: bool) -> None:
         """Raises RetryLater where the record is not to blame."""
         records, _, taken = of_it
-        if not records:
-            return
-        first = records[0]
-        again = self._patience.later(error, first, taken[first.topic_partition], is_lost=is_lost)
-        if again is not None:
-            if again.delay >= AWAY:
-                await transaction.close()
-            raise again from error
+        if records:
+            first = records[0]
+            again = self._patience.later(error, first, taken[first.topic_partition], is_lost=is_lost)
+            if again is not None:
+                raise again from error
 
     @staticmethod
     async def _add_done(transaction: OpenTransaction, offsets: Offsets, taken: Mapping[TopicPartition, Taken]) -> None:
@@ -362,14 +359,29 @@ async def _not_cancelled(finishing: Coroutine[Any, Any, None]) -> None:
         cancelled, ends = error, loop.time() + _FINISHING
     else:
         return
+    await _until(task, ends)
+    if not task.done():
+        task.cancel()
+        await _until(task, loop.time() + _GIVING_UP)
+        raise InDoubt(AWAY) from cancelled
+    task.result()
+
+
+async def _until(task: asyncio.Task[None], ends: float) -> None:
+    """Wait for its end, until the event loop's clock says ``ends``, whatever cancels meanwhile."""
+    loop = asyncio.get_running_loop()
     while not task.done() and (left := ends - loop.time()) > 0:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait([task], timeout=left)
-    if not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=_GIVING_UP)
-        raise InDoubt(AWAY) from cancelled
-    task.result()
+
+
+async def _rolled_back(transaction: OpenTransaction, error: BaseException) -> bool:
+    """Roll it back; whether its connection was lost already, and not closed here because that could not be done."""
+    is_lost = transaction.is_lost
+    await transaction.roll_back()
+    if is_away(error):
+        await transaction.close()
+    return is_lost
 
 
 def _check(handle: SqlHandler[Any]) -> None:

@@ -21,6 +21,8 @@ from aioparallel.errors import PositionOutsideLog
 from aioparallel.observe.health import ProblemKind
 from aioparallel.stores.sql import SqlStore, StoreNotReady
 from aioparallel.stores.sql import store as store_module
+from aioparallel.stores.sql.opened import Opening
+from aioparallel.stores.sql.schema import Schema
 from aioparallel.stores.sql.statements import Statements
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.network import Network, network_to
@@ -194,6 +196,21 @@ async def test_tables_that_many_make_at_once(engine: AsyncEngine) -> None:
     await asyncio.gather(*[SqlStore(one).create_tables() for one in engines])
     await asyncio.gather(*[one.dispose() for one in engines])
     assert await rows(engine, "SELECT value FROM aioparallel_version") == [1]
+
+
+@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
+async def test_a_connection_that_was_given_back_is_not_closed(engine: AsyncEngine) -> None:
+    """It is another one's by now."""
+    one = create_async_engine(engine.url, pool_size=1, max_overflow=0)
+    opening = Opening(one, Schema(), 2_000)
+    connection = await opening.engine.connect()
+    transaction = await opening.open(connection)
+    await transaction.roll_back()
+    await connection.close()
+    async with one.connect() as another:
+        await transaction.close()
+        assert (await another.execute(text("SELECT 1"))).scalar() == 1
+    await one.dispose()
 
 
 # -- what is told ---------------------------------------------------------------------------------------
