@@ -49,7 +49,7 @@ bench: $(VENV)/.bench  ## measure aioparallel and its peers (an hour; ARGS=--qui
 test: $(VENV)/.dev  ## all tests, on Apache Kafka 4.3.1 and Spark 4.2.0 too (jars come by Maven, the first time)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m aioparallel.jvm spark --directory
-	$(BIN)/python -m pytest -m "not slow" -n 3 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 spark-jars: $(VENV)/.dev  ## fetch the jars of Spark's Kafka connector with Maven; prints where they are
 	@$(BIN)/python -m aioparallel.jvm spark --directory

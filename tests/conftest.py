@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -77,18 +76,14 @@ SHARED = ("spark", "kafka_cluster", "secured_kafka", "mortal_kafka")
 """What takes long to start, and is there once for each process that runs tests."""
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that share such things go to one process (``--dist loadgroup``), the longest first; any other file by
-    itself. And who explores waits as long as it takes."""
+    """Files that need such things come first, for they take longest. And who explores waits as long as it takes."""
     shared: dict[str, str] = {}  # by file
     for item in items:
         for fixture in SHARED:
             if fixture in getattr(item, "fixturenames", ()):
                 shared.setdefault(_file_of(item), fixture)
     items.sort(key=lambda item: SHARED.index(found) if (found := shared.get(_file_of(item))) else len(SHARED))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(shared.get(_file_of(item), Path(_file_of(item)).stem)))
     if settings.get_current_profile_name() == "explore":
         for item in items:
             item.add_marker(pytest.mark.timeout(0), append=False)
