@@ -32,27 +32,25 @@ class Connections:
     async def begun(self) -> tuple[AsyncConnection, OpenTransaction]:
         """One, with a transaction begun on it. Raises RetryLater where the database is away."""
         while self._idle:
-            connection = self._idle.pop()
             try:
-                return connection, await self._opening.open(connection)
+                return await self._open(self._idle.pop())
             except TimeoutError as error:
-                await connection.close()
                 raise self._patience.away(error) from error
             except NO_ANSWER:
-                await connection.close()  # the server has closed it meanwhile
-            except BaseException:
-                await connection.close()
-                raise
+                """The server has closed it meanwhile."""
         try:
             async with asyncio.timeout(_CONNECTING):
                 connection = await self._opening.engine.connect()
-            try:
-                return connection, await self._opening.open(connection)
-            except BaseException:
-                await connection.close()
-                raise
+            return await self._open(connection)
         except NO_ANSWER as error:
             raise self._patience.away(error) from error
+
+    async def _open(self, connection: AsyncConnection) -> tuple[AsyncConnection, OpenTransaction]:
+        try:
+            return connection, await self._opening.open(connection)
+        except BaseException:
+            await connection.close()
+            raise
 
     async def keep(self, connection: AsyncConnection) -> None:
         """Its transaction is over. Where a handler has changed its options they are not for the next one."""

@@ -8,13 +8,12 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from aioparallel.group.client import Client, CommitFault, Committed, Generation
 from aioparallel.offsets import decode_offset_map, encode_offset_map
 from aioparallel.records import TopicPartition
-from aioparallel.stores.sql.faults import told_of
+from aioparallel.stores.sql.faults import NO_ANSWER, told_of
 from aioparallel.stores.sql.statements import Found, Owned, Statements
 
 __all__ = ["Partitions", "Taken"]
@@ -84,7 +83,7 @@ class Partitions:
                 for partition, one in owned.items():
                     positions[partition] = _merged(found[one.id])
                 await self._fold_found(connection, owned, found, positions)
-        except (SQLAlchemyError, OSError, TimeoutError) as error:
+        except NO_ANSWER as error:
             told = told_of(error)
             logger.warning("Taking %d partitions over: %s", len(partitions), told, extra={"action": "take_over_failed"})
             await self._on_trouble(error)
@@ -136,7 +135,7 @@ class Partitions:
                     {one.owned: positions[partition] for partition, one in kept.items()},
                     {one.owned: folded[partition] for partition, one in kept.items()},
                 )
-        except (SQLAlchemyError, OSError, TimeoutError) as error:
+        except NO_ANSWER as error:
             told = told_of(error)
             logger.warning("Folding %d positions: %s", len(mine), told, extra={"action": "fold_failed"})
             await self._on_trouble(error)

@@ -39,6 +39,12 @@ async def network(server: str) -> AsyncIterator[Network]:
         yield network
 
 
+def through_network(engine: AsyncEngine, network: Network, **options: Any) -> AsyncEngine:
+    """To the same database."""
+    url = engine.url.set(query={}).set(host="127.0.0.1", port=network.port)
+    return create_async_engine(url, pool_size=3, max_overflow=0, **options)
+
+
 async def test_a_first_position_that_is_not_written_at_once(
     broker: InMemoryBroker, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,8 +78,7 @@ async def test_a_network_that_is_silent(
     again."""
     for name, value in (("opened._BEGIN", 0.5), ("opened._END", 0.5)):
         monkeypatch.setattr(f"aioparallel.stores.sql.{name}", value)
-    url = engine.url.set(query={}).set(host="127.0.0.1", port=network.port)
-    through = create_async_engine(url, pool_size=3, max_overflow=0)
+    through = through_network(engine, network)
     fill(broker, range(0, 12, 2))
     runs = 0
 
@@ -103,8 +108,7 @@ async def test_a_commit_that_is_given_up_leaves_no_connection_in_use(
 ) -> None:
     """A deadline strikes while COMMIT is not answered: its connection is closed, not given to the next record."""
     monkeypatch.setattr(store_module, "_FINISHING", 0.2)
-    url = engine.url.set(query={}).set(host="127.0.0.1", port=network.port)
-    through = create_async_engine(url, pool_size=3, max_overflow=0)
+    through = through_network(engine, network)
     fill(broker, range(0, 12, 2))
 
     async def silence() -> None:
@@ -260,8 +264,7 @@ async def test_a_pool_that_looks_at_its_connections_in_a_silent_network(
 ) -> None:
     """It waits for ever; handlers do not."""
     monkeypatch.setattr("aioparallel.stores.sql.connections._CONNECTING", 0.5)
-    url = engine.url.set(query={}).set(host="127.0.0.1", port=network.port)
-    through = create_async_engine(url, pool_size=3, max_overflow=0, pool_pre_ping=True)
+    through = through_network(engine, network, pool_pre_ping=True)
     fill(broker, range(0, 12, 2))
     failed = False
 
