@@ -1,4 +1,7 @@
-"""``python -m benchmarks``: runs the cases, checks them, and writes results after each of them. See README.md."""
+"""``python -m benchmarks``: runs the cases, checks them, and writes results after each of them. See README.md.
+
+``python -m benchmarks compare REV [REV]``: two commits side by side.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,16 @@ from aioparallel.errors import AioparallelError
 from aioparallel.jvm.sets import KAFKA_VERSION
 from aioparallel.testing import LocalKafka
 from benchmarks import plots, report
-from benchmarks.cases import GROUPS, Case, chosen
-from benchmarks.contest import Arena, rounds
+from benchmarks.cases import GROUPS, Case, chosen, sets
+from benchmarks.compare import command
+from benchmarks.contest import Arena
 from benchmarks.facts import gather
 from benchmarks.maps import maps
 from benchmarks.measures import Result
 from benchmarks.programs import CONTESTANTS, PEERS, Contestant, find_peers
+from benchmarks.rounds import play
 from benchmarks.scripts import crash, members, paced
+from benchmarks.topics import Topics
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +43,7 @@ TIMEOUT: Final = 60.0
 """Seconds; one of the measurements has 500 partitions."""
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells count
 
-RUN: Final[dict[str, Callable[[Case, Arena], Awaitable[Result]]]] = {
-    "rounds": rounds,
+SCRIPTS: Final[dict[str, Callable[[Case, Arena], Awaitable[Result]]]] = {
     "pace": paced,
     "crash": crash,
     "members": members,
@@ -53,7 +58,17 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--cases", default="".join(GROUPS), help=f"letters of the groups of cases. {letters}")
     parser.add_argument("--only", action="append", default=[], help="only this contestant; may be given several times")
     parser.add_argument("--no-peers", action="store_true", help="without those that need Java or an environment")
-    parser.add_argument("--rounds", type=int, help="warm rounds after the cold one (default 5; with --quick 1)")
+    parser.add_argument("--rounds", type=int, help="warm rounds after the cold one, at least (default 6; --quick: 1)")
+    parser.add_argument(
+        "--width",
+        type=float,
+        default=3.0,
+        metavar="PERCENT",
+        help="more rounds until the interval of each case's ratio is narrower (default 3 %%)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, help="for the further rounds of a case, at most (default 60; --quick: 0)"
+    )
     parser.add_argument("--quick", action="store_true", help="some cases, a twentieth of the records: does it work?")
     parser.add_argument("--seed", type=int, default=2013, help="for keys and sleeps: the same seed, the same records")
     parser.add_argument("--bootstrap-servers", help="this running broker instead of a new Apache Kafka")
@@ -61,13 +76,16 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--report", action="store_true", help="only write report and plots anew from results.json")
     found = parser.parse_args(arguments)
     found.scale = QUICK_SCALE if found.quick else 1
-    found.rounds = (1 if found.quick else 5) if found.rounds is None else found.rounds
+    found.rounds = (1 if found.quick else 6) if found.rounds is None else found.rounds
+    found.seconds = (0.0 if found.quick else 60.0) if found.seconds is None else found.seconds
     found.output = found.output or (RESULTS / "quick" if found.quick else RESULTS)
     found.only = found.only or (list(CONTESTANTS) if found.no_peers else [])
     if wrong := set(found.only) - CONTESTANTS.keys() - set(PEERS):
         parser.error(f"--only {', '.join(sorted(wrong))}: there are {', '.join([*CONTESTANTS, *PEERS])}")
     if found.rounds < 1 or found.seed < 0 or not set(found.cases) <= GROUPS.keys():
         parser.error(f"--rounds from 1, --seed from 0, --cases of {''.join(GROUPS)}")
+    if not (found.width > 0 and found.seconds >= 0):
+        parser.error("--width above 0, --seconds from 0")
     return found
 
 
@@ -94,47 +112,43 @@ async def run(asked: argparse.Namespace, say: Callable[[str], None]) -> list[Res
     async with broker(asked.bootstrap_servers, say) as (servers, title), Admin(servers, timeout=TIMEOUT) as admin:
         facts = gather(broker=title, seed=asked.seed, rounds=asked.rounds, scale=asked.scale)
         topics = Topics(admin)
-        arena = Arena(servers, topics.create, contestants, asked.rounds, asked.seed, asked.scale, say)
-        for case in cases:
+        arena = Arena(
+            servers, topics.create, contestants, asked.rounds, asked.seed, asked.scale, say,
+            asked.width / 100, asked.seconds,
+        )  # fmt: skip
+        for together in sets(cases):
             began = facts.now()
             try:
-                result = await RUN[case.script](case, arena)
+                found = await measure(together, arena)
             except Exception as error:
                 # It must not take the other cases with it; it is said in the results, and the exit code tells.
-                log.exception("case failed", extra={"case": case.name})
-                result = Result(case.group, case.name, case.title, problems=[f"not measured: {error!r}"])
+                log.exception("case failed", extra={"case": together[0].name})
+                problems = [f"not measured: {error!r}"]
+                found = [Result(case.group, case.name, case.title, problems=problems) for case in together]
             finally:
                 await topics.clear()
-            done.append(result)
-            results = report.merged(results, report.Measured(result, began))
+            done += found
+            for result in found:
+                results = report.merged(results, report.Measured(result, began))
             report.write(results, asked.output)
     return done
 
 
-class Topics:
-    """Topics that are gone again after each case."""
-
-    def __init__(self, admin: Admin) -> None:
-        self._admin = admin
-        self._names: list[str] = []
-
-    async def create(self, name: str, partitions: int) -> None:
-        """With one replica. Raises ClientError or TimeoutError."""
-        await self._admin.create_topic(name, partitions)
-        self._names.append(name)
-
-    async def clear(self) -> None:
-        """Delete those made so far; logs those that stay."""
-        names, self._names = self._names, []
-        try:
-            await self._admin.delete_topics(*names)
-        except (AioparallelError, TimeoutError):
-            log.warning("topics not deleted, delete them by hand", extra={"topics": names}, exc_info=True)
+async def measure(together: Sequence[Case], arena: Arena) -> list[Result]:
+    """By the script of the cases, or in rounds."""
+    script = SCRIPTS.get(together[0].script)
+    return [await script(case, arena) for case in together] if script else await play(together, arena)
 
 
 def main() -> int:
     """The exit code: 1 when a check failed, or something could not be measured."""
     console = Console() if sys.stdout.isatty() else Console(width=160)
+
+    def say(sentence: str) -> None:
+        console.print(sentence, markup=False, highlight=False)
+
+    if sys.argv[1:2] == ["compare"]:
+        return command.main(sys.argv[2:], say)
     asked = options(sys.argv[1:])
     asked.output.mkdir(parents=True, exist_ok=True)
     # Kafka clients speak about what passes by itself; that belongs into a file, not between the lines.
@@ -142,9 +156,6 @@ def main() -> int:
         filename=asked.output / "bench.log", filemode="a" if asked.report else "w", level=logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )  # fmt: skip
-
-    def say(sentence: str) -> None:
-        console.print(sentence, markup=False, highlight=False)
 
     failed = False
     try:

@@ -6,11 +6,11 @@ measured in one process.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from benchmarks.contestant import Script
+from benchmarks.contestant import HandlerKind, Script
 from benchmarks.measures import (
     OURS,
     Goal,
@@ -24,16 +24,16 @@ from benchmarks.measures import (
 from benchmarks.workload import Lane, Shape
 from examples.flights.flights import FLIGHTS
 
-__all__ = ["CASES", "GROUPS", "READERS", "REMARKS", "Case", "chosen"]
+__all__ = ["CASES", "GROUPS", "READERS", "REMARKS", "Case", "chosen", "sets"]
 
 READERS: Final = ("ours", "getmany", "async-for", "task-per-record", "java", "java-256m", "faststream", "pyrallel")
-SLEEPERS: Final = ("ours", "ceiling", "task-per-record", "java", "java-256m", "faststream", "pyrallel")
+SLEEPERS: Final = ("ours", "least", "ceiling", "task-per-record", "java", "java-256m", "faststream", "pyrallel")
 AGAINST_JAVA: Final = ("ours", "java")
 
 WHOLE_MILLISECONDS: Final = (0, 1_000, 2_000, 3_000, 4_000, 5_000)  # microseconds, as all sleeps below
 KEY_COUNTS: Final = (1, 2, 5, 10, 20, 50, 100, 1_000, 10_000)
-# (concurrency, records): with 100 ms each that is 10 seconds, or about what one core does in that time.
-CONCURRENCIES: Final = ((10, 1_000), (100, 10_000), (1_000, 100_000), (20_000, 300_000))
+# (concurrency, records): with 100 ms each that is 5 seconds, or about what one core does in that time.
+CONCURRENCIES: Final = ((10, 500), (100, 5_000), (1_000, 50_000), (20_000, 200_000))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,9 @@ class Case:
     shown.
 
     ``limit``: seconds, see ``Work.limit``. ``members``: processes of one group. ``quick``: whether it is in a quick
-    run. ``batch``: see ``Work.batch``.
+    run. ``batch``: see ``Work.batch``. ``bounded_by``: the contestant that does the least possible: the smallest
+    program with the same waits. ``together``: cases of the same name run in the same rounds, so that they can be
+    compared.
     """
 
     name: str
@@ -51,13 +53,15 @@ class Case:
     contestants: tuple[str, ...] = (OURS,)
     ordering: Lane = "key"
     concurrency: int = 100
-    handler: Literal["return", "sleep", "json", "produce"] = "return"
+    handler: HandlerKind = "return"
     goals: tuple[Goal, ...] = ()
     limit: float = 30.0
     script: Script | Literal["maps"] = "rounds"
     members: int = 1
     quick: bool = True
     batch: int = 0
+    bounded_by: str | None = None
+    together: str = ""
 
     @property
     def group(self) -> str:
@@ -72,28 +76,31 @@ class Case:
 
 def throughput() -> Iterator[Case]:
     """(a) What a record costs when its handler does nothing."""
-    shape, title = Shape(500_000, 2_000, 8), "No-op handler, 8 partitions, 2,000 keys, concurrency 100"
+    shape, title = Shape(300_000, 2_000, 8), "No-op handler, 8 partitions, 2,000 keys, concurrency 100"
     goals = (
         Goal("KEY, no-op: rate ours / getmany", rate_over("getmany"), ">=", 0.45, 0.6),
         Goal("KEY, no-op: rate ours / async-for", rate_over("async-for"), ">=", 1.6, 2.5),
         Goal("KEY, no-op: rate ours / java", rate_over("java"), ">=", 2.5, 4.0),
     )
-    yield Case("a-key", f"{title}, order by key", shape, READERS, goals=goals)
+    yield Case("a-key", f"{title}, order by key", shape, READERS, goals=goals, bounded_by="getmany")
     without_order = tuple(name for name in READERS if name not in ("java-256m", "pyrallel"))
-    yield Case("a-unordered", f"{title}, no order", shape, without_order, ordering="unordered", quick=False)
+    case = Case("a-unordered", f"{title}, no order", shape, without_order, bounded_by="getmany")
+    yield replace(case, ordering="unordered", quick=False)
 
 
 def key_counts() -> Iterator[Case]:
-    """(b) How near to the bound the time comes that the order allows."""
+    """(b) How near to the bound the time comes that the order allows. With few keys there are fewer records: one after
+    the other they sleep for 2.5 ms each."""
     rows: list[tuple[str, int, Lane, str]] = [("b-partition", 20, "partition", "order by partition")]
     rows += [(f"b-key-{keys}", keys, "key", "order by key") for keys in KEY_COUNTS]
     rows += [("b-unordered", 20, "unordered", "no order")]
     for name, keys, ordering, order in rows:
+        lanes = 1 if ordering == "partition" else keys if ordering == "key" else 100
         what = name.removeprefix("b-").replace("key-", "keys ")
         yield Case(
             name,
             f"Handlers of 0 to 5 ms, 1 partition, {keys:,} {'key' if keys == 1 else 'keys'}, concurrency 100, {order}",
-            Shape(10_000, keys, 1, WHOLE_MILLISECONDS),
+            Shape(min(1_000 * lanes, 10_000), keys, 1, WHOLE_MILLISECONDS),
             AGAINST_JAVA,
             ordering,
             handler="sleep",
@@ -101,7 +108,6 @@ def key_counts() -> Iterator[Case]:
                 Goal(f"{what}: java seconds / ours", seconds_under("java"), ">", 1.0),
                 Goal(f"{what}: ours seconds / bound", over_bound(), "<=", 1.2, 1.1),
             ),
-            limit=60.0,  # 10,000 records one after the other sleep for 25 seconds
             quick=name in ("b-partition", "b-key-20", "b-unordered"),
         )
 
@@ -117,18 +123,29 @@ def sleeping() -> Iterator[Case]:
     def case(name: str, ms: int, concurrency: int, shape: Shape, contestants: tuple[str, ...]) -> Case:
         title = f"Handlers of {ms} ms, 8 partitions, {shape.keys:,} keys, concurrency {concurrency:,}, order by key"
         sleeps = replace(shape, sleep=(ms * 1_000,))
-        return Case(name, title, sleeps, contestants, concurrency=concurrency, handler="sleep")
+        found = Case(name, title, sleeps, contestants, concurrency=concurrency, handler="sleep", bounded_by="least")
+        return replace(found, together=f"c-{concurrency}")
 
-    yield replace(case("c-sleep", 10, 1_000, Shape(500_000, 2_000, 8), SLEEPERS), goals=goals)
-    yield case("c-sleep-2000", 10, 2_000, Shape(500_000, 20_000, 8), ("ours", "ceiling", "java"))
-    yield case("c-sleep-5000", 100, 5_000, Shape(500_000, 50_000, 8), ("ours", "ceiling", "java"))
+    def no_op(concurrency: int, shape: Shape) -> Case:
+        """What a record costs that never suspends, beside what a sleep costs."""
+        title = f"No-op handler, 8 partitions, {shape.keys:,} keys, concurrency {concurrency:,}, order by key"
+        name = f"c-no-op-{concurrency}"
+        return Case(name, title, shape, concurrency=concurrency, quick=False, together=f"c-{concurrency}")
+
+    beside = ("ours", "least", "ceiling", "java")
+    yield replace(case("c-sleep", 10, 1_000, Shape(300_000, 2_000, 8), SLEEPERS), goals=goals)
+    yield no_op(1_000, Shape(300_000, 2_000, 8))
+    yield case("c-sleep-2000", 10, 2_000, Shape(300_000, 20_000, 8), beside)
+    yield no_op(2_000, Shape(300_000, 20_000, 8))
+    yield case("c-sleep-5000", 100, 5_000, Shape(250_000, 50_000, 8), beside)
 
 
 def real_data() -> Iterator[Case]:
     """(d) Keys as they come: some frequent, most not, some missing."""
     shape = Shape(FLIGHTS, 0, 8, (2_000,), "flights")
     title = "Flights of 2013 by tail number, handlers of 2 ms, 8 partitions, concurrency 1,000, order by key"
-    yield Case("d-flights", title, shape, AGAINST_JAVA, concurrency=1_000, handler="sleep")
+    contestants = ("ours", "least", "java")
+    yield Case("d-flights", title, shape, contestants, concurrency=1_000, handler="sleep", bounded_by="least")
 
 
 def cost() -> Iterator[Case]:
@@ -138,7 +155,8 @@ def cost() -> Iterator[Case]:
         goal = Goal("CPU a record, 1,000,000 keys / 1,000 keys", cpu_over("e-keys-1000"), "<=", 1.5)
         goals = (goal,) if keys == 1_000_000 else ()
         quick = keys in (1_000, 1_000_000)
-        yield Case(f"e-keys-{keys}", title, Shape(1_000_000, keys, 8), goals=goals, quick=quick)
+        case = Case(f"e-keys-{keys}", title, Shape(1_000_000, keys, 8), goals=goals, quick=quick, together="e-keys")
+        yield replace(case, contestants=("ours", "getmany"), bounded_by="getmany") if keys == 1_000 else case
     for concurrency, records in CONCURRENCIES:
         title = f"Handlers of 100 ms, 8 partitions, 100,000 keys, concurrency {concurrency:,}, order by key"
         shape = Shape(records, 100_000, 8, (100_000,))
@@ -152,6 +170,9 @@ def cost() -> Iterator[Case]:
             handler="sleep",
             goals=(goal,) if concurrency == 20_000 else (),
             quick=concurrency in (100, 20_000),
+            contestants=("ours", "least") if concurrency == 20_000 else ("ours",),
+            bounded_by="least" if concurrency == 20_000 else None,
+            together="e-concurrency",
         )
 
 
@@ -225,14 +246,16 @@ def producing() -> Iterator[Case]:
     title = "One output for each record, 8 partitions, 2,000 keys, concurrency 100, order by key"
     goals = (Goal("process and produce: rate ours / a bare producer's", rate_over("producer"), ">=", 0.8),)
     contestants = ("ours", "producer", "java")
-    yield Case("j-produce", title, Shape(200_000, 2_000, 8), contestants, handler="produce", goals=goals)
+    case = Case("j-produce", title, Shape(200_000, 2_000, 8), contestants, handler="produce", goals=goals)
+    yield replace(case, bounded_by="producer")
 
 
 def decoding() -> Iterator[Case]:
     """(k) Values that are decoded before the handler sees them."""
     title = "No-op handler, flights of 2013 decoded from JSON, 8 partitions, concurrency 100, order by key"
     contestants = ("ours", "getmany", "async-for", "task-per-record", "java")
-    yield Case("k-json", title, Shape(FLIGHTS, 0, 8, source="flights"), contestants, handler="json")
+    shape = Shape(FLIGHTS, 0, 8, source="flights")
+    yield Case("k-json", title, shape, contestants, handler="json", bounded_by="getmany")
 
 
 def batching() -> Iterator[Case]:
@@ -244,14 +267,16 @@ def batching() -> Iterator[Case]:
         return (Goal(f"batches of 500, {order}: rate ours / getmany", rate_over("getmany"), ">=", 0.75),)
 
     case = Case("l-key", f"{title}, 100,000 keys, order by key", shape, contestants, batch=500, goals=goals("KEY"))
+    case = replace(case, bounded_by="getmany")
     yield case
     yield replace(case, name="l-unordered", title=f"{title}, no order", ordering="unordered", goals=goals("UNORDERED"))
     yield Case(
         "l-sleep",
         "Handlers of 5 ms for 100 records at once, 8 partitions, concurrency 10, no order",
         Shape(500_000, 100_000, 8, (5_000,)),
-        ("ours", "ceiling"),
+        ("ours", "least", "ceiling"),
         "unordered",
+        bounded_by="least",
         concurrency=10,
         handler="sleep",
         batch=100,
@@ -264,6 +289,14 @@ _MAKERS = (
     batching,
 )  # fmt: skip
 CASES: Final = tuple(case for make in _MAKERS for case in make())
+
+
+def sets(cases: Iterable[Case]) -> list[list[Case]]:
+    """Those that run in the same rounds together, in the order of the first of each."""
+    found: dict[str, list[Case]] = {}
+    for case in cases:
+        found.setdefault(case.together or case.name, []).append(case)
+    return list(found.values())
 
 
 def chosen(letters: str, only: Collection[str], *, quick: bool, scale: int) -> list[Case]:
@@ -299,6 +332,7 @@ was given the `poll_batch_size` that is best for the kind of handler (10,000 for
 that wait), as its tuning guide advises; with its default it was three to five times slower. All other settings are
 defaults, but that `faststream` does without its log of each record, its injection of dependencies and its decoding.""",
     "c": """\
+`least` reads the same records with `getmany` into as many tasks, without an order, a ledger or commits of what is done.
 `ceiling` reads nothing from Kafka: as many tasks as the concurrency, which do nothing but sleep. In the peak memory are
 the benchmark's own plan and event log, of the same size for all that read.""",
     "d": """\

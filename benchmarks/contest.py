@@ -1,4 +1,4 @@
-"""Runs one case: every contestant, round by round, one at a time, each run checked."""
+"""A case that is prepared, and a contestant's process that does its runs, each of them checked."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from benchmarks.cases import Case
 from benchmarks.checks import check_commits, check_events, check_output
 from benchmarks.contestant import Work
 from benchmarks.evidence import Evidence
-from benchmarks.measures import Entry, Result, Run
-from benchmarks.programs import ROOT, Contestant
+from benchmarks.machine import Machine
+from benchmarks.measures import Result, Run
+from benchmarks.programs import Contestant
 from benchmarks.workload import Lane, Workload, fill_topic
 
-__all__ = ["Arena", "Field", "Player", "ProgramFailed", "rounds"]
+__all__ = ["Arena", "Field", "Player", "ProgramFailed"]
 
 GRACE: Final = 60.0
 """Seconds beyond the work's limit that a program has to join its group, to close, and to write its log."""
@@ -37,8 +38,12 @@ class ProgramFailed(AioparallelError):
 
 @dataclass(slots=True)
 class Arena:
-    """Where cases run: a broker, a way to make a topic, and who takes part, by name; a text in place of one says why it
-    is missing. ``rounds``: warm ones. ``scale``: by what records were divided. ``say``: is told what happens."""
+    """Where cases run: a broker, a way to make a topic, and the contestants by name; a text in place of one says why it
+    is missing. ``scale``: the divisor of the record counts. ``say`` reports progress.
+
+    ``rounds``: warm rounds, at least. ``width``: more follow until the interval of each watched ratio is narrower (0.03
+    is 3 %), for at most ``seconds`` a case.
+    """
 
     bootstrap_servers: str
     create_topic: Callable[[str, int], Awaitable[None]]
@@ -47,6 +52,8 @@ class Arena:
     seed: int
     scale: int
     say: Callable[[str], None]
+    width: float = 0.03
+    seconds: float = 90.0
 
 
 @dataclass(slots=True)
@@ -117,7 +124,7 @@ class Player:
         if self.child is None:
             self._work.write(self._file)
             command = (*self.contestant.command, str(self._file))
-            child = Child(self.contestant.name, command, log=self.log, environment={"PYTHONPATH": str(ROOT)})
+            child = Child(self.contestant.name, command, log=self.log, environment=self.contestant.environment)
             await child.start()
             self.child = child
         self.events.unlink(missing_ok=True)
@@ -164,11 +171,12 @@ class Player:
         """One whole round, checked. What goes wrong is a problem of the run."""
         place, work = self._place, self._work
         group, deadline = f"{work.topic}-{self.contestant.name}-{number}", work.limit + GRACE
-        output = f"{group}-out" if work.handler == "produce" else None
+        output = f"{group}-out" if work.handler in ("produce", "transactions") else None
         try:
             if output is not None:
                 await place.arena.create_topic(output, work.partitions)
             watch = Watch(self.events, work.records * (1 + self.ends))
+            machine = await asyncio.to_thread(Machine)
             await self.order(number, group, output)
             looking = asyncio.create_task(watch.look())
             try:
@@ -176,6 +184,7 @@ class Player:
                 watch.over()
             finally:
                 looking.cancel()
+            run = replace(run, machine=await asyncio.to_thread(machine.seen))
             seen = await asyncio.to_thread(Evidence.read, self.events)
             problems = await self._problems(run, group, seen, watch)
             if output is not None and not run.stopped:
@@ -204,40 +213,6 @@ class Player:
             found += await asyncio.to_thread(
                 check_events, seen, place.workload, order, ends=ends, missing=run.stopped, cut=run.stopped
             )
-            if not run.stopped:
+            if not run.stopped and work.handler != "map":
                 found += await check_commits(work.bootstrap_servers, work.topic, group, place.workload)
         return found
-
-
-async def rounds(case: Case, arena: Arena) -> Result:
-    """One cold round (0), then warm ones, in the same processes.
-
-    The order changes with each round, so that nobody always runs after the same one. A contestant that failed, or was
-    stopped at the limit, in round 0 runs no more than one further round; one whose process ended runs no more: another
-    process would start cold. Cancelling it ends all processes.
-    """
-    async with Field.of(case, arena) as place:
-        players, left = list[Player](), dict[str, int]()
-        entries = place.result.entries
-        for name in case.contestants:
-            found = arena.contestants.get(name, "it was not asked for")
-            entries.append(Entry(name, name, missing=found) if isinstance(found, str) else Entry(name, found.title))
-            if not isinstance(found, str):
-                players.append(Player(found, place))
-        try:
-            for number in range(arena.rounds + 1):
-                first = number % max(len(players), 1)
-                for player in players[first:] + players[:first]:
-                    name = player.contestant.name
-                    if player.ended or left.get(name) == 0:
-                        continue
-                    arena.say(f"{case.name}: {name}, {f'warm round {number}' if number else 'cold round'}")
-                    run = await player.run(number)
-                    entries[case.contestants.index(name)].runs.append(run)
-                    if number == 0 and (run.stopped or run.problems):
-                        left[name] = 1
-                    elif name in left:
-                        left[name] -= 1
-        finally:
-            await asyncio.gather(*(player.stop() for player in players))
-        return place.result

@@ -45,12 +45,13 @@ from aioparallel.event_loop import loop_factory, quick_collections
 from aioparallel.testing.event_log import EventKind, EventLog
 from aioparallel.testing.processes.parent import tell
 
-__all__ = ["Job", "Readable", "Work", "serve"]
+__all__ = ["HandlerKind", "Job", "Readable", "Work", "serve"]
 
 SPARE = 100_000
 """Events for records that come twice, so that the benchmark can say which."""
 
 Script = Literal["rounds", "pace", "crash", "members"]
+HandlerKind = Literal["return", "sleep", "json", "produce", "transactions", "map", "queue"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,11 @@ class Work:
     """What each contestant of a case does; written as ``work.json`` for its process.
 
     ``handler``: ``"return"`` at once, ``"sleep"`` as planned, ``"json"``: return at once, values decoded before;
-    ``"produce"`` one record to the output topic of the round for each.
+    ``"produce"`` one record to the output topic of the round for each, ``"transactions"``: the same, in Kafka's
+    transactions; ``"map"``: return at once, through ``parallel_map``; ``"queue"``: return at once, in a KMQ queue.
     ``limit``: seconds after the first handler call (or after the start, before it) when a run that has not ended is
     stopped and reported as far as it came. ``stuck``: an offset whose handler never ends. ``batch``: handlers get lists
-    of so many records, at most; 0: single ones.
+    of so many records, at most; 0: single ones. ``library``: the folder that aioparallel must come from; empty: any.
     """
 
     bootstrap_servers: str
@@ -70,12 +72,13 @@ class Work:
     records: int
     ordering: Literal["key", "partition", "unordered"]
     concurrency: int
-    handler: Literal["return", "sleep", "json", "produce"]
+    handler: HandlerKind
     sleeps: str
     limit: float
     script: Script = "rounds"
     stuck: int | None = None
     batch: int = 0
+    library: str = ""
 
     def write(self, path: Path) -> None:
         """Write it for a contestant."""
@@ -236,7 +239,7 @@ class Job:
         self.begin()
         if count == self.work.records:
             self.all_called.set()
-            if self.work.handler != "produce":
+            if self.work.handler not in ("produce", "transactions", "queue"):
                 self.finish(count)
 
     def begin(self) -> None:

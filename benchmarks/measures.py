@@ -1,5 +1,9 @@
 """What came of runs, and the values that goals and tables are made of. Judged are only medians of warm runs without
-problems, and figures of cases without problems."""
+problems, and figures of cases without problems.
+
+A ratio of two contestants is the median of the ratios of their rounds, with its interval (:mod:`benchmarks.intervals`):
+both sides of each ratio ran in the same minute.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,9 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
+
+from benchmarks.intervals import Interval, ratio_interval
+from benchmarks.machine import Surroundings
 
 __all__ = [
     "OURS",
@@ -25,6 +32,7 @@ __all__ = [
     "judge",
     "memory_over",
     "over_bound",
+    "paired",
     "rate_over",
     "seconds_under",
 ]
@@ -41,7 +49,8 @@ class Run:
     start, the joining of the group and the closing would weigh on short runs. ``peak_memory``: bytes, the process's
     highest resident size so far. ``stopped``: at the work's limit, with ``ended`` records behind it.
     ``peak_in_flight``: the most handlers that ran at once; None where they return at once. ``problems``: what the
-    checks found; such a run counts for nothing.
+    checks found; such a run counts for nothing. ``machine``: what was seen of the machine meanwhile. ``repeated``: the
+    machine moved in its round, which was run again; the run counts for nothing.
     """
 
     round: int
@@ -53,6 +62,8 @@ class Run:
     stopped: bool = False
     problems: tuple[str, ...] = ()
     peak_in_flight: int | None = None
+    machine: Surroundings | None = None
+    repeated: bool = False
 
     @property
     def rate(self) -> float:
@@ -93,7 +104,7 @@ class Entry:
     @property
     def warm(self) -> list[Run]:
         """The good ones of the later runs."""
-        return [run for run in self.runs if run.round > 0 and not run.problems]
+        return [run for run in self.runs if run.round > 0 and not run.problems and not run.repeated]
 
     @property
     def stopped(self) -> bool:
@@ -105,7 +116,7 @@ class Entry:
         """Bytes: the highest of the warm runs."""
         return max(run.peak_memory for run in self.warm)
 
-    def spread(self, name: Literal["rate", "seconds", "cpu_per_record"]) -> Spread | None:
+    def spread(self, name: Value) -> Spread | None:
         """Of the warm runs, if there is a good one."""
         values = [getattr(run, name) for run in self.warm]
         return Spread(statistics.median(values), min(values), max(values)) if values else None
@@ -114,7 +125,11 @@ class Entry:
 @dataclass(slots=True)
 class Result:
     """What came of one case. ``group``: its letter. ``bound``: the least seconds the work can take. ``figures``: what
-    is measured beside or instead of runs, by name (a name says its unit: ``encode_ms``). ``problems``: of the case."""
+    is measured beside or instead of runs, by name (a name says its unit: ``encode_ms``). ``problems``: of the case.
+
+    ``rounds``: the warm ones that count. ``repeated``: those in which the machine moved and that were run again.
+    ``unquiet``: those in which it moved and that count all the same, because too few quiet ones came in time.
+    """
 
     group: str
     name: str
@@ -125,6 +140,9 @@ class Result:
     entries: list[Entry] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    rounds: int = 0
+    repeated: int = 0
+    unquiet: int = 0
 
     @property
     def failed(self) -> bool:
@@ -135,8 +153,8 @@ class Result:
         """The runs of one contestant."""
         return next((entry for entry in self.entries if entry.contestant == contestant), None)
 
-    def good(self, contestant: str, name: Literal["rate", "seconds", "cpu_per_record"]) -> float:
-        """The median of the contestant's warm runs without problems. Raises NotMeasured."""
+    def good(self, contestant: str) -> Entry:
+        """The contestant, who has warm runs without problems. Raises NotMeasured."""
         entry = self.entry(contestant)
         if self.problems:
             raise NotMeasured(f"{self.name} has problems")
@@ -144,10 +162,9 @@ class Result:
             raise NotMeasured(f"{contestant} did not run in {self.name}")
         if entry.missing is not None:
             raise NotMeasured(f"{contestant} is missing")
-        found = entry.spread(name)
-        if found is None or not found.median:
+        if not any(run.ended for run in entry.warm):
             raise NotMeasured(f"{contestant} has no warm run without problems in {self.name}")
-        return found.median
+        return entry
 
 
 class NotMeasured(Exception):
@@ -155,58 +172,72 @@ class NotMeasured(Exception):
 
 
 Results = Mapping[str, Result]
-Measure = Callable[[Result, Results], float]
+Measure = Callable[[Result, Results], Interval]
 """A value of a case, with all cases by name beside it. Raises NotMeasured."""
+Value = Literal["rate", "seconds", "cpu_per_record"]
+
+
+def paired(mine: Entry, theirs: Entry, value: Value) -> list[float]:
+    """Mine over theirs, in each round in which both have a good warm run."""
+    beside = {run.round: run for run in theirs.warm}
+    both = [(run, beside[run.round]) for run in mine.warm if run.round in beside]
+    pairs = [(getattr(run, value), getattr(other, value)) for run, other in both]
+    return [mine / theirs for mine, theirs in pairs if mine > 0 and theirs > 0]
+
+
+def _ratio(mine: Entry, theirs: Entry, value: Value) -> Interval:
+    found = paired(mine, theirs, value)
+    if not found:
+        raise NotMeasured(f"{mine.contestant} and {theirs.contestant} have no good warm run in the same round")
+    return ratio_interval(found)
 
 
 def rate_over(other: str, mine: str = OURS) -> Measure:
     """Records a second of ours over those of another; of a run stopped at its limit they are those until then."""
-    return lambda result, _: result.good(mine, "rate") / result.good(other, "rate")
+    return lambda result, _: _ratio(result.good(mine), result.good(other), "rate")
 
 
 def seconds_under(other: str) -> Measure:
     """How many times the seconds of ours another takes. More, if it was stopped before its end."""
-    return lambda result, _: result.good(other, "seconds") / _finished(result)
+    return lambda result, _: _ratio(result.good(other), _finished(result), "seconds")
 
 
 def over_bound() -> Measure:
     """Seconds of ours over the least that the work can take."""
 
-    def measure(result: Result, _: Results) -> float:
+    def measure(result: Result, _: Results) -> Interval:
         if not result.bound:
             raise NotMeasured(f"{result.name} has no bound")
-        return _finished(result) / result.bound
+        return ratio_interval([run.seconds / result.bound for run in _finished(result).warm])
 
     return measure
 
 
-def _finished(result: Result) -> float:
-    """Seconds of ours for all the work: of work that came to no end they are without an end too."""
-    seconds, entry = result.good(OURS, "seconds"), result.entry(OURS)
-    return float("inf") if entry is not None and entry.stopped else seconds
+def _finished(result: Result) -> Entry:
+    """Ours, which did all the work. Raises NotMeasured."""
+    entry = result.good(OURS)
+    if entry.stopped:
+        raise NotMeasured(f"{OURS} was stopped at the limit in {result.name}")
+    return entry
 
 
 def memory_over(other: str) -> Measure:
     """Peak memory of ours over another's."""
 
-    def measure(result: Result, _: Results) -> float:
-        for name in (OURS, other):
-            result.good(name, "rate")
-        mine, theirs = result.entry(OURS), result.entry(other)
-        assert mine is not None  # good() has seen both
-        assert theirs is not None
-        return mine.memory / theirs.memory
+    def measure(result: Result, _: Results) -> Interval:
+        value = result.good(OURS).memory / result.good(other).memory
+        return Interval(value, value, value)
 
     return measure
 
 
 def cpu_over(other: str) -> Measure:
-    """CPU a record of ours over that in another case."""
+    """CPU a record of ours over that in another case, which ran in the same rounds."""
 
-    def measure(result: Result, results: Results) -> float:
+    def measure(result: Result, results: Results) -> Interval:
         if other not in results:
             raise NotMeasured(f"{other} did not run")
-        return result.good(OURS, "cpu_per_record") / results[other].good(OURS, "cpu_per_record")
+        return _ratio(result.good(OURS), results[other].good(OURS), "cpu_per_record")
 
     return measure
 
@@ -214,13 +245,13 @@ def cpu_over(other: str) -> Measure:
 def figure(name: str) -> Measure:
     """A figure of a case without problems."""
 
-    def measure(result: Result, _: Results) -> float:
+    def measure(result: Result, _: Results) -> Interval:
         if result.problems:
             raise NotMeasured(f"{result.name} has problems")
         value = result.figures.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise NotMeasured(f"{result.name} has no {name}")
-        return float(value)
+        return Interval(float(value), float(value), float(value))
 
     return measure
 
@@ -249,7 +280,7 @@ class Judgement(NamedTuple):
     group: str
     goal: Goal
     verdict: Verdict
-    value: float | None
+    value: Interval | None
     remark: str
 
 
@@ -264,13 +295,14 @@ def _judged(name: str, goal: Goal, results: Results) -> Judgement:
         value = goal.measure(results[name], results)
     except NotMeasured as reason:
         return Judgement(group, goal, "not measured", None, str(reason))
-    if not reaches(value, goal.must):
+    if not reaches(value.median, goal.must):
         verdict: Verdict = "MISSED"
     else:
-        verdict = "reached, stretch too" if goal.stretch is not None and reaches(value, goal.stretch) else "reached"
+        further = goal.stretch is not None and reaches(value.median, goal.stretch)
+        verdict = "reached, stretch too" if further else "reached"
     stopped = [entry.contestant for entry in results[name].entries if entry.stopped and entry.contestant in goal.text]
     remarks = [f"{contestant} stopped at the limit" for contestant in stopped]
     if goal.beside is not None:
         with contextlib.suppress(NotMeasured):
-            remarks.append(f"{goal.beside[0]}: {goal.beside[1](results[name], results):.2f} {goal.unit}".strip())
+            remarks.append(f"{goal.beside[0]}: {goal.beside[1](results[name], results).median:.2f} {goal.unit}".strip())
     return Judgement(group, goal, verdict, value, "; ".join(remarks))

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +35,8 @@ class Contestant:
     """A way to do the work: a program that speaks the protocol of ``contestant.py``.
 
     ``command``: the program; the path of ``work.json`` is put behind it. ``keeps_key_order``: what it promises, and so
-    what is checked of it where keys are the order. ``reads``: whether it reads the topic at all.
+    what is checked of it where keys are the order. ``reads``: whether it reads the topic at all. ``environment``:
+    variables of its process.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Contestant:
     command: tuple[str, ...]
     keeps_key_order: bool = True
     reads: bool = True
+    environment: Mapping[str, str] = field(default_factory=lambda: {"PYTHONPATH": str(ROOT)})
 
 
 def _here(name: str, title: str, *, keeps_key_order: bool = True, reads: bool = True) -> Contestant:
@@ -56,6 +58,7 @@ _HERE: Final = (
     _here("async-for", "aiokafka async for, one at a time"),
     _here("task-per-record", "aiokafka, a task per record", keeps_key_order=False),
     _here("by-hand", "aiokafka, a task per record, contiguous commits", keeps_key_order=False),
+    _here("least", "aiokafka and as many tasks as handlers run at once", keeps_key_order=False),
     _here("producer", "AIOKafkaProducer alone", reads=False),
     _here("ceiling", "the event loop alone, only sleeping", keeps_key_order=False, reads=False),
 )

@@ -15,6 +15,8 @@ from typing import Any, Final, get_args
 from aioparallel.errors import AioparallelError
 from benchmarks.cases import CASES, GROUPS, REMARKS
 from benchmarks.facts import Facts
+from benchmarks.intervals import Interval
+from benchmarks.machine import Surroundings
 from benchmarks.measures import (
     OURS,
     Entry,
@@ -31,15 +33,19 @@ from benchmarks.measures import (
     seconds_under,
 )
 
-__all__ = ["Measured", "markdown", "merged", "number", "read", "write"]
+__all__ = ["Measured", "interval", "markdown", "merged", "number", "read", "write"]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 NOTHING: Final = "-"
 READING: Final = """\
 The first run of a contestant's process is its cold one; medians are those of the later, warm runs. Rates, seconds and
 the CPU of the whole process count from the first handler call to the end of the last one: joining the group, closing,
 and the start of interpreter or JVM are not in them. The order of records, their completeness and the committed offsets
-are checked after each run; a run that fails counts for nothing."""
+are checked after each run; a run that fails counts for nothing.
+
+Contestants run in random order in each round. A ratio is the median of the ratios of the rounds, so both sides of each
+ran in the same minute; behind it stands its interval of 95 %. A fixed calibration loop is timed before and after each
+run: a round in which it moved by more than 5 % is repeated."""
 
 
 # -- results.json ---------------------------------------------------------------------------------------
@@ -76,7 +82,8 @@ def write(results: Sequence[Measured], folder: Path) -> str:
     goals = [
         {
             "group": one.group, "text": one.goal.text, "relation": one.goal.relation, "must": one.goal.must,
-            "stretch": one.goal.stretch, "unit": one.goal.unit, "value": one.value, "verdict": one.verdict,
+            "stretch": one.goal.stretch, "unit": one.goal.unit, "value": one.value and one.value._asdict(),
+            "verdict": one.verdict,
             "remark": one.remark,
         }
         for one in judged(results)
@@ -110,11 +117,13 @@ def read(folder: Path) -> list[Measured]:
 
 
 def _result_of(found: Mapping[str, Any]) -> Result:
-    entries = [
-        Entry(**{**entry, "runs": [Run(**{**run, "problems": tuple(run["problems"])}) for run in entry["runs"]]})
-        for entry in found["entries"]
-    ]
+    entries = [Entry(**{**entry, "runs": [_run_of(run) for run in entry["runs"]]}) for entry in found["entries"]]
     return Result(**{**found, "entries": entries})
+
+
+def _run_of(found: Mapping[str, Any]) -> Run:
+    machine = Surroundings(**found["machine"]) if found["machine"] else None
+    return Run(**{**found, "problems": tuple(found["problems"]), "machine": machine})
 
 
 # -- results.md -----------------------------------------------------------------------------------------
@@ -159,7 +168,7 @@ def _goals(judgements: Sequence[Judgement]) -> str:
     for group, goal, verdict, value, remark in judgements:
         unit = f" {goal.unit}" if goal.unit else ""
         stretch = "" if goal.stretch is None else f"{goal.stretch:.3g}{unit}"
-        seen = NOTHING if value is None else f"{number(value) if unit else _ratio(value)}{unit}"
+        seen = NOTHING if value is None else f"{number(value.median) if unit else interval(value)}{unit}"
         said = f"{verdict} ({remark})" if remark else verdict
         rows.append((group, goal.text, seen, f"{goal.relation} {goal.must:.3g}{unit}", stretch, said))
     return _table(("", "goal", "seen", "must", "stretch", "verdict"), rows, 2, "---")
@@ -177,7 +186,7 @@ def _group(letter: str, cases: Sequence[Result]) -> Iterator[str]:
     if any(case.entries for case in cases):
         yield _runs_table(cases)
     yield from _figures(cases)
-    if said := list(_notes(cases)):
+    if said := [*_quietness(cases), *_notes(cases)]:
         yield "\n".join(f"- {_escaped(sentence)}" for sentence in said)
 
 
@@ -255,6 +264,21 @@ def _single(case: Result) -> set[str]:
     }
 
 
+def _quietness(cases: Sequence[Result]) -> Iterator[str]:
+    """How many rounds there were, and how quiet the machine was."""
+    for case in cases:
+        seen = [run.machine for entry in case.entries for run in entry.warm if run.machine]
+        if not seen:
+            continue
+        loops = [each for one in seen for each in (one.before, one.after)]
+        steal = [one.steal for one in seen if one.steal is not None]
+        parts = [f"{case.rounds} warm rounds", f"calibration loop {min(loops):.2f} to {max(loops):.2f} ms"]
+        parts += [f"steal {sum(steal) / len(steal):.1%}"] * bool(steal)
+        parts += [f"{case.repeated} rounds repeated"] * bool(case.repeated)
+        parts += [f"the machine moved in {case.unquiet} of the rounds"] * bool(case.unquiet)
+        yield f"{case.name}: {', '.join(parts)}"
+
+
 def _notes(cases: Sequence[Result]) -> Iterator[str]:
     """Sentences about what is missing, was stopped, or failed a check."""
     missing: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
@@ -292,7 +316,7 @@ def _measured_with(results: Sequence[Measured]) -> Iterator[str]:
 contestants
 - aioparallel {facts.aioparallel}, {facts.python}, aiokafka {facts.aiokafka}, uvloop {facts.uvloop or "none"}
 - Java {facts.java or "none"}; broker: {facts.broker}
-- {scale}, 1 cold and {facts.rounds} warm rounds, seed {facts.seed}"""
+- {scale}, 1 cold and at least {facts.rounds} warm rounds, seed {facts.seed}"""
 
 
 # -- numbers --------------------------------------------------------------------------------------------
@@ -306,6 +330,13 @@ def number(value: float) -> str:
     if size >= 10:
         return f"{value:.1f}"
     return f"{value:.2f}" if size >= 1 else f"{value:#.3g}"
+
+
+def interval(found: Interval) -> str:
+    """The median of a ratio and, where there is one, its interval: ``0.63 (0.62-0.64)``."""
+    if found.low == found.high or not found.low:
+        return _ratio(found.median)
+    return f"{_ratio(found.median)} ({_ratio(found.low)}-{_ratio(found.high)})"
 
 
 def _ratio(value: float) -> str:
@@ -326,7 +357,7 @@ def _microseconds(found: Spread | None) -> str:
 
 def _value(measure: Measure, case: Result) -> str:
     try:
-        return _ratio(measure(case, {}))
+        return interval(measure(case, {}))
     except NotMeasured:
         return NOTHING
 

@@ -20,10 +20,11 @@ from aioparallel.records import TopicPartition
 from aioparallel.testing.event_log import EventKind
 from benchmarks.cases import Case
 from benchmarks.checks import check_commits, check_events, check_lives
-from benchmarks.contest import JOIN_TIMEOUT, Arena, Field, Player, rounds
+from benchmarks.contest import JOIN_TIMEOUT, Arena, Field, Player
 from benchmarks.evidence import Evidence, Integers, written
 from benchmarks.measures import OURS, Result
 from benchmarks.programs import Contestant
+from benchmarks.rounds import play
 from benchmarks.workload import Lane, pace, read_back
 
 __all__ = ["crash", "latency_figures", "members", "paced"]
@@ -60,7 +61,7 @@ async def paced(case: Case, arena: Arena) -> Result:
     rate, figures = RATE, dict[str, Any]()
     if case.name == "f-half":
         shape = replace(case.shape, records=BACKLOG // arena.scale)
-        backlog = await rounds(replace(case, shape=shape), replace(arena, rounds=0))
+        (backlog,) = await play([replace(case, shape=shape)], replace(arena, rounds=0, seconds=0.0))
         if backlog.failed:
             return backlog
         figures["highest_rate"] = float(round(backlog.entries[0].runs[0].rate))

@@ -9,15 +9,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from aioparallel import Ordering, Outgoing, ParallelConsumer, Record, batches
+import aioparallel
+from aioparallel import Ordering, Outgoing, ParallelConsumer, Record, Transactions, batches, parallel_map
 from aioparallel.clients import AiokafkaClient
 from aioparallel.deserializers import from_json
 from aioparallel.errors import ConsumerStateError
 from aioparallel.group.client import Fetched
+from aioparallel.queues.kmq import KmqConsumer
 from aioparallel.records import TopicPartition
 from aioparallel.testing.event_log import EventLog
 from aioparallel.testing.processes.parent import tell
 from benchmarks.contestant import Handle, Job, serve
+from benchmarks.contestants.reading import read_all, until_over
 
 # A dead member's partitions wait until its session is over: the shortest that brokers allow unless told otherwise.
 SESSION: Final = 6.0  # seconds
@@ -47,6 +50,8 @@ def options(job: Job) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if job.work.handler == "json":
         found["value_deserializer"] = from_json
+    if job.work.handler == "transactions":
+        found["commits"] = Transactions()
     if job.work.script == "crash":
         found |= {"session_timeout": SESSION, "heartbeat_interval": HEARTBEAT}
     if job.work.script == "pace":
@@ -75,21 +80,19 @@ def handler(job: Job) -> Any:
 async def consume(job: Job) -> None:
     """One round."""
     work = job.work
-    consumer = ParallelConsumer(
-        work.topic,
-        bootstrap_servers=work.bootstrap_servers,
-        group_id=job.group,
-        ordering=Ordering(work.ordering),
-        max_concurrency=work.concurrency,
-        **options(job),
-    )
+    if work.library and not Path(aioparallel.__file__).is_relative_to(work.library):
+        raise RuntimeError(f"{aioparallel.__file__} is imported, which is not in {work.library}")
+    if work.handler == "map":
+        await map_records(job)
+        return
+    consumer = make_consumer(job)
     beside = [stop_when_over(consumer, job)]
     if work.script in ("pace", "members"):
         beside.append(tell_partitions(consumer, job))
     if work.script == "members":
         consumer.pause()
         beside.append(go_on(consumer, job))
-    if job.output is not None:
+    if job.output is not None or work.handler == "queue":
         beside.append(finish_when_acknowledged(consumer, job))
     async with consumer:
         tasks = [asyncio.create_task(one) for one in beside]
@@ -98,6 +101,33 @@ async def consume(job: Job) -> None:
         finally:
             for task in tasks:
                 task.cancel()
+
+
+def make_consumer(job: Job) -> ParallelConsumer[Any, Any]:
+    """What the work asks for."""
+    work = job.work
+    common: dict[str, Any] = {
+        "bootstrap_servers": work.bootstrap_servers,
+        "group_id": job.group,
+        "max_concurrency": work.concurrency,
+        **options(job),
+    }
+    if work.handler == "queue":
+        return KmqConsumer(work.topic, lease=60, tracker=False, max_buffered=20 * work.concurrency, **common)
+    return ParallelConsumer(work.topic, ordering=Ordering(work.ordering), **common)
+
+
+async def map_records(job: Job) -> None:
+    """The records of the topic, read before the clock starts, by key through the engine alone."""
+    records = await read_all(job)
+
+    async def run() -> None:
+        async for outcome in parallel_map(
+            job.handle, records, key=lambda record: record.key, max_concurrency=job.work.concurrency
+        ):
+            outcome.result()
+
+    await until_over(job, run())
 
 
 async def stop_when_over(consumer: ParallelConsumer, job: Job) -> None:

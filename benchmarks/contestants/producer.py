@@ -5,28 +5,22 @@ from __future__ import annotations
 
 import asyncio
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaProducer
 
 from benchmarks.contestant import Job, serve
-from benchmarks.contestants.reading import until_over
+from benchmarks.contestants.reading import read_all, until_over
 
 
 async def consume(job: Job) -> None:
     """One round. The records are those of the topic, read before the clock starts."""
     work, output = job.work, job.output
     assert output is not None  # the work is to produce
-    messages: list[tuple[bytes | None, bytes | None]] = []
-    async with AIOKafkaConsumer(
-        work.topic, bootstrap_servers=work.bootstrap_servers, auto_offset_reset="earliest"
-    ) as consumer:
-        while len(messages) < work.records:
-            for found in (await consumer.getmany(timeout_ms=1_000)).values():
-                messages += ((record.key, record.value) for record in found)
+    records = await read_all(job)
 
     async def produce(producer: AIOKafkaProducer) -> None:
         job.begin()
-        await asyncio.gather(*[await producer.send(output, value, key) for key, value in messages])
-        job.finish(len(messages))
+        await asyncio.gather(*[await producer.send(output, record.value, record.key) for record in records])
+        job.finish(len(records))
 
     async with AIOKafkaProducer(
         bootstrap_servers=work.bootstrap_servers, acks="all", enable_idempotence=True

@@ -7,11 +7,24 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer
+from aiokafka.structs import ConsumerRecord
 
 from aioparallel.deserializers import from_json
 from benchmarks.contestant import Job
 
-__all__ = ["read", "until_over"]
+__all__ = ["read", "read_all", "until_over"]
+
+
+async def read_all(job: Job) -> list[ConsumerRecord[bytes | None, bytes | None]]:
+    """The records of the topic, for contestants that read nothing while the clock runs."""
+    found: list[ConsumerRecord[bytes | None, bytes | None]] = []
+    async with AIOKafkaConsumer(
+        job.work.topic, bootstrap_servers=job.work.bootstrap_servers, auto_offset_reset="earliest"
+    ) as consumer:
+        while len(found) < job.work.records:
+            for records in (await consumer.getmany(timeout_ms=1_000)).values():
+                found += records
+    return found
 
 
 async def read(job: Job, loop: Callable[[AIOKafkaConsumer], Awaitable[None]], **options: Any) -> None:

@@ -1,0 +1,1 @@
+"""Two commits side by side: ``python -m benchmarks compare``."""

@@ -1,0 +1,34 @@
+"""What two commits are compared on: the paths of a record that must not become slower."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from benchmarks.cases import Case
+from benchmarks.workload import Shape
+
+__all__ = ["COMPARED"]
+
+QUICK: Final = Shape(100_000, 2_000, 8)
+SLEEPING: Final = replace(QUICK, sleep=(10_000,))
+
+_CASES = (
+    Case("no-op-key", "No-op handler, 2,000 keys, order by key", QUICK),
+    Case("no-op-unordered", "No-op handler, no order", QUICK, ordering="unordered"),
+    Case("batches", "No-op handler of 500 records at once, by key", replace(QUICK, keys=50_000), batch=500),
+    Case("sleep-1000", "Handlers of 10 ms, 1,000 at once", replace(SLEEPING, records=40_000), concurrency=1_000),
+    Case("sleep-2000", "Handlers of 10 ms, 2,000 at once", replace(SLEEPING, keys=20_000), concurrency=2_000),
+    Case(
+        "sleep-20000", "Handlers of 100 ms, 20,000 at once", Shape(100_000, 100_000, 8, (100_000,)), concurrency=20_000
+    ),
+    Case("produce", "One output for each record", replace(QUICK, records=60_000), handler="produce"),
+    Case("transactions", "One output for each record, in transactions", replace(QUICK, records=60_000),
+         handler="transactions", concurrency=1_000),
+    Case("map", "parallel_map by key, without Kafka", QUICK, handler="map"),
+    Case("queue", "No-op handler of a KMQ queue", replace(QUICK, records=30_000), handler="queue",
+         ordering="unordered", concurrency=1_000),
+)  # fmt: skip
+
+COMPARED: Final = {case.name: replace(case, handler="sleep") if any(case.shape.sleep) else case for case in _CASES}
+"""By name. Their runs are short, so that both sides of a pair run in the same seconds."""

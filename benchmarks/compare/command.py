@@ -1,0 +1,165 @@
+"""``python -m benchmarks compare REV [REV]``: is one commit slower than another, and by how much?"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from aioparallel.clients.aiokafka.admin import Admin
+from aioparallel.errors import AioparallelError
+from aioparallel.testing import LocalKafka
+from benchmarks.cases import Case
+from benchmarks.compare.cases import COMPARED
+from benchmarks.compare.instructions import count_both
+from benchmarks.compare.pairs import CONFIDENCE, Comparison, Measured, compare
+from benchmarks.compare.revisions import WORKING_TREE, Revision, extract
+from benchmarks.contest import Arena, Field
+from benchmarks.intervals import Interval
+from benchmarks.topics import Topics
+
+__all__ = ["main"]
+
+HEAP: Final = "1g"
+TIMEOUT: Final = 60.0
+TITLES: Final[dict[Measured, str]] = {"seconds": "time", "cpu_per_record": "CPU"}
+
+
+def options(arguments: Sequence[str]) -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks compare",
+        description="Two revisions side by side. Each row is the second one over the first: 1.02 takes 2 % more.",
+        epilog="Examples: compare HEAD~1 HEAD; compare main (against the files as they are now); compare HEAD HEAD "
+        "--times 20 (nothing against nothing: do the intervals hold 1?).",
+    )
+    parser.add_argument("before", metavar="REV", help="a commit, branch or tag")
+    parser.add_argument("after", metavar="REV", nargs="?", default=WORKING_TREE, help="default: the working tree")
+    parser.add_argument("--cases", nargs="+", default=list(COMPARED), choices=list(COMPARED), metavar="CASE",
+                        help=f"some of: {', '.join(COMPARED)}")  # fmt: skip
+    parser.add_argument("--width", type=float, default=2.0, metavar="PERCENT",
+                        help="pairs until the interval is narrower (default 2 %%)")  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=180.0, help="for a case, at most (default 180)")
+    parser.add_argument("--times", type=int, default=1, help="compare so often (default 1)")
+    parser.add_argument("--no-instructions", action="store_true", help="without counting instructions")
+    parser.add_argument("--seed", type=int, default=2013, help="for records, turns and hash seeds")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every ratio, too")
+    found = parser.parse_args(arguments)
+    if found.width <= 0 or found.seconds < 0 or found.times < 1 or found.seed < 0:
+        parser.error("--width above 0, --seconds and --seed from 0, --times from 1")
+    return found
+
+
+@dataclass(slots=True)
+class Row:
+    """All that is known of one case."""
+
+    case: Case
+    comparisons: list[Comparison]
+    instructions: tuple[float, float] | str
+    """A record, before and after; or why they were not counted."""
+
+
+async def run(asked: argparse.Namespace, say: Callable[[str], None]) -> list[Row]:
+    """All cases, a row printed after each."""
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="aioparallel-compare-") as folder:
+        sides = [extract(name, Path(folder, side)) for side, name in (("before", asked.before), ("after", asked.after))]
+        say(f"{sides[1].title} over {sides[0].title}; intervals of {CONFIDENCE:.0%}")
+        async with LocalKafka(heap=HEAP, report=say) as kafka, Admin(kafka.bootstrap_servers, timeout=TIMEOUT) as admin:
+            topics = Topics(admin)
+            arena = Arena(
+                kafka.bootstrap_servers, topics.create, {}, 0, asked.seed, 1, lambda _: None, asked.width / 100,
+                asked.seconds,
+            )  # fmt: skip
+            for name in asked.cases:
+                rows.append(await _row(COMPARED[name], arena, sides, asked, say))
+                await topics.clear()
+    return rows
+
+
+async def _row(
+    case: Case, arena: Arena, sides: Sequence[Revision], asked: argparse.Namespace, say: Callable[[str], None]
+) -> Row:
+    instructions: tuple[float, float] | str = "not asked for"
+    if not asked.no_instructions:
+        instructions = await asyncio.to_thread(count_both, case, sides)
+    row = Row(case, [], instructions)
+    async with Field.of(case, arena) as place:
+        if case.handler == "queue":
+            await arena.create_topic(f"{place.work.topic}-markers", place.work.partitions)
+            await arena.create_topic(f"{place.work.topic}__undelivered", 1)
+        for number in range(asked.times):
+            found = await compare(place, sides, seed=asked.seed + number)
+            row.comparisons.append(found)
+            say(_sentence(row, found, asked.width))
+    if asked.times > 1:
+        say(f"  {case.name}: {_held(row)}")
+    return row
+
+
+def _sentence(row: Row, found: Comparison, width: float) -> str:
+    parts = [f"{TITLES[measured]} {_shown(found.interval(measured))}" for measured in found.ratios]
+    parts.append(_instructions(row.instructions))
+    pairs = f"{len(found.ratios['seconds'])} pairs in {found.seconds:.0f} s"
+    pairs += f", {found.repeated} repeated" * bool(found.repeated)
+    before = found.medians["cpu_per_record"][0] * 1e6
+    return f"{row.case.name:<16} {verdict(found, width):<24} {'; '.join(parts)}; {before:.2f} µs before; {pairs}"
+
+
+def verdict(found: Comparison, width: float) -> str:
+    """In words: slower or faster where an interval leaves 1 out, else whether it was narrow enough to say so."""
+    for measured in found.ratios:
+        seen = found.interval(measured)
+        if not seen.holds(1.0):
+            more = seen.median > 1.0
+            return f"{'MORE' if more else 'less'} {TITLES[measured]}, by {abs(seen.median - 1):.1%}"
+    return "no difference" if found.width <= width / 100 else f"not resolved ({found.width:.1%})"
+
+
+def _shown(seen: Interval) -> str:
+    return f"{seen.median:.3f} ({seen.low:.3f}-{seen.high:.3f})"
+
+
+def _instructions(counted: tuple[float, float] | str) -> str:
+    if isinstance(counted, str):
+        return f"instructions {counted}"
+    before, after = counted
+    return f"instructions {after / before:.4f} ({before:,.0f} before)"
+
+
+def _held(row: Row) -> str:
+    parts = []
+    for measured in TITLES:
+        held = sum(one.interval(measured).holds(1.0) for one in row.comparisons)
+        parts.append(f"{TITLES[measured]} holds 1 in {held} of {len(row.comparisons)}")
+    return ", ".join(parts)
+
+
+def main(arguments: Sequence[str], say: Callable[[str], None]) -> int:
+    """The exit code: 1 when something could not be compared."""
+    asked = options(arguments)
+    try:
+        rows = asyncio.run(run(asked, say))
+    except AioparallelError as error:
+        say(f"ERROR {error}")
+        return 1
+    if asked.json:
+        asked.json.write_text(json.dumps([_plain(row) for row in rows], indent=1) + "\n")
+    return 0
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    return {
+        "case": row.case.name,
+        "instructions": row.instructions,
+        "comparisons": [
+            {"ratios": one.ratios, "medians": one.medians, "repeated": one.repeated, "seconds": one.seconds}
+            for one in row.comparisons
+        ],
+    }

@@ -1,0 +1,89 @@
+"""A case without Kafka, for counting instructions: ``in_memory.py CASE COUNT``, where CASE is JSON (see below).
+
+Only what is public is used, so that it runs with the library of any revision. It says nothing; a count that is not
+right ends it with an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+from typing import Any, Final
+
+from aioparallel import Ordering, Outgoing, ParallelConsumer, Record, Transactions, batches, parallel_map
+from aioparallel.queues.kmq import KmqConsumer
+from aioparallel.testing.memory import (
+    InMemoryBroker,
+    InMemoryClient,
+    InMemoryProducer,
+    InMemoryTransactionalProducer,
+)
+
+PARTITIONS: Final = 8
+
+
+async def consume(case: dict[str, Any], count: int) -> int:
+    """So many records through a consumer; how many the handler saw."""
+    broker = InMemoryBroker()
+    for topic in ("in", "in-markers", "out"):
+        broker.create_topic(topic, PARTITIONS)
+    broker.create_topic("in__undelivered", 1)
+    for number in range(count):
+        broker.append("in", b"v" * 100, key=b"key-%d" % (number % case["keys"]), partition=number % PARTITIONS)
+    seen = 0
+
+    async def handle(record: Record) -> Outgoing | None:
+        nonlocal seen
+        seen += 1
+        if case["suspends"]:
+            await asyncio.sleep(0)
+        return Outgoing("out", record.value, record.key) if case["handler"] in ("produce", "transactions") else None
+
+    async def handle_batch(records: Any) -> None:
+        nonlocal seen
+        seen += len(records)
+
+    common: dict[str, Any] = {
+        "group_id": "g", "client": InMemoryClient(broker, "g"), "max_concurrency": case["concurrency"], "until": "end",
+    }  # fmt: skip
+    consumer: ParallelConsumer[Any, Any]
+    if case["handler"] == "queue":
+        consumer = KmqConsumer("in", lease=600, tracker=False, producer=InMemoryProducer(broker), **common)
+    elif case["handler"] == "transactions":
+        common["producer"] = InMemoryTransactionalProducer(broker, "g")
+        consumer = ParallelConsumer("in", commits=Transactions(), **common)
+    else:
+        common |= {"producer": InMemoryProducer(broker), "ordering": Ordering(case["ordering"])}
+        consumer = ParallelConsumer("in", **common)
+    async with consumer:
+        await consumer.run(batches(handle_batch, size=case["batch"]) if case["batch"] else handle)
+    return seen
+
+
+async def map_items(case: dict[str, Any], count: int) -> int:
+    """So many items through :func:`parallel_map`; how many outcomes came."""
+
+    async def handle(item: int) -> int:
+        return item
+
+    keys, seen = case["keys"], 0
+    async for outcome in parallel_map(
+        handle, range(count), key=lambda item: item % keys, max_concurrency=case["concurrency"]
+    ):
+        seen += outcome.result() >= 0
+    return seen
+
+
+def main() -> None:
+    """One run."""
+    case, count = json.loads(sys.argv[1]), int(sys.argv[2])
+    gc.disable()  # when it comes depends on what else the process has
+    seen = asyncio.run((map_items if case["handler"] == "map" else consume)(case, count))
+    if seen != count:
+        raise SystemExit(f"the handler was called for {seen:,} of {count:,} records")
+
+
+if __name__ == "__main__":
+    main()

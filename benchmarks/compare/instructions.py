@@ -1,0 +1,99 @@
+"""Instructions a record, counted without Kafka: they hardly depend on what else the machine does.
+
+``perf stat`` counts them where the machine lets it, else valgrind's cachegrind does (a second of it is about 50 of the
+program). Two runs of different sizes are taken, so that what a process costs by itself is not counted. Sleeps are
+single suspensions here, because wake-ups depend on time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from aioparallel.errors import AioparallelError
+from benchmarks.cases import Case
+from benchmarks.compare.revisions import Revision
+
+__all__ = ["count_both", "instructions_of"]
+
+PROGRAM: Final = Path(__file__).with_name("in_memory.py")
+SIZES: Final = (2_000, 12_000)
+"""Records of the two runs."""
+TIMEOUT: Final = 300.0
+COUNT: Final = re.compile(r"I\s+refs:\s+([\d,]+)|^([\d,]+),[^,]*,instructions:u", re.MULTILINE)
+"""In the words of cachegrind, or in the lines of ``perf stat -x,``."""
+
+Counter = Callable[[Sequence[str]], Sequence[str]]
+"""The command that counts another one's instructions."""
+
+
+def count_both(case: Case, sides: Sequence[Revision]) -> tuple[float, float] | str:
+    """A record of each side; a text where nothing counts, which says why. Raises AioparallelError when a run fails."""
+    counter = find_counter()
+    if counter is None:
+        return "not counted (neither perf stat nor valgrind counts here)"
+    with ThreadPoolExecutor(len(sides)) as pool:
+        before, after = pool.map(lambda side: instructions_of(case, side, counter), sides)
+    return before, after
+
+
+def instructions_of(case: Case, side: Revision, counter: Counter) -> float:
+    """Of one record."""
+    few, many = (_counted(case, side, counter, size) for size in SIZES)
+    return (many - few) / (SIZES[1] - SIZES[0])
+
+
+@cache
+def find_counter() -> Counter | None:
+    """perf before valgrind; None where neither counts."""
+    for found in (_perf, _cachegrind):
+        if shutil.which(found(())[0]) and _count(_run(found(("true",)), {})) is not None:
+            return found
+    return None
+
+
+def _perf(command: Sequence[str]) -> Sequence[str]:
+    return ("perf", "stat", "-x,", "-e", "instructions:u", "--", *command)
+
+
+def _cachegrind(command: Sequence[str]) -> Sequence[str]:
+    return ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", *command)
+
+
+def _counted(case: Case, side: Revision, counter: Counter, size: int) -> int:
+    said = json.dumps({
+        "keys": case.shape.keys, "suspends": case.handler == "sleep", "handler": case.handler, "batch": case.batch,
+        "concurrency": case.concurrency, "ordering": case.ordering,
+    })  # fmt: skip
+    command = counter((sys.executable, "-P", str(PROGRAM), said, str(size)))
+    answer = _run(command, {"PYTHONPATH": str(side.folder), "PYTHONHASHSEED": "0"})
+    count = _count(answer)
+    if count is None:
+        raise AioparallelError(f"instructions of {case.name} in {side.title} were not counted:\n{answer[-1_000:]}")
+    return count
+
+
+def _run(command: Sequence[str], environment: dict[str, str]) -> str:
+    """What it wrote to standard error; a failure is told there, too."""
+    try:
+        ran = subprocess.run(
+            command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {TIMEOUT:g} s"
+    # The counts of a run that failed are none.
+    return COUNT.sub("", ran.stderr) if ran.returncode else ran.stderr
+
+
+def _count(said: str) -> int | None:
+    found = COUNT.search(said)
+    return int((found[1] or found[2]).replace(",", "")) if found else None

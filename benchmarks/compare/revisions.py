@@ -1,0 +1,56 @@
+"""The library as it is in a commit, in a folder of its own."""
+
+from __future__ import annotations
+
+import compileall
+import io
+import shutil
+import subprocess
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aioparallel.errors import AioparallelError
+from benchmarks.programs import ROOT
+
+__all__ = ["WORKING_TREE", "Revision", "extract"]
+
+WORKING_TREE: Final = "."
+"""In place of a revision: the files as they are now."""
+PACKAGE: Final = "aioparallel"
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """``title``: for people, with the short hash of the commit. ``folder``: holds the package."""
+
+    title: str
+    folder: Path
+
+
+def extract(name: str, folder: Path) -> Revision:
+    """The package of a revision, in any form that Git knows, compiled into ``folder``. Raises AioparallelError."""
+    folder.mkdir(parents=True)
+    if name == WORKING_TREE:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / PACKAGE, folder / PACKAGE, ignore=ignored)
+        title = "the working tree"
+    else:
+        commit = _git("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}").decode().strip()
+        with tarfile.open(fileobj=io.BytesIO(_git("archive", commit, PACKAGE))) as archive:
+            archive.extractall(folder, filter="data")
+        title = f"{name} ({commit[:9]})" if not commit.startswith(name) else commit[:9]
+    # Else the first process of each side would compile it, while its clock runs.
+    compileall.compile_dir(folder, quiet=2)
+    return Revision(title, folder)
+
+
+def _git(*arguments: str) -> bytes:
+    try:
+        ran = subprocess.run(("git", "-C", str(ROOT), *arguments), capture_output=True, check=False)
+    except FileNotFoundError as error:
+        raise AioparallelError("git is not on the PATH, and it is needed to read revisions") from error
+    if ran.returncode:
+        raise AioparallelError(f"git {' '.join(arguments)}: {ran.stderr.decode(errors='replace').strip()}")
+    return ran.stdout

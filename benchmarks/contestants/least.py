@@ -1,0 +1,62 @@
+"""The least that can be done: the smallest program on aiokafka that makes the same waits.
+
+As many tasks as the work's concurrency take records from what was fetched, each awaiting one handler after the other.
+It keeps no order, tracks nothing and commits what it has read: every consumer on this client has to do at least this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer
+
+from benchmarks.contestant import Job, Readable, serve
+from benchmarks.contestants.reading import read
+
+CHUNK: Final = 500
+"""Records of one fetch, as :mod:`benchmarks.contestants.getmany` takes them; of batches: their size."""
+
+
+async def consume(job: Job) -> None:
+    """One round."""
+    handle, size, concurrency = job.handle, job.work.batch, job.work.concurrency
+    fetched: deque[Readable | Sequence[Readable]] = deque()
+    idle: deque[asyncio.Future[None]] = deque()
+    wanted = asyncio.Event()
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if fetched:
+                record = fetched.popleft()
+                if len(fetched) == concurrency:
+                    wanted.set()
+                await handle(record)
+                continue
+            wanted.set()
+            idle.append(waiting := loop.create_future())
+            await waiting
+
+    async def loop(consumer: AIOKafkaConsumer) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(concurrency):
+                group.create_task(work())
+            while True:
+                for records in (await consumer.getmany(timeout_ms=1_000, max_records=size or CHUNK)).values():
+                    fetched.extend([records] if size else records)
+                while fetched and idle:
+                    for _ in range(min(len(idle), len(fetched))):
+                        idle.popleft().set_result(None)
+                    await asyncio.sleep(0)
+                if len(fetched) > concurrency:  # enough to do without another fetch
+                    wanted.clear()
+                    await wanted.wait()
+
+    await read(job, loop)
+
+
+if __name__ == "__main__":
+    serve(consume)

@@ -1,0 +1,99 @@
+"""What the machine does beside a measurement: CPU time that the hypervisor took, frequency, and how fast it is.
+
+A fixed loop is timed before and after each run. Where its time has moved, the machine was another one for the run.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+__all__ = ["MOVED", "Machine", "Surroundings", "calibrate", "moved"]
+
+MOVED: Final = 0.05
+"""A calibration loop that takes so much more or less than another one of the same round spoils the round."""
+PASSES: Final = 12
+"""The quickest counts: a pass may be interrupted."""
+STEPS: Final = 60_000
+STEAL: Final = 7
+"""Its place among the numbers of a line of ``/proc/stat``, see proc_stat(5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The machine during one run.
+
+    ``before``, ``after``: milliseconds of the calibration loop. ``steal``: part of the CPU time of all cores that the
+    hypervisor gave to others. ``mhz``: the mean of all cores at the end. None: the system does not say.
+    """
+
+    before: float
+    after: float
+    steal: float | None
+    mhz: float | None
+
+
+class Machine:
+    """Looks at the machine from its creation to :meth:`seen`."""
+
+    def __init__(self) -> None:
+        self._before = calibrate()
+        self._ticks = _ticks()
+
+    def seen(self) -> Surroundings:
+        """What there was in between."""
+        now = _ticks()
+        after = calibrate()
+        steal = None
+        if self._ticks and now:
+            spent = [end - start for end, start in zip(now, self._ticks, strict=True)]
+            steal = round(spent[STEAL] / max(sum(spent), 1), 4)
+        return Surroundings(self._before, after, steal, _mhz())
+
+
+def calibrate() -> float:
+    """Milliseconds that a fixed loop takes: dictionaries, integers and calls, as the library uses them."""
+    best = float("inf")
+    for _ in range(PASSES):
+        began = time.perf_counter()
+        _loop()
+        best = min(best, time.perf_counter() - began)
+    return round(best * 1e3, 4)
+
+
+def _loop() -> int:
+    kept: dict[int, int] = {}
+    add = kept.get
+    total = 0
+    for step in range(STEPS):
+        place = step & 4095
+        kept[place] = total = (add(place, 0) + step) & 0xFFFF
+    return total
+
+
+def moved(seen: Sequence[Surroundings]) -> bool:
+    """Whether the calibration loops of a round differ by more than :data:`MOVED`."""
+    times = [each for one in seen for each in (one.before, one.after)]
+    return bool(times) and max(times) > min(times) * (1 + MOVED)
+
+
+def _ticks() -> list[int] | None:
+    """Of all cores together."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return None
+    found = [int(word) for word in stat.read_text().split("\n", 1)[0].split()[1:9]]
+    return found if len(found) > STEAL else None
+
+
+def _mhz() -> float | None:
+    files = sorted(Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
+    found = [int(file.read_text()) / 1000 for file in files]
+    cpuinfo = Path("/proc/cpuinfo")
+    if not found and cpuinfo.exists():
+        found = [float(mhz) for mhz in re.findall(r"^cpu MHz\s*: ([0-9.]+)", cpuinfo.read_text(), re.MULTILINE)]
+    return round(sum(found) / len(found), 1) if found else None
