@@ -8,6 +8,7 @@ both sides of each ratio ran in the same minute.
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -199,34 +200,38 @@ def rate_over(other: str, mine: str = OURS) -> Measure:
 
 def seconds_under(other: str) -> Measure:
     """How many times the seconds of ours another takes. More, if it was stopped before its end."""
-    return lambda result, _: _ratio(result.good(other), _finished(result), "seconds")
-
-
-def over_bound() -> Measure:
-    """Seconds of ours over the least that the work can take."""
 
     def measure(result: Result, _: Results) -> Interval:
-        if not result.bound:
-            raise NotMeasured(f"{result.name} has no bound")
-        return ratio_interval([run.seconds / result.bound for run in _finished(result).warm])
+        mine, theirs = result.good(OURS), result.good(other)
+        return _exactly(0.0) if mine.stopped else _ratio(theirs, mine, "seconds")
 
     return measure
 
 
-def _finished(result: Result) -> Entry:
-    """Ours, which did all the work. Raises NotMeasured."""
-    entry = result.good(OURS)
-    if entry.stopped:
-        raise NotMeasured(f"{OURS} was stopped at the limit in {result.name}")
-    return entry
+def over_bound() -> Measure:
+    """Seconds of ours over the least that the work can take; infinity where ours was stopped before its end."""
+
+    def measure(result: Result, _: Results) -> Interval:
+        if not result.bound:
+            raise NotMeasured(f"{result.name} has no bound")
+        mine = result.good(OURS)
+        if mine.stopped:
+            return _exactly(math.inf)
+        return ratio_interval([run.seconds / result.bound for run in mine.warm])
+
+    return measure
+
+
+def _exactly(value: float) -> Interval:
+    """What has no interval."""
+    return Interval(value, value, value)
 
 
 def memory_over(other: str) -> Measure:
     """Peak memory of ours over another's."""
 
     def measure(result: Result, _: Results) -> Interval:
-        value = result.good(OURS).memory / result.good(other).memory
-        return Interval(value, value, value)
+        return _exactly(result.good(OURS).memory / result.good(other).memory)
 
     return measure
 
@@ -251,7 +256,7 @@ def figure(name: str) -> Measure:
         value = result.figures.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise NotMeasured(f"{result.name} has no {name}")
-        return Interval(float(value), float(value), float(value))
+        return _exactly(float(value))
 
     return measure
 

@@ -37,8 +37,6 @@ async def consume(case: dict[str, Any], count: int) -> int:
     async def handle(record: Record) -> Outgoing | None:
         nonlocal seen
         seen += 1
-        if case["suspends"]:
-            await asyncio.sleep(0)
         return Outgoing("out", record.value, record.key) if case["handler"] in ("produce", "transactions") else None
 
     async def handle_batch(records: Any) -> None:
