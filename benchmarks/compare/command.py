@@ -17,7 +17,7 @@ from aioparallel.testing import LocalKafka
 from benchmarks.cases import Case
 from benchmarks.compare.cases import COMPARED
 from benchmarks.compare.instructions import count_both
-from benchmarks.compare.pairs import CONFIDENCE, Comparison, Measured, compare
+from benchmarks.compare.pairs import CONFIDENCE, Comparison, Measured, compare, prepare
 from benchmarks.compare.revisions import WORKING_TREE, Revision, extract
 from benchmarks.contest import Arena, Field
 from benchmarks.intervals import Interval
@@ -91,9 +91,7 @@ async def _row(
         instructions = await asyncio.to_thread(count_both, case, sides)
     row = Row(case, [], instructions)
     async with Field.of(case, arena) as place:
-        if case.handler == "queue":
-            await arena.create_topic(f"{place.work.topic}-markers", place.work.partitions)
-            await arena.create_topic(f"{place.work.topic}__undelivered", 1)
+        await prepare(place)
         for number in range(asked.times):
             found = await compare(place, sides, seed=asked.seed + number)
             row.comparisons.append(found)

@@ -1,8 +1,8 @@
 """Instructions a record, counted without Kafka: they hardly depend on what else the machine does.
 
 ``perf stat`` counts them where the machine lets it, else valgrind's cachegrind does (a second of it is about 50 of the
-program). Two runs of different sizes are taken, so that what a process costs by itself is not counted. Counts of the same
-code differ by up to 0.2 %; handlers that sleep are not counted, for how many wake together depends on time.
+program). Two runs of different sizes are taken, so that what a process costs by itself is not counted. Counts of the
+same code differ by up to 0.2 %; handlers that sleep are not counted, for how many wake together depends on time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from aioparallel.errors import AioparallelError
 from benchmarks.cases import Case
 from benchmarks.compare.revisions import Revision
 
-__all__ = ["count_both", "instructions_of"]
+__all__ = ["PROGRAM", "count_both", "count_in", "told"]
 
 PROGRAM: Final = Path(__file__).with_name("in_memory.py")
 SIZES: Final = (2_000, 12_000)
@@ -58,7 +58,7 @@ def instructions_of(case: Case, side: Revision, counter: Counter) -> float:
 def find_counter() -> Counter | None:
     """perf before valgrind; None where neither counts."""
     for found in (_perf, _cachegrind):
-        if shutil.which(found(())[0]) and _count(_run(found(("true",)), {})) is not None:
+        if shutil.which(found(())[0]) and count_in(_run(found(("true",)), {})) is not None:
             return found
     return None
 
@@ -72,16 +72,20 @@ def _cachegrind(command: Sequence[str]) -> Sequence[str]:
 
 
 def _counted(case: Case, side: Revision, counter: Counter, size: int) -> int:
-    said = json.dumps({
-        "keys": case.shape.keys, "handler": case.handler, "batch": case.batch, "concurrency": case.concurrency,
-        "ordering": case.ordering,
-    })  # fmt: skip
-    command = counter((sys.executable, "-P", str(PROGRAM), said, str(size)))
+    command = counter((sys.executable, "-P", str(PROGRAM), json.dumps(told(case)), str(size)))
     answer = _run(command, {"PYTHONPATH": str(side.folder), "PYTHONHASHSEED": "0"})
-    count = _count(answer)
+    count = count_in(answer)
     if count is None:
         raise AioparallelError(f"instructions of {case.name} in {side.title} were not counted:\n{answer[-1_000:]}")
     return count
+
+
+def told(case: Case) -> dict[str, object]:
+    """What the program is told of a case."""
+    return {
+        "keys": case.shape.keys, "handler": case.handler, "batch": case.batch, "concurrency": case.concurrency,
+        "ordering": case.ordering,
+    }  # fmt: skip
 
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> str:
@@ -96,6 +100,7 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> str:
     return COUNT.sub("", ran.stderr) if ran.returncode else ran.stderr
 
 
-def _count(said: str) -> int | None:
+def count_in(said: str) -> int | None:
+    """In what perf or valgrind wrote to standard error."""
     found = COUNT.search(said)
     return int((found[1] or found[2]).replace(",", "")) if found else None

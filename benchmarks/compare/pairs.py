@@ -26,7 +26,7 @@ from benchmarks.machine import moved
 from benchmarks.measures import Run
 from benchmarks.programs import ROOT, Contestant
 
-__all__ = ["CONFIDENCE", "Comparison", "Measured", "compare"]
+__all__ = ["CONFIDENCE", "Comparison", "Measured", "PairFailed", "compare", "play_pair", "prepare"]
 
 CONFIDENCE: Final = 0.99
 """Of twelve cases, each with two values, one interval in a hundred may miss."""
@@ -65,6 +65,13 @@ class Comparison:
         return min(self.interval(measured).width for measured in self.ratios)
 
 
+async def prepare(place: Field) -> None:
+    """Make the topics beside that of a queue."""
+    if place.case.handler == "queue":
+        await place.arena.create_topic(f"{place.work.topic}-markers", place.work.partitions)
+        await place.arena.create_topic(f"{place.work.topic}__undelivered", 1)
+
+
 async def compare(place: Field, sides: Sequence[Revision], *, seed: int) -> Comparison:
     """At least the pairs that an interval needs, then more until it is narrower than ``arena.width``, for at most
     ``arena.seconds``. Raises PairFailed when a run is not right."""
@@ -78,7 +85,7 @@ async def compare(place: Field, sides: Sequence[Revision], *, seed: int) -> Comp
         if enough or (count >= least and spent > arena.seconds):
             break
         arena.say(f"{place.case.name}: pair {count + 1}")
-        pair = await _pair(place, sides, chance)
+        pair = await play_pair(place, sides, chance)
         if moved([run.machine for side in pair for run in side if run.machine]) and spent < arena.seconds:
             found.repeated += 1
             continue
@@ -94,7 +101,7 @@ async def compare(place: Field, sides: Sequence[Revision], *, seed: int) -> Comp
     return found
 
 
-async def _pair(place: Field, sides: Sequence[Revision], chance: random.Random) -> tuple[list[Run], list[Run]]:
+async def play_pair(place: Field, sides: Sequence[Revision], chance: random.Random) -> tuple[list[Run], list[Run]]:
     """A cold run and some warm ones of each side, by turns."""
     hash_seed = str(chance.randrange(2**32))
     players = [Player(contestant(side, hash_seed), place, library=str(side.folder)) for side in sides]
