@@ -24,12 +24,13 @@ from aioparallel.jvm.sets import KAFKA_VERSION
 from aioparallel.testing import LocalKafka
 from benchmarks import plots, report
 from benchmarks.cases import GROUPS, Case, chosen, sets
-from benchmarks.compare import command
+from benchmarks.compare import command, instructions
+from benchmarks.compare.revisions import Revision
 from benchmarks.contest import Arena
 from benchmarks.facts import gather
 from benchmarks.maps import maps
-from benchmarks.measures import Result
-from benchmarks.programs import CONTESTANTS, PEERS, Contestant, find_peers
+from benchmarks.measures import OURS, Result
+from benchmarks.programs import CONTESTANTS, PEERS, ROOT, Contestant, find_peers
 from benchmarks.rounds import play
 from benchmarks.scripts import crash, members, paced
 from benchmarks.topics import Topics
@@ -41,6 +42,8 @@ QUICK_SCALE: Final = 20
 HEAP: Final = "1g"
 TIMEOUT: Final = 60.0
 """Seconds; one of the measurements has 500 partitions."""
+COUNTED: Final = "ajl"
+"""Groups whose instructions a record are counted, without Kafka."""
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells count
 
 SCRIPTS: Final[dict[str, Callable[[Case, Arena], Awaitable[Result]]]] = {
@@ -137,7 +140,14 @@ async def run(asked: argparse.Namespace, say: Callable[[str], None]) -> list[Res
 async def measure(together: Sequence[Case], arena: Arena) -> list[Result]:
     """By the script of the cases, or in rounds."""
     script = SCRIPTS.get(together[0].script)
-    return [await script(case, arena) for case in together] if script else await play(together, arena)
+    if script:
+        return [await script(case, arena) for case in together]
+    results = await play(together, arena)
+    for case, result in zip(together, results, strict=True):
+        if case.group in COUNTED and OURS in case.contestants and arena.scale == 1:
+            counted = await asyncio.to_thread(instructions.count, case, [Revision("this checkout", ROOT)])
+            result.figures["instructions_per_record"] = counted if isinstance(counted, str) else round(counted[0])
+    return results
 
 
 def main() -> int:

@@ -42,7 +42,7 @@ class Arena:
     is missing. ``scale``: the divisor of the record counts. ``say`` reports progress.
 
     ``rounds``: warm rounds, at least. ``width``: more follow until the interval of each watched ratio is narrower (0.03
-    is 3 %), for at most ``seconds`` a case.
+    is 3 %), for at most ``seconds`` a case. ``cpu``: see ``Work.cpu``.
     """
 
     bootstrap_servers: str
@@ -54,6 +54,7 @@ class Arena:
     say: Callable[[str], None]
     width: float = 0.03
     seconds: float = 90.0
+    cpu: int | None = None
 
 
 @dataclass(slots=True)

@@ -64,6 +64,7 @@ class Work:
     ``limit``: seconds after the first handler call (or after the start, before it) when a run that has not ended is
     stopped and reported as far as it came. ``stuck``: an offset whose handler never ends. ``batch``: handlers get lists
     of so many records, at most; 0: single ones. ``library``: the folder that aioparallel must come from; empty: any.
+    ``cpu``: the core that the process keeps to once it has started; None: any.
     """
 
     bootstrap_servers: str
@@ -79,6 +80,7 @@ class Work:
     stuck: int | None = None
     batch: int = 0
     library: str = ""
+    cpu: int | None = None
 
     def write(self, path: Path) -> None:
         """Write it for a contestant."""
@@ -325,6 +327,8 @@ def serve(consume: Callable[[Job], Awaitable[None]]) -> None:
     It has to stop when :meth:`Job.wait` returns.
     """
     work = Work(**json.loads(Path(sys.argv[1]).read_text()))
+    if work.cpu is not None:
+        os.sched_setaffinity(0, {work.cpu})
     quick_collections()
     line = _Line()
     while True:

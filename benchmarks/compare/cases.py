@@ -10,7 +10,7 @@ from benchmarks.workload import Shape
 
 __all__ = ["COMPARED"]
 
-QUICK: Final = Shape(100_000, 2_000, 8)
+QUICK: Final = Shape(300_000, 2_000, 8)
 SLEEPING: Final = replace(QUICK, sleep=(10_000,))
 
 _CASES = (

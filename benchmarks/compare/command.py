@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from aioparallel.errors import AioparallelError
 from aioparallel.testing import LocalKafka
 from benchmarks.cases import Case
 from benchmarks.compare.cases import COMPARED
-from benchmarks.compare.instructions import count_both
+from benchmarks.compare.instructions import count
 from benchmarks.compare.pairs import CONFIDENCE, Comparison, Measured, compare, prepare
 from benchmarks.compare.revisions import WORKING_TREE, Revision, extract
 from benchmarks.contest import Arena, Field
@@ -61,13 +62,13 @@ class Row:
 
     case: Case
     comparisons: list[Comparison]
-    instructions: tuple[float, float] | str
+    instructions: list[float] | str
     """A record, before and after; or why they were not counted."""
 
 
 async def run(asked: argparse.Namespace, say: Callable[[str], None]) -> list[Row]:
     """All cases, a row printed after each."""
-    rows = []
+    rows, cpu = [], keep_a_core()
     with tempfile.TemporaryDirectory(prefix="aioparallel-compare-") as folder:
         sides = [extract(name, Path(folder, side)) for side, name in (("before", asked.before), ("after", asked.after))]
         say(f"{sides[1].title} over {sides[0].title}; intervals of {CONFIDENCE:.0%}")
@@ -75,7 +76,7 @@ async def run(asked: argparse.Namespace, say: Callable[[str], None]) -> list[Row
             topics = Topics(admin)
             arena = Arena(
                 kafka.bootstrap_servers, topics.create, {}, 0, asked.seed, 1, lambda _: None, asked.width / 100,
-                asked.seconds,
+                asked.seconds, cpu,
             )  # fmt: skip
             for name in asked.cases:
                 rows.append(await _row(COMPARED[name], arena, sides, asked, say))
@@ -83,12 +84,24 @@ async def run(asked: argparse.Namespace, say: Callable[[str], None]) -> list[Row
     return rows
 
 
+def keep_a_core() -> int | None:
+    """The core that is kept for the processes that are measured: this process, and the broker that it starts, leave it
+    alone. None where there is only one, or the system cannot."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    *others, kept = sorted(os.sched_getaffinity(0))
+    if not others:
+        return None
+    os.sched_setaffinity(0, others)
+    return kept
+
+
 async def _row(
     case: Case, arena: Arena, sides: Sequence[Revision], asked: argparse.Namespace, say: Callable[[str], None]
 ) -> Row:
-    instructions: tuple[float, float] | str = "not asked for"
+    instructions: list[float] | str = "not asked for"
     if not asked.no_instructions:
-        instructions = await asyncio.to_thread(count_both, case, sides)
+        instructions = await asyncio.to_thread(count, case, sides)
     row = Row(case, [], instructions)
     async with Field.of(case, arena) as place:
         await prepare(place)
@@ -124,7 +137,7 @@ def _shown(seen: Interval) -> str:
     return f"{seen.median:.3f} ({seen.low:.3f}-{seen.high:.3f})"
 
 
-def _instructions(counted: tuple[float, float] | str) -> str:
+def _instructions(counted: list[float] | str) -> str:
     if isinstance(counted, str):
         return f"instructions {counted}"
     before, after = counted

@@ -23,7 +23,7 @@ from aioparallel.errors import AioparallelError
 from benchmarks.cases import Case
 from benchmarks.compare.revisions import Revision
 
-__all__ = ["PROGRAM", "count_both", "count_in", "told"]
+__all__ = ["PROGRAM", "count", "count_in", "told"]
 
 PROGRAM: Final = Path(__file__).with_name("in_memory.py")
 SIZES: Final = (2_000, 12_000)
@@ -36,7 +36,7 @@ Counter = Callable[[Sequence[str]], Sequence[str]]
 """The command that counts another one's instructions."""
 
 
-def count_both(case: Case, sides: Sequence[Revision]) -> tuple[float, float] | str:
+def count(case: Case, sides: Sequence[Revision]) -> list[float] | str:
     """A record of each side; a text where nothing counts, which says why. Raises AioparallelError when a run fails."""
     if case.handler == "sleep":
         return "not counted (they depend on when sleeps end)"
@@ -44,8 +44,7 @@ def count_both(case: Case, sides: Sequence[Revision]) -> tuple[float, float] | s
     if counter is None:
         return "not counted (neither perf stat nor valgrind counts here)"
     with ThreadPoolExecutor(len(sides)) as pool:
-        before, after = pool.map(lambda side: instructions_of(case, side, counter), sides)
-    return before, after
+        return list(pool.map(lambda side: instructions_of(case, side, counter), sides))
 
 
 def instructions_of(case: Case, side: Revision, counter: Counter) -> float:

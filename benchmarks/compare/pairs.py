@@ -46,7 +46,7 @@ class PairFailed(AioparallelError):
 class Comparison:
     """The second revision over the first, a ratio for each pair; above 1 it takes more.
 
-    ``repeated``: pairs in which the machine moved. ``seconds``: that all of it took.
+    ``repeated``: pairs in which the machine moved. ``seconds``: that all of it took. ``runs``: all that count.
     """
 
     case: Case
@@ -104,7 +104,11 @@ async def compare(place: Field, sides: Sequence[Revision], *, seed: int) -> Comp
 async def play_pair(place: Field, sides: Sequence[Revision], chance: random.Random) -> tuple[list[Run], list[Run]]:
     """A cold run and some warm ones of each side, by turns."""
     hash_seed = str(chance.randrange(2**32))
-    players = [Player(contestant(side, hash_seed), place, library=str(side.folder)) for side in sides]
+    cpu = place.arena.cpu
+    players = [
+        Player(contestant(f"{name}-{hash_seed}", side, hash_seed), place, library=str(side.folder), cpu=cpu)
+        for name, side in zip(("before", "after"), sides, strict=True)
+    ]
     runs: tuple[list[Run], list[Run]] = ([], [])
     try:
         for number in range(1 + TURNS):
@@ -119,9 +123,9 @@ async def play_pair(place: Field, sides: Sequence[Revision], chance: random.Rand
     return runs
 
 
-def contestant(side: Revision, hash_seed: str) -> Contestant:
+def contestant(name: str, side: Revision, hash_seed: str) -> Contestant:
     """The library of a revision, in the program of this checkout."""
     environment = {"PYTHONPATH": f"{side.folder}:{ROOT}", "PYTHONHASHSEED": hash_seed}
     # -P: the folder where somebody calls it is not searched, which may hold another aioparallel.
     command = (sys.executable, "-P", "-m", "benchmarks.contestants.ours")
-    return Contestant(f"ours-{side.folder.name}-{hash_seed}", side.title, command, environment=environment)
+    return Contestant(name, side.title, command, environment=environment)

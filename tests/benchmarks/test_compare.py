@@ -23,7 +23,7 @@ from benchmarks.compare.revisions import Revision, extract
 from benchmarks.contest import Arena, Field
 from benchmarks.workload import Shape
 
-CASE = replace(COMPARED["no-op-key"], shape=Shape(400, 20, 2))
+CASE = replace(COMPARED["no-op-key"], shape=Shape(20_000, 200, 2))
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ async def test_a_slower_revision_is_found(local_kafka: LocalKafka, tree: Revisio
     ledger = slow.folder / "aioparallel" / "offsets" / "ledger.py"
     body, line = ledger.read_text(), "        self.position = next_offset\n"
     assert body.count(line) == 1
-    ledger.write_text(body.replace(line, f"{line}        sum(range(2_000 * len(offsets)))\n"))
+    ledger.write_text(body.replace(line, f"{line}        sum(range(500 * len(offsets)))\n"))
     async with prepared(local_kafka, CASE) as place:
         found = await compare(place, [tree, slow], seed=1)
     assert len(found.ratios["cpu_per_record"]) == 8
