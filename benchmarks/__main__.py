@@ -19,7 +19,7 @@ from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.errors import AioparallelError
 from aioparallel.jvm.sets import KAFKA_VERSION
 from aioparallel.testing import LocalKafka
-from benchmarks import plots, report
+from benchmarks import blocks, pages, plots, report
 from benchmarks.cases import GROUPS, Case, chosen
 from benchmarks.contest import Arena, rounds
 from benchmarks.facts import gather
@@ -58,7 +58,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=2013, help="for keys and sleeps: the same seed, the same records")
     parser.add_argument("--bootstrap-servers", help="this running broker instead of a new Apache Kafka")
     parser.add_argument("--output", type=Path, help="folder of the results (benchmarks/results, or quick in it)")
-    parser.add_argument("--report", action="store_true", help="only write report and plots anew from results.json")
+    parser.add_argument("--report", action="store_true", help="only write report, plots and pages anew from results")
     found = parser.parse_args(arguments)
     found.scale = QUICK_SCALE if found.quick else 1
     found.rounds = (1 if found.quick else 5) if found.rounds is None else found.rounds
@@ -161,6 +161,8 @@ def main() -> int:
         plots.draw([one.case for one in results], asked.output)
         console.print(Markdown(report.write(results, asked.output)))
         say(f"Results: {asked.output}")
+        if asked.output == RESULTS:
+            say(f"Pages that changed: {', '.join(map(str, pages.write(blocks.figures(RESULTS)))) or 'none'}")
     return 1 if failed else 0
 
 
