@@ -25,12 +25,12 @@ from benchmarks.contest import Arena, rounds
 from benchmarks.facts import gather
 from benchmarks.maps import maps
 from benchmarks.measures import Result
+from benchmarks.pages import RESULTS
 from benchmarks.programs import CONTESTANTS, PEERS, Contestant, find_peers
 from benchmarks.scripts import crash, members, paced
 
 log = logging.getLogger(__name__)
 
-RESULTS: Final = Path(__file__).with_name("results")
 QUICK_SCALE: Final = 20
 HEAP: Final = "1g"
 TIMEOUT: Final = 60.0

@@ -8,8 +8,9 @@ from typing import Final
 
 from benchmarks import report
 from benchmarks.cases import CASES
+from benchmarks.kept import GOALS, Kept, Row, read
 from benchmarks.measures import OURS, Entry, Result, rate_over
-from benchmarks.tables import NOTHING, cell, number, table
+from benchmarks.tables import NOTHING, cell, number, rows_table, table
 
 __all__ = ["BLOCKS", "figures"]
 
@@ -20,7 +21,11 @@ def figures(folder: Path) -> dict[str, str]:
     """The text of every block, from the results in this folder. Raises AioparallelError when a file is something
     else."""
     results = report.read(folder)
-    return {name: text(results) for name, text in BLOCKS.items()}
+    kept = {name: read(folder / f"{name}.json") for name in PROGRAMS}
+    of_programs = {name: of_program(name, found) for name, found in kept.items()}
+    missed_there = [row for found in kept.values() if found for row in found.tables.get(GOALS, ()) if is_missed(row)]
+    of_cases = {name: text(results) for name, text in BLOCKS.items()}
+    return {**of_cases, "missed": "\n\n".join(missed(results, missed_there)), **of_programs}
 
 
 # -- the last full run ----------------------------------------------------------------------------------
@@ -50,13 +55,13 @@ def headline(results: Results) -> str:
     return table(("case", "", "aioparallel", "Java Parallel Consumer", "to compare"), rows, 2, "---")
 
 
-Row = tuple[str, str, str, str, str]
+Line = tuple[str, str, str, str, str]
 
 
-def _row(unit: str, value: Callable[[Entry], str], beside: Mapping[str, str]) -> Callable[[Result], Row]:
+def _row(unit: str, value: Callable[[Entry], str], beside: Mapping[str, str]) -> Callable[[Result], Line]:
     """Values of contestants. ``beside``: those to compare with, and how a reader calls them."""
 
-    def row(case: Result) -> Row:
+    def row(case: Result) -> Line:
         def shown(contestant: str) -> str:
             entry = case.entry(contestant)
             return NOTHING if entry is None else value(entry)
@@ -73,18 +78,18 @@ def _memory(entry: Entry) -> str:
     return f"{entry.memory / 1e6:,.0f}" if entry.warm else NOTHING
 
 
-def _latency(case: Result) -> Row:
+def _latency(case: Result) -> Line:
     seen = cell(case.figures.get("arrival_to_handler_p99_ms"))
     return case.title, "ms from arrival to handler, p99", seen, "", ""
 
 
-def _recovery(case: Result) -> Row:
+def _recovery(case: Result) -> Line:
     repeated = {row["contestant"]: row["repeated"] for row in case.figures.get("contestants", ())}
     by_hand = f"a task per record, commits by hand: {cell(repeated.get('by-hand'))}"
     return case.title, "records that run again", cell(repeated.get(OURS)), "", by_hand
 
 
-HEADLINE: Final[Sequence[tuple[str, Callable[[Result], Row]]]] = (
+HEADLINE: Final[Sequence[tuple[str, Callable[[Result], Line]]]] = (
     ("a-key", _row("records/s", report.rate, {"getmany": "one at a time, `getmany`", "async-for": "`async for`"})),
     ("c-sleep", _row("records/s", report.rate, {"ceiling": "the event loop alone"})),
     ("c-sleep", _row("peak MB", _memory, {"java-256m": "Java with 256 MB of heap"})),
@@ -97,12 +102,22 @@ HEADLINE: Final[Sequence[tuple[str, Callable[[Result], Row]]]] = (
 )
 
 
-def missed(results: Results) -> str:
-    """The goals that are not reached, and the cases that have no result."""
+def missed(results: Results, of_programs: Sequence[Row]) -> Iterator[str]:
+    """The goals that are not reached, those of the other programs too, and the cases that have no result."""
     judgements = report.judged(results)
     short = [one for one in judgements if one.verdict in ("MISSED", "not measured")]
-    said = f"Of {len(judgements)} goals {len(short)} are not reached:" if short else "Every goal is reached."
-    return "\n\n".join([said, *([report.goals_table(short)] if short else []), *_left_out(results)])
+    yield f"Of {len(judgements)} goals {len(short)} are not reached:" if short else "Every goal is reached."
+    if short:
+        yield report.goals_table(short)
+    if of_programs:
+        yield "Of the programs beside the main benchmark:"
+        yield rows_table(of_programs)
+    yield from _left_out(results)
+
+
+def is_missed(row: Row) -> bool:
+    """A row of goals."""
+    return row["verdict"] == "MISSED"
 
 
 def goals(results: Results) -> str:
@@ -126,10 +141,46 @@ def without_goal(results: Results) -> str:
     return table(("", "case", *(f"ours / {other}" for other in others)), rows, 2)
 
 
+def batches(results: Results) -> str:
+    """Handlers of many records at once."""
+    cases = [one.case for one in results if one.case.group == "l"]
+    if not cases:
+        return "The last run did not measure it: `python -m benchmarks --cases l`."
+    others = ("getmany", "ceiling")
+    rows = [
+        (case.title, *(report.rate(entry) if (entry := case.entry(name)) else NOTHING for name in (OURS, *others)))
+        for case in cases
+    ]
+    return "Records/s\n\n" + table(("", "aioparallel", *others), rows)
+
+
+# -- programs of their own ------------------------------------------------------------------------------
+
+
+PROGRAMS: Final = (
+    "parallel_map", "kmq", "priority", "transactions", "sql_store", "database", "http_clients", "blocking", "spark",
+    "spark_latency", "spark_tuning",
+)  # fmt: skip
+"""Each keeps its figures in a file of its name, and fills the block of its name."""
+
+
+def of_program(name: str, kept: Kept | None) -> str:
+    """All its tables."""
+    if kept is None:
+        return f"Nothing is kept of it yet: `python -m benchmarks.{name}` measures it."
+    facts = kept.facts
+    beside = "" if facts.broker == "none" else f"; beside it {facts.broker.removeprefix('none; ')}"
+    said = (
+        f"Measured on {facts.date.partition('T')[0]} by `{kept.command}` with aioparallel {facts.aioparallel}, "
+        f"{facts.python}, on {facts.cores} cores ({facts.cpu}){beside}."
+    )
+    return "\n\n".join([said, *(f"{title}:\n\n{rows_table(rows)}" for title, rows in kept.tables.items())])
+
+
 BLOCKS: Final[Mapping[str, Callable[[Results], str]]] = {
     "machine": machine,
     "headline": headline,
-    "missed": missed,
     "goals": goals,
     "without-goal": without_goal,
+    "batches": batches,
 }

@@ -16,9 +16,10 @@ from typing import Final
 
 from aioparallel.errors import AioparallelError
 
-__all__ = ["ROOT", "differences", "pages", "without_blocks", "write"]
+__all__ = ["RESULTS", "ROOT", "differences", "pages", "without_blocks", "write"]
 
 ROOT: Final = Path(__file__).parents[1]
+RESULTS: Final = Path(__file__).with_name("results")
 
 _BLOCK: Final = re.compile(
     r"^<!-- figures: (?P<name>\S+) -->\n(?P<body>(?:(?!<!-- figures:).)*?)^<!-- end of figures -->$", re.M | re.S

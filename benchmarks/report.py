@@ -30,7 +30,7 @@ from benchmarks.measures import (
     rate_over,
     seconds_under,
 )
-from benchmarks.tables import NOTHING, cell, escaped, number, ratio, table
+from benchmarks.tables import NOTHING, cell, escaped, number, ratio, rows_table, table
 
 __all__ = [
     "Measured",
@@ -250,9 +250,7 @@ def _figures(cases: Sequence[Result]) -> Iterator[str]:
     for case in cases:
         for name, value in case.figures.items():
             if name not in _single(case):
-                header = tuple(dict.fromkeys(column for row in value for column in row))
-                rows = [tuple(cell(row.get(column)) for column in header) for row in value]
-                yield f"{case.name}: {name}\n\n{table(header, rows)}"
+                yield f"{case.name}: {name}\n\n{rows_table(value)}"
 
 
 def _single(case: Result) -> set[str]:

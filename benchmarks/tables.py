@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-__all__ = ["NOTHING", "cell", "escaped", "number", "ratio", "table"]
+__all__ = ["NOTHING", "cell", "escaped", "number", "ratio", "rows_table", "table"]
 
 NOTHING: Final = "-"
 
@@ -15,6 +15,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1, 
     rule = ["---" if column < words else "---:" for column in range(len(header) - 1)]
     lines = [header, [*rule, last], *rows]
     return "\n".join("| " + " | ".join(escaped(text) for text in line) + " |" for line in lines)
+
+
+def rows_table(rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows of plain data, a column for each name that one of them has."""
+    header = list(dict.fromkeys(name for row in rows for name in row))
+    is_words = [any(isinstance(row.get(name), str) for row in rows) for name in header]
+    words = is_words.index(False) if False in is_words else len(header)
+    lines = [tuple(cell(row.get(name)) for name in header) for row in rows]
+    return table(header, lines, words, "---" if is_words[-1] else "---:")
 
 
 def escaped(text: str) -> str:

@@ -8,8 +8,8 @@ import pytest
 
 from aioparallel.errors import AioparallelError
 from benchmarks import pages
-from benchmarks.__main__ import RESULTS
 from benchmarks.blocks import figures
+from benchmarks.pages import RESULTS
 
 FIGURES = {"rate": "70,000 records/s", "goals": "| goal | seen |"}
 PAGE = """\

@@ -11,8 +11,8 @@ import pytest
 
 from aioparallel.errors import AioparallelError
 from benchmarks import plots, report
-from benchmarks.__main__ import RESULTS
 from benchmarks.measures import Entry, Result
+from benchmarks.pages import RESULTS
 
 from .results import FACTS, entry, measured, result, run
 
