@@ -172,8 +172,10 @@ def of_program(name: str, kept: Kept | None) -> str:
     beside = "" if facts.broker == "none" else f"; beside it {facts.broker.removeprefix('none; ')}"
     said = (
         f"Measured on {facts.date.partition('T')[0]} by `{kept.command}` with aioparallel {facts.aioparallel}, "
-        f"{facts.python}, on {facts.cores} cores ({facts.cpu}){beside}."
+        f"{facts.python}, on {facts.cores} cores ({facts.cpu}){beside}. Load of the machine before: {kept.load:.1f}."
     )
+    if kept.load > facts.cores / 2:
+        said += " **It was busy with other work: compare these figures with each other only.**"
     return "\n\n".join([said, *(f"{title}:\n\n{rows_table(rows)}" for title, rows in kept.tables.items())])
 
 

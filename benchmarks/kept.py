@@ -24,11 +24,13 @@ GOALS: Final = "Goals"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """``command``: as typed. ``options``: each with its value."""
+    """``command``: as typed. ``options``: each with its value. ``load``: processes that ran or waited for a core on
+    average in the minute before; what is above 0 is other work."""
 
     command: str
     options: Mapping[str, Any]
     facts: Facts
+    load: float
     tables: Tables
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import shlex
 import statistics
 import sys
@@ -64,6 +65,7 @@ def run(
     """
     options = {option: value for option, value in vars(asked).items() if option != "keep"}
     keep = asked.keep or all(value == parser.get_default(option) for option, value in options.items())
+    load, _, _ = os.getloadavg()
     facts = gather(broker=beside, seed=0, rounds=getattr(asked, "rounds", 1), scale=1)
     try:
         tables = measure(asked)
@@ -79,7 +81,7 @@ def run(
         typed = [argument for argument in sys.argv[1:] if argument != "--keep"]
         command = shlex.join(["python", "-m", f"benchmarks.{name}", *typed])
         path = pages.RESULTS / f"{name}.json"
-        write(Kept(command, options, facts, tables), path)
+        write(Kept(command, options, facts, load, tables), path)
         changed = pages.write(blocks.figures(pages.RESULTS))
         print(f"\nKept in {path}; pages that changed: {', '.join(map(str, changed)) or 'none'}")
     return 0
