@@ -141,11 +141,15 @@ def without_goal(results: Results) -> str:
     return table(("", "case", *(f"ours / {other}" for other in others)), rows, 2)
 
 
+def _not_there(group: str) -> str:
+    return f"The last run did not measure it: `python -m benchmarks --cases {group}`."
+
+
 def batches(results: Results) -> str:
     """Handlers of many records at once."""
     cases = [one.case for one in results if one.case.group == "l"]
     if not cases:
-        return "The last run did not measure it: `python -m benchmarks --cases l`."
+        return _not_there("l")
     others = ("getmany", "ceiling")
     rows = [
         (case.title, *(report.rate(entry) if (entry := case.entry(name)) else NOTHING for name in (OURS, *others)))
@@ -154,12 +158,27 @@ def batches(results: Results) -> str:
     return "Records/s\n\n" + table(("", "aioparallel", *others), rows)
 
 
+def patterns(case: str, *columns: str) -> Callable[[Results], str]:
+    """Offset maps by the pattern of what is incomplete."""
+
+    def shown(results: Results) -> str:
+        rows = [row for one in results if one.case.name == case for row in one.case.figures.get("patterns", ())]
+        chosen = [{column: row.get(column) for column in columns} for row in rows]
+        return (
+            rows_table(chosen)
+            if rows
+            else f"The last run did not measure it: `python -m benchmarks --cases {case[0]}`."
+        )
+
+    return shown
+
+
 # -- programs of their own ------------------------------------------------------------------------------
 
 
 PROGRAMS: Final = (
-    "parallel_map", "kmq", "priority", "transactions", "sql_store", "database", "http_clients", "blocking", "spark",
-    "spark_latency", "spark_tuning",
+    "deserializers", "parallel_map", "kmq", "priority", "transactions", "sql_store", "database", "http_clients",
+    "blocking", "spark", "spark_latency", "spark_tuning",
 )  # fmt: skip
 """Each keeps its figures in a file of its name, and fills the block of its name."""
 
@@ -185,4 +204,6 @@ BLOCKS: Final[Mapping[str, Callable[[Results], str]]] = {
     "goals": goals,
     "without-goal": without_goal,
     "batches": batches,
+    "density": patterns("g-density", "incomplete", "java", "ours", "ratio"),
+    "map-times": patterns("g-time", "pattern", "incompletes", "encode_ms", "decode_ms", "characters", "format"),
 }
