@@ -162,7 +162,8 @@ def main() -> int:
         console.print(Markdown(report.write(results, asked.output)))
         say(f"Results: {asked.output}")
         if asked.output == RESULTS:
-            say(f"Pages that changed: {', '.join(map(str, pages.write(blocks.figures(RESULTS)))) or 'none'}")
+            changed = pages.write(blocks.figures(RESULTS), pages.ROOT)
+            say(f"Pages that changed: {', '.join(map(str, changed)) or 'none'}")
     return 1 if failed else 0
 
 

@@ -37,7 +37,7 @@ def without_blocks(text: str) -> str:
     return _BLOCK.sub("", text)
 
 
-def write(figures: Mapping[str, str], root: Path = ROOT) -> list[Path]:
+def write(figures: Mapping[str, str], root: Path) -> list[Path]:
     """Fill every block of every page with the figures of its name; the pages that changed.
 
     Raises AioparallelError, before anything is written, when a block has an unknown name or no end.
@@ -53,7 +53,7 @@ def write(figures: Mapping[str, str], root: Path = ROOT) -> list[Path]:
     return changed
 
 
-def differences(figures: Mapping[str, str], root: Path = ROOT) -> list[str]:
+def differences(figures: Mapping[str, str], root: Path) -> list[str]:
     """Every block that is not what the results say, and every one that cannot be filled, with its page."""
     found: list[str] = []
     for page in pages(root):

@@ -82,7 +82,7 @@ def run(
         command = shlex.join(["python", "-m", f"benchmarks.{name}", *typed])
         path = pages.RESULTS / f"{name}.json"
         write(Kept(command, options, facts, load, tables), path)
-        changed = pages.write(blocks.figures(pages.RESULTS))
+        changed = pages.write(blocks.figures(pages.RESULTS), pages.ROOT)
         print(f"\nKept in {path}; pages that changed: {', '.join(map(str, changed)) or 'none'}")
     return 0
 

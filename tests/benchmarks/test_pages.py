@@ -36,7 +36,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_the_pages_say_what_the_results_say() -> None:
     """Every block of every page is what the stored results make of it."""
-    assert pages.differences(figures(RESULTS)) == [], "run `python -m benchmarks --report`"
+    assert pages.differences(figures(RESULTS), pages.ROOT) == [], "run `python -m benchmarks --report`"
 
 
 def test_every_block_is_on_a_page() -> None:
