@@ -42,7 +42,7 @@ def machine(results: Results) -> str:
             f"{which}measured on {' and '.join(dict.fromkeys((dates[0], dates[-1])))} with aioparallel "
             f"{facts.aioparallel}, {facts.python}, aiokafka {facts.aiokafka}, uvloop {facts.uvloop or 'none'}, Java "
             f"{facts.java or 'none'}. Broker ({facts.broker}), producer and contestants share {facts.cores} cores "
-            f"({facts.cpu}, {facts.memory / 2**30:.0f} GiB, {facts.system}). Rates and seconds are medians of "
+            f"({facts.cpu}, {facts.memory / 2**30:.0f} GiB, {facts.system}). Rates and seconds are medians of at least "
             f"{facts.rounds} warm runs (lowest-highest).{size}"
         )
     return "\n\n".join(sentence[:1].upper() + sentence[1:] for sentence in sentences)

@@ -35,7 +35,7 @@ class Kept:
 
 
 def write(kept: Kept, path: Path) -> None:
-    """In one step: who stops the program keeps the old file or gets the new one."""
+    """In one step, so that stopping the program leaves the old file or the new one."""
     new = path.with_suffix(".new")
     new.write_text(json.dumps(asdict(kept), indent=1) + "\n")
     os.replace(new, path)

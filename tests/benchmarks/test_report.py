@@ -53,17 +53,13 @@ def test_the_stored_results_can_be_shown(tmp_path: Path) -> None:
         assert f"- `{one.case.name}`: {one.case.title}" in text
 
 
-def test_the_stored_report_is_that_of_the_stored_results() -> None:
+def test_the_stored_report_is_that_of_the_stored_results(tmp_path: Path) -> None:
     """``results.md`` and the verdicts in ``results.json`` come out of its runs: neither was edited, nor is stale."""
-    plots = sorted(plot.name for plot in RESULTS.glob("?-*.svg"))
-    results = report.read(RESULTS)
-    assert (RESULTS / "results.md").read_text() == report.markdown(results, plots), (
-        "run `python -m benchmarks --report`"
-    )
-    stored = json.loads((RESULTS / "results.json").read_text())["goals"]
-    assert [(one["text"], one["value"], one["verdict"]) for one in stored] == [
-        (one.goal.text, one.value, one.verdict) for one in report.judged(results)
-    ]
+    for plot in RESULTS.glob("?-*.svg"):
+        shutil.copy(plot, tmp_path)
+    report.write(report.read(RESULTS), tmp_path)
+    for name in ("results.json", "results.md"):
+        assert (RESULTS / name).read_text() == (tmp_path / name).read_text(), "run `python -m benchmarks --report`"
 
 
 def test_a_case_replaces_its_older_result_as_a_whole() -> None:
