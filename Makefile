@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo exactly-once pipeline bench test docs spark-jars lint format unit unit-newer spark-newer explore chaos load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-kmq load-map load-spark load-pipeline clean
+.PHONY: help demo exactly-once pipeline bench bench-all test docs spark-jars lint format unit unit-newer spark-newer explore chaos load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-kmq load-map load-spark load-pipeline clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -45,6 +45,14 @@ pipeline: $(VENV)/.pipeline  ## 336,776 flights: Kafka, Spark, aioparallel, Spar
 
 bench: $(VENV)/.bench  ## measure aioparallel and its peers (an hour; ARGS=--quick: a few minutes)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# As in benchmarks/blocks.py; a test compares.
+PROGRAMS := deserializers parallel_map kmq priority transactions sql_store database http_clients blocking spark spark_latency spark_tuning
+bench-all: $(VENV)/.dev  ## the full run: bench, and every program beside it; pages get their figures (two hours)
+	$(BIN)/python -m benchmarks; \
+	failed=$$?; \
+	for name in $(PROGRAMS); do $(BIN)/python -m benchmarks.$$name || failed=1; done; \
+	exit $$failed
 
 test: $(VENV)/.dev  ## all tests, on Apache Kafka 4.3.1 and Spark 4.2.0 too (jars come by Maven, the first time)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare

@@ -22,7 +22,7 @@ from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.errors import AioparallelError
 from aioparallel.jvm.sets import KAFKA_VERSION
 from aioparallel.testing import LocalKafka
-from benchmarks import plots, report
+from benchmarks import blocks, pages, plots, report
 from benchmarks.cases import GROUPS, Case, chosen, sets
 from benchmarks.compare import command, instructions
 from benchmarks.compare.revisions import Revision
@@ -30,6 +30,7 @@ from benchmarks.contest import Arena
 from benchmarks.facts import gather
 from benchmarks.maps import maps
 from benchmarks.measures import OURS, Result
+from benchmarks.pages import RESULTS
 from benchmarks.programs import CONTESTANTS, PEERS, ROOT, Contestant, find_peers
 from benchmarks.rounds import play
 from benchmarks.scripts import crash, members, paced
@@ -37,7 +38,6 @@ from benchmarks.topics import Topics
 
 log = logging.getLogger(__name__)
 
-RESULTS: Final = Path(__file__).with_name("results")
 QUICK_SCALE: Final = 20
 HEAP: Final = "1g"
 TIMEOUT: Final = 60.0
@@ -76,7 +76,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=2013, help="for keys and sleeps: the same seed, the same records")
     parser.add_argument("--bootstrap-servers", help="this running broker instead of a new Apache Kafka")
     parser.add_argument("--output", type=Path, help="folder of the results (benchmarks/results, or quick in it)")
-    parser.add_argument("--report", action="store_true", help="only write report and plots anew from results.json")
+    parser.add_argument("--report", action="store_true", help="only write report, plots and pages anew from results")
     found = parser.parse_args(arguments)
     found.scale = QUICK_SCALE if found.quick else 1
     found.rounds = (1 if found.quick else 6) if found.rounds is None else found.rounds
@@ -182,6 +182,9 @@ def main() -> int:
         plots.draw([one.case for one in results], asked.output)
         console.print(Markdown(report.write(results, asked.output)))
         say(f"Results: {asked.output}")
+        if asked.output == RESULTS:
+            changed = pages.write(blocks.figures(RESULTS), pages.ROOT)
+            say(f"Pages that changed: {', '.join(map(str, changed)) or 'none'}")
     return 1 if failed else 0
 
 

@@ -7,11 +7,13 @@ about 5 ms, in this process, and in one or two others, item by item and in chunk
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import multiprocessing
 import socket
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +22,8 @@ from multiprocessing.connection import Connection
 
 from aioparallel import in_processes, in_threads, parallel_map
 from aioparallel.blocking.threads import InThreads
+from benchmarks import standalone
+from benchmarks.kept import Row, Tables
 
 THREADS = 100
 CALLS = 3_000
@@ -37,17 +41,29 @@ _own = threading.local()
 _port = 0
 
 
-def main() -> None:
+def main() -> int:
+    """The exit code."""
+    parser = standalone.parser_of("blocking", __doc__)
+    return standalone.run("blocking", parser, parser.parse_args(), measure, beside="none")
+
+
+def measure(_: argparse.Namespace) -> Tables:
+    """Threads, then processes, then calls that do nothing."""
     began = time.perf_counter()
     with _server():
-        _threads(began)
-    _processes(began)
+        threads = _threads(began)
+    at_most = THREADS / ANSWER
+    return {
+        f"{THREADS} threads, a server that answers after {ANSWER * 1e3:g} ms: at most {at_most:,.0f} calls/s": threads,
+        f"{ITEMS} items that compute for some milliseconds each": _processes(began),
+        "A call that does nothing, one at a time": _nothing(),
+    }
 
 
 # -- threads --------------------------------------------------------------------------------------------------------
 
 
-def _threads(began: float) -> None:
+def _threads(began: float) -> list[Row]:
     rates: dict[str, list[float]] = {"bare pool": [], "in_threads": []}
     handler = in_threads(call, threads=THREADS)
     with ThreadPoolExecutor(THREADS) as pool:
@@ -65,14 +81,11 @@ def _threads(began: float) -> None:
             for name, run in ways if turn % 2 else ways[::-1]:
                 if time.perf_counter() - began < LONGEST / 2:
                     rates[name].append(CALLS / _seconds(run))
-    print(
-        f"{THREADS} threads, a server that answers after {ANSWER * 1e3:g} ms (at most {THREADS / ANSWER:,.0f} calls/s)"
-    )
-    for name, found in rates.items():
-        spread = f"{min(found):,.0f} to {max(found):,.0f}"
-        print(f"  {name:12} {statistics.median(found):8,.0f} calls/s   ({spread}, {len(found)} rounds)")
-    ratio = statistics.median(rates["in_threads"]) / statistics.median(rates["bare pool"])
-    print(f"  in_threads / bare pool: {ratio:.3f}")
+    bare_rate = statistics.median(rates["bare pool"])
+    return [
+        {"": name, **standalone.median("calls/s", found), "of the bare pool": statistics.median(found) / bare_rate}
+        for name, found in rates.items()
+    ]
 
 
 async def _count(handler: InThreads[int, int], at_once: int) -> int:
@@ -132,7 +145,7 @@ def compute_all(numbers: list[int]) -> list[int]:
     return [compute(number) for number in numbers]
 
 
-def _processes(began: float) -> None:
+def _processes(began: float) -> list[Row]:
     chunks = [list(range(first, first + CHUNK)) for first in range(0, ITEMS, CHUNK)]
     rates: dict[str, list[float]] = {}
     with contextlib.ExitStack() as stack:
@@ -156,10 +169,30 @@ def _processes(began: float) -> None:
                     if time.perf_counter() - began < LONGEST or not rates[name]:
                         rates[name].append(ITEMS / _seconds(run))
     base = statistics.median(rates[ways[0][0]])
-    print(f"{ITEMS} items of {1e3 / base:.1f} ms each")
-    for name, found in rates.items():
-        middle = statistics.median(found)
-        print(f"  {name:26} {middle:8,.0f} items/s   {middle / base:5.2f} times one loop   ({len(found)} rounds)")
+    return [
+        {"": name, **standalone.median("items/s", found), "of one loop": statistics.median(found) / base}
+        for name, found in rates.items()
+    ]
+
+
+def nothing(number: int) -> int:
+    return number
+
+
+def _nothing() -> list[Row]:
+    """What a call costs by itself."""
+
+    async def calls(handler: Callable[[int], object], count: int) -> None:
+        async for outcome in parallel_map(handler, range(count), max_concurrency=1):  # type: ignore[arg-type, var-annotated]
+            outcome.result()
+
+    rows: list[Row] = []
+    with in_processes(nothing, processes=1) as process, asyncio.Runner() as runner:
+        for name, handler in (("in_threads", in_threads(nothing, threads=1)), ("in_processes", process)):
+            runner.run(calls(handler, 10))  # they start
+            took = _seconds(lambda handler=handler: runner.run(calls(handler, CALLS)))  # type: ignore[misc]
+            rows.append({"": name, "ms": took / CALLS * 1e3})
+    return rows
 
 
 def _run(handler: Callable[[object], object], items: object) -> None:
@@ -177,4 +210,4 @@ def _seconds(run: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

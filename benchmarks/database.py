@@ -25,12 +25,13 @@ from aiokafka import AIOKafkaConsumer
 
 from aioparallel import Ordering, ParallelConsumer, batches
 from aioparallel.errors import AioparallelError
-from aioparallel.event_loop import loop_factory, quick_collections
+from aioparallel.event_loop import quick_collections
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.filling import Message, fill
+from benchmarks import standalone
+from benchmarks.kept import GOALS, Row, Tables
 from examples.batch_to_database import SAVE, STATEMENTS, TABLE, database, save
 from examples.flights.flights import FLIGHTS, read_flights
-from examples.postgres import postgres
 
 TOPIC: Final = "flights"
 PARTITIONS: Final = 8
@@ -157,47 +158,39 @@ async def contest(place: Place, rounds: int, say: Callable[[str], None]) -> dict
     return rates
 
 
-def table(rates: dict[str, list[float]]) -> Iterator[str]:
-    """Medians, and what part of the plain loop's rate they are."""
+def tables_of(rates: dict[str, list[float]]) -> Tables:
+    """Medians, and what part of the plain loop's rate they are; then what became of the goal."""
     medians = {name: statistics.median(found) for name, found in rates.items()}
-    first = next(iter(medians.values()))
-    yield "| | rows/s | slowest, quickest | of the plain loop |"
-    yield "|---|---|---|---|"
-    for name, found in rates.items():
-        yield f"| {name} | {medians[name]:,.0f} | {min(found):,.0f}, {max(found):,.0f} | {medians[name] / first:.2f} |"
-    worst = min(medians.values()) / first
-    yield f"\nGoal: {GOAL} of the plain loop at least: {'met' if worst >= GOAL else 'MISSED'}"
+    plainly, *ours = medians.values()
+    rows: list[Row] = [
+        {"": name, **standalone.median("rows/s", found), "of the plain loop": medians[name] / plainly}
+        for name, found in rates.items()
+    ]
+    goal = standalone.goal(
+        f"statements of {SIZE} flights: the slowest of ours / a plain loop", min(ours) / plainly, GOAL
+    )
+    return {"Rows a second": rows, GOALS: [goal]}
 
 
-async def measure(asked: argparse.Namespace, address: str) -> dict[str, list[float]]:
+async def measure(asked: argparse.Namespace, address: str) -> Tables:
     """On an Apache Kafka of its own. Raises AioparallelError, or TimeoutError when it takes too long."""
     say = partial(print, flush=True)
     async with asyncio.timeout(TIMEOUT), LocalKafka(heap="1g", report=say) as kafka:
         await kafka.create_topic(TOPIC, PARTITIONS)
         await asyncio.to_thread(fill, kafka.bootstrap_servers, TOPIC, messages(asked.records))
-        return await contest(Place(kafka.bootstrap_servers, address, asked.records), asked.rounds, say)
+        return tables_of(await contest(Place(kafka.bootstrap_servers, address, asked.records), asked.rounds, say))
 
 
 def main() -> int:
-    """The exit code: 1 when rows were wrong or time was up; a missed goal fails nothing."""
-    parser = argparse.ArgumentParser("python -m benchmarks.database", description=(__doc__ or "").splitlines()[0])
+    """The exit code."""
+    parser = standalone.parser_of("database", __doc__)
     parser.add_argument("--records", type=int, default=100_000, help=f"flights, at most {FLIGHTS:,} (100,000)")
     parser.add_argument("--rounds", type=int, default=3, help="that count, after one that does not (3)")
     asked = parser.parse_args()
     if not (1 <= asked.records <= FLIGHTS and asked.rounds >= 1):
         parser.error(f"--records from 1 to {FLIGHTS}, --rounds from 1")
     quick_collections(STATEMENTS)
-    try:
-        with postgres(durable=True) as address, asyncio.Runner(loop_factory=loop_factory()) as runner:
-            rates = runner.run(measure(asked, address))
-    except TimeoutError:
-        print(f"ERROR not within {TIMEOUT:g} s: ask for fewer --records or --rounds")
-        return 1
-    except AioparallelError as error:
-        print(f"ERROR {error}")
-        return 1
-    print("", *table(rates), sep="\n")
-    return 0
+    return standalone.run_with_postgres("database", parser, asked, measure, durable=True)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ from httpx_aiohttp import AiohttpTransport
 from aioparallel import FailurePolicy, ParallelConsumer, Record, RetryPolicy, parallel_map
 from aioparallel.http import Request, http_handler
 from aioparallel.testing import LocalKafka
+from benchmarks import standalone
+from benchmarks.kept import Row, Tables
 
 __all__ = ["main"]
 
@@ -132,7 +134,7 @@ async def _rate(run: Callable[[Client, str, int, int], Awaitable[None]], *given:
     return float(given[2] / (time.perf_counter() - began))
 
 
-async def compare(url: str, client: Client, count: int, at_once: int, rounds: int) -> None:
+async def compare(url: str, client: Client, count: int, at_once: int, rounds: int) -> Row:
     """By turns, after one round that is not counted."""
     bare, ours = list[float](), list[float]()
     for number in range(rounds + 1):
@@ -142,14 +144,16 @@ async def compare(url: str, client: Client, count: int, at_once: int, rounds: in
             if number:
                 rates.append(rate)
     ratio = statistics.median(one / other for one, other in zip(ours, bare, strict=True))
-    print(
-        f"{client}, {at_once} under way: bare {statistics.median(bare):,.0f}/s, http_handler "
-        f"{statistics.median(ours):,.0f}/s, median of ratios {ratio:.2f}",
-        flush=True,
-    )
+    print(f"{client}: {ratio:.2f} of the bare client", flush=True)
+    return {
+        "client": client,
+        "bare, requests/s": statistics.median(bare),
+        "http_handler, requests/s": statistics.median(ours),
+        "median of the ratios": ratio,
+    }
 
 
-async def cancel(url: str, client: Client, times: int) -> None:
+async def cancel(url: str, client: Client, times: int) -> Row:
     """Requests that are cancelled under way; then the client must reach all its connections."""
 
     def ask(number: int) -> Request:
@@ -167,7 +171,8 @@ async def cancel(url: str, client: Client, times: int) -> None:
         answers = [
             answer for _ in range(10) for answer in await asyncio.gather(*(handle(number) for number in range(100)))
         ]
-        print(f"{client}: after {times:,} cancellations {len(answers)} of 1000 in {time.perf_counter() - began:.2f} s")
+        seconds = time.perf_counter() - began
+    return {"client": client, "cancelled": times, "then answered, of 1,000": len(answers), "in seconds": seconds}
 
 
 # -- a host that throttles, beside one that does not --------------------------------------------------
@@ -214,8 +219,9 @@ async def _consumed(kafka: LocalKafka, topics: list[str], url: str, count: int, 
     return found
 
 
-async def throttled(url: str, count: int) -> None:
+async def throttled(url: str, count: int) -> list[Row]:
     """Alone; beside a throttled host with a topic of its own; and in the same partitions."""
+    rows: list[Row] = []
     async with LocalKafka() as kafka:
         from aiokafka import AIOKafkaProducer  # noqa: PLC0415
 
@@ -232,20 +238,32 @@ async def throttled(url: str, count: int) -> None:
             ("beside it, in the same partitions, max_parked of 1,000", ["both"], {"max_parked": 1_000}),
         ):
             found = await _consumed(kafka, topics, url, count, **options)
-            print(f"{title}: {found['free']:,.0f}/s; of the other {found['throttled']:,.0f}/s", flush=True)
+            rows.append({
+                "a host that does not throttle": title,
+                "records/s": found["free"],
+                "records/s of the throttled one": found["throttled"],
+            })  # fmt: skip
+    return rows
 
 
-async def _all(options: argparse.Namespace) -> None:
+async def _all(options: argparse.Namespace) -> Tables:
+    compared: list[Row] = []
+    cancelled: list[Row] = []
+    clients: tuple[Client, ...] = ("aiohttp", "httpx")
     async with _service() as url:
-        for client in ("aiohttp", "httpx"):
-            await compare(url, client, options.requests, options.at_once, options.rounds)
-            await cancel(url, client, 10_000)
-        await throttled(url, options.records)
+        for client in clients:
+            compared.append(await compare(url, client, options.requests, options.at_once, options.rounds))
+            cancelled.append(await cancel(url, client, 10_000))
+        return {
+            f"{options.at_once} requests under way, each answered after {LATENCY * 1e3:g} ms": compared,
+            "Cancelled under way": cancelled,
+            "A third of the other host's answers is 429": await throttled(url, options.records),
+        }
 
 
-def main() -> None:
-    """See the module."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def main() -> int:
+    """The exit code."""
+    parser = standalone.parser_of("http_clients", __doc__)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--requests", type=int, default=10_000, help="of each round")
     parser.add_argument("--at-once", type=int, default=500, help="requests under way")
@@ -253,8 +271,13 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=10_000, help="of each host")
     options = parser.parse_args()
     gc.set_threshold(50_000, 20, 100)
-    uvloop.run(_serve() if options.serve else _all(options))
+    if options.serve:
+        uvloop.run(_serve())
+        return 0
+    return standalone.run(
+        "http_clients", parser, options, lambda options: uvloop.run(_all(options)), beside=standalone.KAFKA
+    )
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

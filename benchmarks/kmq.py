@@ -23,7 +23,9 @@ from aioparallel.event_loop import quick_collections
 from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker, redeliveries
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.filling import Message, fill
+from benchmarks import standalone
 from benchmarks.cpu import cpu_seconds
+from benchmarks.kept import Row, Tables
 
 __all__ = ["main"]
 
@@ -96,14 +98,14 @@ def _told(child: subprocess.Popen[str]) -> dict[str, float]:
 # -- the measurements ---------------------------------------------------------------------------------
 
 
-async def throughput(kafka: LocalKafka, count: int, at_once: int, rounds: int) -> None:
+async def throughput(kafka: LocalKafka, count: int, at_once: int, rounds: int) -> list[Row]:
     """Rates and CPU, by turns."""
     servers = kafka.bootstrap_servers
     for topic, partitions in (("q", PARTITIONS), ("q-markers", PARTITIONS), ("q__undelivered", 1), ("q-out", 8)):
         await kafka.create_topic(topic, partitions)
     messages = ((n % PARTITIONS, Message(key=b"k%d" % (n % 10_000), value=b"x" * 100)) for n in range(count))
     await asyncio.to_thread(fill, servers, "q", messages)
-    ratios: list[float] = []
+    told: dict[str, list[dict[str, float]]] = {"process and produce": [], "queue": [], "tracker of the queue": []}
     for number in range(rounds):
         producing = await asyncio.to_thread(_told, _child("consume", servers, "q", f"p{number}", count, at_once, 0))
         tracker = _child("track", servers, "q", "t")
@@ -111,17 +113,23 @@ async def throughput(kafka: LocalKafka, count: int, at_once: int, rounds: int) -
         await asyncio.to_thread(tracker.stdout.readline)
         marking = await asyncio.to_thread(_told, _child("consume", servers, "q", f"m{number}", count, at_once, 1))
         tracking = await asyncio.to_thread(_told, tracker)
-        ratios.append(marking["rate"] / producing["rate"])
-        print(
-            f"  process-and-produce {producing['rate']:9,.0f}/s {producing['cpu']:5.1f} µs a record; "
-            f"queue {marking['rate']:9,.0f}/s {marking['cpu']:5.1f} µs, its tracker "
-            f"{tracking['cpu'] / count * 1e6:4.1f} µs; {ratios[-1]:.2f}",
-            flush=True,
-        )
-    print(f"  median of the ratios {statistics.median(ratios):.2f}")
+        tracking = {"cpu": tracking["cpu"] / count * 1e6}
+        for name, one in zip(told, (producing, marking, tracking), strict=True):
+            told[name].append(one)
+            print(
+                f"round {number}, {name}: {one.get('rate', 0):,.0f}/s, {one['cpu']:.1f} µs of CPU a record", flush=True
+            )
+    pairs = zip(told["queue"], told["process and produce"], strict=True)
+    ratios = {"queue": statistics.median(one["rate"] / other["rate"] for one, other in pairs)}
+    rows: list[Row] = []
+    for name, them in told.items():
+        rates: Row = standalone.median("records/s", [one["rate"] for one in them]) if "rate" in them[0] else {}
+        cpu = statistics.median(one["cpu"] for one in them)
+        rows.append({"": name, **rates, "CPU µs a record": cpu, "of process and produce": ratios.get(name)})
+    return rows
 
 
-async def redelivery(kafka: LocalKafka, times: int) -> None:
+async def redelivery(kafka: LocalKafka, times: int) -> list[Row]:
     """Seconds from the end of the lease of a record that hangs to its next delivery."""
     servers = kafka.bootstrap_servers
     for topic, partitions in (("r", 1), ("r-markers", 1), ("r__undelivered", 1)):
@@ -143,16 +151,19 @@ async def redelivery(kafka: LocalKafka, times: int) -> None:
         consumer.stop(drain=False)
         await run
     late = [began[b"%d" % n, 1] - began[b"%d" % n, 0] - LEASE for n in range(times)]
-    print(f"  after the end of a lease of {LEASE:g} s: {statistics.median(late):.2f} s (median of {times}), "
-          f"{max(late):.2f} s at most")  # fmt: skip
+    return [{"lease, s": LEASE, "times": times, "delivered again after its end, s": statistics.median(late),
+             "at most, s": max(late)}]  # fmt: skip
 
 
-async def _run(given: argparse.Namespace) -> None:
+async def _run(given: argparse.Namespace) -> Tables:
     async with LocalKafka() as kafka:
-        print(f"{given.count:,} records, no-op handlers, {given.concurrency:,} at once:")
-        await throughput(kafka, given.count, given.concurrency, given.rounds)
-        print("delivered again:")
-        await redelivery(kafka, 10)
+        title = (
+            f"{given.count:,} records, no-op handlers, {given.concurrency:,} at once, medians of {given.rounds} rounds"
+        )
+        return {
+            title: await throughput(kafka, given.count, given.concurrency, given.rounds),
+            "A record that hangs": await redelivery(kafka, 10),
+        }
 
 
 def _as_child(what: str, servers: str, queue: str, group: str, *rest: str) -> None:
@@ -164,9 +175,9 @@ def _as_child(what: str, servers: str, queue: str, group: str, *rest: str) -> No
     print(json.dumps(uvloop.run(_consume(servers, queue, group, count, at_once, marks=bool(marks)))))
 
 
-def main() -> None:
-    """Run it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> int:
+    """The exit code."""
+    parser = standalone.parser_of("kmq", __doc__)
     parser.add_argument("--count", type=int, default=300_000, help="records (300,000)")
     parser.add_argument("--concurrency", type=int, default=1_000, help="handlers at once (1,000)")
     parser.add_argument("--rounds", type=int, default=5, help="of both, by turns (5)")
@@ -174,9 +185,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.child:
         _as_child(*given.child)
-    else:
-        uvloop.run(_run(given))
+        return 0
+    return standalone.run("kmq", parser, given, lambda given: uvloop.run(_run(given)), beside=standalone.KAFKA)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 from aioparallel import parallel_map
 from aioparallel.event_loop import loop_factory, quick_collections
+from benchmarks import standalone
+from benchmarks.kept import Row, Tables
 
 Handler = Callable[[int], Awaitable[int]]
 # Items that the contestants with gather() have in tasks at once.
@@ -135,31 +137,42 @@ def run_one(name: str, contestant: str, loop: str) -> None:
     print(json.dumps({"rate": case.items / seconds, "cpu": cpu / case.items * 1e6}))
 
 
-def main() -> None:
+def rows_of(name: str, case: Case, given: argparse.Namespace) -> list[Row]:
+    """A row for each contestant, after all rounds."""
+    results: dict[str, list[dict[str, float]]] = {contestant: [] for contestant in case.contestants}
+    for number in range(given.rounds):
+        for contestant in case.contestants[:: 1 if number % 2 else -1]:
+            command = [sys.executable, "-m", "benchmarks.parallel_map", "--loop", given.loop, "--one"]
+            ran = subprocess.run([*command, name, contestant], capture_output=True, text=True, check=True)
+            results[contestant].append(json.loads(ran.stdout))
+            print(f"round {number}, {name}, {contestant}: {results[contestant][-1]['rate']:,.0f} items/s", flush=True)
+    rows: list[Row] = []
+    for contestant, runs in results.items():
+        rates = standalone.median("items/s", [run["rate"] for run in runs])
+        cpu = statistics.median(run["cpu"] for run in runs)
+        bound = statistics.median(run["rate"] for run in runs) / case.bound if case.bound else None
+        rows.append({"case": name, "way": contestant, **rates, "CPU µs each": cpu, "of the bound": bound})
+    return rows
+
+
+def measure(given: argparse.Namespace) -> Tables:
     """All cases."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    rows = [row for name, case in CASES.items() for row in rows_of(name, case, given)]
+    return {f"{given.rounds} rounds on {given.loop}, medians": rows}
+
+
+def main() -> int:
+    """The exit code."""
+    parser = standalone.parser_of("parallel_map", __doc__)
     parser.add_argument("--rounds", type=int, default=5, help="of each contestant, in turns (default 5)")
     parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
         run_one(*given.one, given.loop)
-        return
-    print(f"{given.rounds} rounds on {given.loop}, medians\n")
-    print("| | | items/s | us CPU each | of the bound |\n|---|---|---|---|---|")
-    for name, case in CASES.items():
-        results: dict[str, list[dict[str, float]]] = {contestant: [] for contestant in case.contestants}
-        for number in range(given.rounds):
-            for contestant in case.contestants[:: 1 if number % 2 else -1]:
-                command = [sys.executable, "-m", "benchmarks.parallel_map", "--loop", given.loop, "--one"]
-                ran = subprocess.run([*command, name, contestant], capture_output=True, text=True, check=True)
-                results[contestant].append(json.loads(ran.stdout))
-        for contestant, runs in results.items():
-            rate = statistics.median(run["rate"] for run in runs)
-            cpu = statistics.median(run["cpu"] for run in runs)
-            bound = f"{rate / case.bound:.2f}" if case.bound else ""
-            print(f"| {name} | {contestant} | {rate:,.0f} | {cpu:.2f} | {bound} |", flush=True)
+        return 0
+    return standalone.run("parallel_map", parser, given, measure, beside="none")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import gc
 import statistics
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -23,6 +24,8 @@ from aioparallel import ParallelConsumer, Record
 from aioparallel.queues.priority import PriorityConsumer, PriorityProducer, priority_of, priority_topic
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.filling import Message, fill
+from benchmarks import standalone
+from benchmarks.kept import Row, Tables
 
 __all__ = ["main"]
 
@@ -54,7 +57,7 @@ async def _running(consumer: ParallelConsumer[Any, Any], handler: Any) -> AsyncI
 # -- shares -------------------------------------------------------------------------------------------
 
 
-async def shares(kafka: LocalKafka, count: int, at_once: int) -> None:
+async def shares(kafka: LocalKafka, count: int, at_once: int) -> Tables:
     """Each priority has a backlog of ``count`` records."""
     await _make(kafka, "backlog", [count] * PRIORITIES, 4)
     handled: Counter[int] = Counter()
@@ -79,16 +82,23 @@ async def shares(kafka: LocalKafka, count: int, at_once: int) -> None:
     among = [one for one in line if one[1].total() > 0.05 * count and one[1][2] < 0.95 * count]
     (began, before), (ended, after) = among[0], among[-1]
     after = Counter({priority: after[priority] - before[priority] for priority in range(PRIORITIES)})
-    print(f"shares while all have a backlog of {count:,}, {at_once} handlers of {HANDLER * 1000:g} ms:")
-    for priority in reversed(range(PRIORITIES)):
-        part, wanted = after[priority] / after.total(), 2**priority / (2**PRIORITIES - 1)
-        print(f"  priority {priority}: {part:.4f} of the rate, {wanted:.4f} wanted, {part / wanted - 1:+.1%}")
-    print(f"  together {after.total() / (ended - began):,.0f}/s")
+    parts: list[Row] = [
+        {
+            "priority": str(priority),
+            "part of the rate": after[priority] / after.total(),
+            "wanted": 2**priority / (2**PRIORITIES - 1),
+            "records/s": after[priority] / (ended - began),
+        }
+        for priority in reversed(range(PRIORITIES))
+    ]
+    ends: list[Row] = []
     for priority in reversed(range(1, PRIORITIES)):
         end = next(n for n, one in enumerate(line) if one[1][priority] == count)
         spans = [(line[max(0, end - 10)], line[end]), (line[end], line[min(len(line) - 1, end + 10)])]
         told = [(b[1].total() - a[1].total()) / (b[0] - a[0]) if b[0] > a[0] else 0.0 for a, b in spans]
-        print(f"  when priority {priority} ran out: {told[0]:,.0f}/s in the half second before, {told[1]:,.0f}/s after")
+        ends.append({"priority": str(priority), "records/s in the half second before": told[0], "and after": told[1]})
+    what = f"{count:,} records on each priority, {at_once} handlers of {HANDLER * 1000:g} ms"
+    return {f"Shares while all have a backlog: {what}": parts, "When the records of a priority run out": ends}
 
 
 # -- latency ------------------------------------------------------------------------------------------
@@ -132,33 +142,44 @@ async def latency(
     return waits
 
 
-def _told(waits: Sequence[float]) -> str:
-    hundredths = statistics.quantiles(waits, n=100)
-    return f"{hundredths[49] * 1000:6.1f} ms {hundredths[98] * 1000:6.1f} ms {max(waits) * 1000:6.1f} ms"
+async def waits(kafka: LocalKafka, given: argparse.Namespace) -> list[Row]:
+    """Of urgent records under a flood, by turns; the median of the rounds, and the longest of all."""
+    rows: list[Row] = []
+    for partitions in (4, 48):
+        found: dict[bool, list[list[float]]] = {False: [], True: []}
+        for number in range(2 * given.rounds):
+            gc.collect()
+            plain = number % 2 == 1
+            at_once = given.concurrency // 10
+            found[plain].append(await latency(kafka, given.count, at_once, given.urgent, partitions, plain))
+        for plain, rounds in found.items():
+            hundredths = [statistics.quantiles(one, n=100, method="inclusive") for one in rounds]
+            rows.append({
+                "consumer": "plain" if plain else "by priority",
+                "partitions of each priority": partitions,
+                "median, ms": statistics.median(one[49] for one in hundredths) * 1000,
+                "p99, ms": statistics.median(one[98] for one in hundredths) * 1000,
+                "longest, ms": max(map(max, rounds)) * 1000,
+            })  # fmt: skip
+    return rows
 
 
-async def _run(given: argparse.Namespace) -> None:
+async def _run(given: argparse.Namespace) -> Tables:
     async with LocalKafka() as kafka:
-        await shares(kafka, given.count, given.concurrency)
-        print(f"wait of urgent records under a flood, {given.concurrency // 10} at once (median, p99, longest):")
-        for partitions in (4, 48):
-            print(f" {partitions} partitions of each priority:")
-            for number in range(2 * given.rounds):
-                gc.collect()
-                plain = number % 2 == 1
-                waits = await latency(kafka, given.count, given.concurrency // 10, given.urgent, partitions, plain)
-                print(f"  {'plain consumer' if plain else 'by priority   '} {_told(waits)}")
+        title = f"Wait of urgent records under a flood, {given.concurrency // 10} handlers at once"
+        return {**await shares(kafka, given.count, given.concurrency), title: await waits(kafka, given)}
 
 
-def main() -> None:
-    """Run it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> int:
+    """The exit code."""
+    parser = standalone.parser_of("priority", __doc__)
     parser.add_argument("--count", type=int, default=100_000, help="records of each priority (100,000)")
     parser.add_argument("--concurrency", type=int, default=100, help="handlers at once (100; a tenth under the flood)")
     parser.add_argument("--urgent", type=int, default=500, help="urgent records (500)")
     parser.add_argument("--rounds", type=int, default=3, help="of the flood (3)")
-    uvloop.run(_run(parser.parse_args()))
+    asked = parser.parse_args()
+    return standalone.run("priority", parser, asked, lambda given: uvloop.run(_run(given)), beside=standalone.KAFKA)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

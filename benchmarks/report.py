@@ -32,11 +32,25 @@ from benchmarks.measures import (
     rate_over,
     seconds_under,
 )
+from benchmarks.tables import NOTHING, cell, escaped, number, ratio, rows_table, table
 
-__all__ = ["Measured", "interval", "markdown", "merged", "number", "read", "write"]
+__all__ = [
+    "Measured",
+    "by_facts",
+    "counted",
+    "goals_table",
+    "interval",
+    "judged",
+    "markdown",
+    "merged",
+    "rate",
+    "read",
+    "spread",
+    "value_of",
+    "write",
+]
 
 FORMAT: Final = 2
-NOTHING: Final = "-"
 READING: Final = """\
 The first run of a contestant's process is its cold one; medians are those of the later, warm runs. Rates, seconds and
 the CPU of the whole process count from the first handler call to the end of the last one: joining the group, closing,
@@ -140,9 +154,7 @@ def markdown(results: Sequence[Measured], plots: Sequence[str] = ()) -> str:
             "works, and say little about speed."
         )
     judgements = judged(results)
-    verdicts = [one.verdict for one in judgements]
-    counted = "; ".join(f"{verdicts.count(one)} {one}" for one in get_args(Verdict) if one in verdicts)
-    parts += ["## Goals", f"{counted}.", _goals(judgements)]
+    parts += ["## Goals", counted(judgements), goals_table(judgements)]
     for letter, title in GROUPS.items():
         if cases := [one.case for one in results if one.case.group == letter]:
             parts += [f"## ({letter}) {title}", *_group(letter, cases)]
@@ -151,19 +163,14 @@ def markdown(results: Sequence[Measured], plots: Sequence[str] = ()) -> str:
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1, last: str = "---:") -> str:
-    """Numbers on the right, behind so many columns of words."""
-    rule = ["---" if column < words else "---:" for column in range(len(header) - 1)]
-    lines = [header, [*rule, last], *rows]
-    return "\n".join("| " + " | ".join(_escaped(cell) for cell in line) + " |" for line in lines)
+def counted(judgements: Sequence[Judgement]) -> str:
+    """How many goals have which verdict, in a sentence."""
+    verdicts = [one.verdict for one in judgements]
+    return "; ".join(f"{verdicts.count(one)} {one}" for one in get_args(Verdict) if one in verdicts) + "."
 
 
-def _escaped(text: str) -> str:
-    """On one line, and no bar that would end a cell."""
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def _goals(judgements: Sequence[Judgement]) -> str:
+def goals_table(judgements: Sequence[Judgement]) -> str:
+    """A row for each goal: what was seen, what it must be, the verdict."""
     rows = []
     for group, goal, verdict, value, remark in judgements:
         unit = f" {goal.unit}" if goal.unit else ""
@@ -171,7 +178,7 @@ def _goals(judgements: Sequence[Judgement]) -> str:
         seen = NOTHING if value is None else f"{number(value.median) if unit else interval(value)}{unit}"
         said = f"{verdict} ({remark})" if remark else verdict
         rows.append((group, goal.text, seen, f"{goal.relation} {goal.must:.3g}{unit}", stretch, said))
-    return _table(("", "goal", "seen", "must", "stretch", "verdict"), rows, 2, "---")
+    return table(("", "goal", "seen", "must", "stretch", "verdict"), rows, 2, "---")
 
 
 def _group(letter: str, cases: Sequence[Result]) -> Iterator[str]:
@@ -187,7 +194,7 @@ def _group(letter: str, cases: Sequence[Result]) -> Iterator[str]:
         yield _runs_table(cases)
     yield from _figures(cases)
     if said := [*_quietness(cases), *_notes(cases)]:
-        yield "\n".join(f"- {_escaped(sentence)}" for sentence in said)
+        yield "\n".join(f"- {escaped(sentence)}" for sentence in said)
 
 
 def _seconds_table(cases: Sequence[Result]) -> str:
@@ -195,25 +202,25 @@ def _seconds_table(cases: Sequence[Result]) -> str:
         (
             case.name,
             number(case.bound) if case.bound else NOTHING,
-            *(_spread(entry.spread("seconds") if (entry := case.entry(name)) else None) for name in (OURS, "java")),
-            _value(over_bound(), case),
-            _value(seconds_under("java"), case),
+            *(spread(entry.spread("seconds") if (entry := case.entry(name)) else None) for name in (OURS, "java")),
+            value_of(over_bound(), case),
+            value_of(seconds_under("java"), case),
         )
         for case in cases
     ]
     header = ("case", "bound s", "ours s", "java s", "ours / bound", "java / ours")
-    return f"Seconds for all records, warm: median (lowest-highest)\n\n{_table(header, rows)}"
+    return f"Seconds for all records, warm: median (lowest-highest)\n\n{table(header, rows)}"
 
 
 def _runs_table(cases: Sequence[Result]) -> str:
     """A row for each contestant of each case."""
     columns: dict[str, Callable[[Result, Entry], str]] = {
-        "records/s": lambda _, entry: _rate(entry),
+        "records/s": lambda _, entry: rate(entry),
         "cold": lambda _, entry: number(entry.cold.rate) if entry.cold else NOTHING,
         "CPU µs/record": lambda _, entry: _microseconds(entry.spread("cpu_per_record")),
         "peak MB": lambda _, entry: f"{entry.memory / 1e6:,.0f}" if entry.warm else NOTHING,
         "peak in flight": lambda _, entry: _peak(entry),
-        "rate ours / its": lambda case, entry: _value(rate_over(entry.contestant), case),
+        "rate ours / its": lambda case, entry: value_of(rate_over(entry.contestant), case),
     }
     entries = [(case, entry) for case in cases for entry in case.entries]
     if all(_peak(entry) == NOTHING for _, entry in entries):
@@ -224,13 +231,14 @@ def _runs_table(cases: Sequence[Result]) -> str:
         (case.name * (entry is case.entries[0]), entry.contestant, *(made(case, entry) for made in columns.values()))
         for case, entry in entries
     ]
-    return f"Warm runs: median (lowest-highest)\n\n{_table(('case', 'contestant', *columns), rows, 2)}"
+    return f"Warm runs: median (lowest-highest)\n\n{table(('case', 'contestant', *columns), rows, 2)}"
 
 
-def _rate(entry: Entry) -> str:
+def rate(entry: Entry) -> str:
+    """Records a second of the warm runs, or why there are none."""
     if not entry.warm:
         return "missing" if entry.missing is not None else "no good warm run"
-    return _spread(entry.spread("rate")) + (", stopped" if entry.stopped else "")
+    return spread(entry.spread("rate")) + (", stopped" if entry.stopped else "")
 
 
 def _peak(entry: Entry) -> str:
@@ -246,15 +254,13 @@ def _figures(cases: Sequence[Result]) -> Iterator[str]:
         alike = [case for case in left if names & _single(case)]
         left = [case for case in left[1:] if case not in alike]
         every = dict.fromkeys(name for case in alike for name in case.figures if name in _single(case))
-        rows = [(name, *(_cell(case.figures.get(name)) for case in alike)) for name in every]
+        rows = [(name, *(cell(case.figures.get(name)) for case in alike)) for name in every]
         if rows:
-            yield _table(("figure", *(case.name for case in alike)), rows)
+            yield table(("figure", *(case.name for case in alike)), rows)
     for case in cases:
         for name, value in case.figures.items():
             if name not in _single(case):
-                header = tuple(dict.fromkeys(column for row in value for column in row))
-                rows = [tuple(_cell(row.get(column)) for column in header) for row in value]
-                yield f"{case.name}: {name}\n\n{_table(header, rows)}"
+                yield f"{case.name}: {name}\n\n{rows_table(value)}"
 
 
 def _single(case: Result) -> set[str]:
@@ -300,11 +306,17 @@ def _notes(cases: Sequence[Result]) -> Iterator[str]:
                 yield from (f"{who}, round {run.round}, counts for nothing: {problem}" for problem in run.problems)
 
 
-def _measured_with(results: Sequence[Measured]) -> Iterator[str]:
-    """Machine and versions, once for all cases that share them."""
+def by_facts(results: Sequence[Measured]) -> dict[Facts, list[Measured]]:
+    """Cases that share machine, versions and rounds; the date of those facts is empty."""
     alike: defaultdict[Facts, list[Measured]] = defaultdict(list)
     for one in results:
         alike[replace(one.facts, date="")].append(one)
+    return alike
+
+
+def _measured_with(results: Sequence[Measured]) -> Iterator[str]:
+    """Machine and versions, once for all cases that share them."""
+    alike = by_facts(results)
     for facts, together in alike.items():
         dates = sorted(one.facts.date for one in together)
         names = "All cases" if len(alike) == 1 else ", ".join(one.case.name for one in together)
@@ -322,28 +334,15 @@ contestants
 # -- numbers --------------------------------------------------------------------------------------------
 
 
-def number(value: float) -> str:
-    """Three digits that count; thousands with a comma: 204,345, 18.2, 0.0451."""
-    size = abs(value)
-    if size >= 100 or value == 0 or isinstance(value, int):
-        return f"{value:,.0f}"
-    if size >= 10:
-        return f"{value:.1f}"
-    return f"{value:.2f}" if size >= 1 else f"{value:#.3g}"
-
-
 def interval(found: Interval) -> str:
     """The median of a ratio and, where there is one, its interval: ``0.63 (0.62-0.64)``."""
     if found.low == found.high or not found.low:
-        return _ratio(found.median)
-    return f"{_ratio(found.median)} ({_ratio(found.low)}-{_ratio(found.high)})"
+        return ratio(found.median)
+    return f"{ratio(found.median)} ({ratio(found.low)}-{ratio(found.high)})"
 
 
-def _ratio(value: float) -> str:
-    return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
-
-
-def _spread(found: Spread | None) -> str:
+def spread(found: Spread | None) -> str:
+    """The median, with the lowest and the highest value behind it."""
     if found is None:
         return NOTHING
     if found.lowest == found.highest:
@@ -355,20 +354,9 @@ def _microseconds(found: Spread | None) -> str:
     return number(found.median * 1e6) if found else NOTHING
 
 
-def _value(measure: Measure, case: Result) -> str:
+def value_of(measure: Measure, case: Result) -> str:
+    """It, or a dash where it cannot be had."""
     try:
         return interval(measure(case, {}))
     except NotMeasured:
         return NOTHING
-
-
-def _cell(value: object) -> str:
-    match value:
-        case None:
-            return NOTHING
-        case int() | float():
-            return number(value)
-        case list() | tuple():
-            return ", ".join(map(_cell, value))
-        case _:
-            return str(value)

@@ -15,13 +15,17 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyspark
 import uvloop
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
 
 from aioparallel.spark import async_udf, parallel_map, repartition_by_key
+from benchmarks import standalone
+from benchmarks.kept import Row, Tables
 
 TASKS = 2
+SPARK: str = pyspark.__version__
 SCHEMA = "seq bigint, k string, began double, ended double"
 
 
@@ -154,36 +158,42 @@ def run_one(case: Case, contestant: str, df: DataFrame, rows: int) -> tuple[floa
     return rows / seconds, int((table["began"] < before).sum())
 
 
-def main() -> None:
+def measure_case(spark: SparkSession, name: str, case: Case, given: argparse.Namespace) -> list[Row]:
+    """A row for each contestant, after a round to warm up and the others by turns."""
+    rows = given.rows // 4 if case.jitter else given.rows
+    df = rows_of(spark, case, rows)
+    results: dict[str, list[tuple[float, int]]] = {contestant: [] for contestant in case.contestants}
+    for contestant in case.contestants:
+        run_one(case, contestant, df, rows)
+    for number in range(given.rounds):
+        for contestant in case.contestants[:: 1 if number % 2 else -1]:
+            results[contestant].append(run_one(case, contestant, df, rows))
+            print(f"round {number}, {name}, {contestant}: {results[contestant][-1][0]:,.0f} rows/s", flush=True)
+    df.unpersist()
+    found: list[Row] = []
+    for contestant, runs in results.items():
+        rates, bound = standalone.median("rows/s", [rate for rate, _ in runs]), case.bound()
+        part = statistics.median(rate for rate, _ in runs) / bound if bound else None
+        wrong = max(count for _, count in runs) if case.jitter else None
+        found.append({"case": name, "way": contestant, **rates, "of the bound": part, "out of order": wrong})
+    return found
+
+
+def measure(given: argparse.Namespace) -> Tables:
     """All cases."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    spark = session()
+    rows = [row for name, case in CASES.items() for row in measure_case(spark, name, case, given)]
+    spark.stop()
+    return {f"{given.rows:,} rows in memory, local[{TASKS}], medians of {given.rounds} rounds": rows}
+
+
+def main() -> int:
+    """The exit code."""
+    parser = standalone.parser_of("spark", __doc__)
     parser.add_argument("--rounds", type=int, default=3, help="of each contestant, in turns (default 3)")
     parser.add_argument("--rows", type=int, default=200_000)
-    given = parser.parse_args()
-    spark = session()
-    print(f"{given.rounds} rounds, {given.rows:,} rows, local[{TASKS}], medians; warmed up\n")
-    print("| | | rows/s | from | to | of the bound | out of order |\n|---|---|---|---|---|---|---|")
-    for name, case in CASES.items():
-        rows = given.rows // 4 if case.jitter else given.rows
-        df = rows_of(spark, case, rows)
-        results: dict[str, list[tuple[float, int]]] = {contestant: [] for contestant in case.contestants}
-        for contestant in case.contestants:
-            run_one(case, contestant, df, rows)
-        for number in range(given.rounds):
-            for contestant in case.contestants[:: 1 if number % 2 else -1]:
-                results[contestant].append(run_one(case, contestant, df, rows))
-        df.unpersist()
-        for contestant, runs in results.items():
-            rates = [rate for rate, _ in runs]
-            rate, bound = statistics.median(rates), case.bound()
-            part = f"{rate / bound:.2f}" if bound else ""
-            wrong = f"{max(count for _, count in runs):,}" if case.jitter else ""
-            print(
-                f"| {name} | {contestant} | {rate:,.0f} | {min(rates):,.0f} | {max(rates):,.0f} | {part} | {wrong} |",
-                flush=True,
-            )
-    spark.stop()
+    return standalone.run("spark", parser, parser.parse_args(), measure, beside=f"none; Apache Spark {SPARK}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -22,6 +22,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
 from aioparallel import ParallelConsumer, Record
 from aioparallel.spark import kafka_jars, outgoing, read_topic, write_topic
 from aioparallel.testing import LocalKafka
+from benchmarks import standalone
+from benchmarks.kept import Row, Tables
+
+from .spark import SPARK
 
 PARTITIONS = 2
 STOPPED_AFTER = 10.0
@@ -99,8 +103,8 @@ async def settled(reading: Reading, quiet: float) -> None:
         await asyncio.sleep(0.1)
 
 
-async def measure(spark: SparkSession, broker: LocalKafka, name: str, seconds: float, rate: int) -> str:
-    """One line of the table."""
+async def measure(spark: SparkSession, broker: LocalKafka, name: str, seconds: float, rate: int) -> Row:
+    """One row of the table."""
     trigger, stem = TRIGGERS[name], "".join(part for part in name if part.isalnum())
     servers, raw, work = broker.bootstrap_servers, f"raw-{stem}", f"work-{stem}"
     for topic in (raw, work):
@@ -138,29 +142,40 @@ async def measure(spark: SparkSession, broker: LocalKafka, name: str, seconds: f
     with contextlib.suppress(asyncio.CancelledError):
         await consuming
     p50, p99 = latencies[len(latencies) // 2], latencies[int(0.99 * len(latencies))]
-    return (
-        f"| {name} | {p50:.1f} | {p99:.1f} | {latencies[-1]:.0f} | {twice:,} | {again:,} of {warm + sent + later:,} |"
-    )
+    print(f"{name}: p50 {p50:.1f} ms", flush=True)
+    return {
+        "": name,
+        "p50, ms": p50,
+        "p99, ms": p99,
+        "longest, ms": latencies[-1],
+        "twice": twice,
+        "again after a stop under load": again,
+        "of": warm + sent + later,
+    }
 
 
-async def main() -> None:
+async def all_of(given: argparse.Namespace) -> Tables:
     """All triggers."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=40.0, help="of each trigger, after 15 to warm up (default 40)")
-    parser.add_argument("--rate", type=int, default=1_000, help="records a second (default 1,000)")
-    parser.add_argument("--only", choices=TRIGGERS)
-    given = parser.parse_args()
-    print(f"{given.rate:,} records/s for {given.seconds:g} s, {PARTITIONS} partitions, milliseconds\n")
-    print("| | p50 | p99 | longest | twice | again after a stop under load |\n|---|---|---|---|---|---|", flush=True)
+    title = f"{given.rate:,} records/s for {given.seconds:g} s, {PARTITIONS} partitions"
     async with LocalKafka() as broker:
         spark = await asyncio.to_thread(session)
         try:
-            for name in TRIGGERS if given.only is None else (given.only,):
-                print(await measure(spark, broker, name, given.seconds, given.rate), flush=True)
+            names = TRIGGERS if given.only is None else (given.only,)
+            return {title: [await measure(spark, broker, name, given.seconds, given.rate) for name in names]}
         finally:
             await asyncio.to_thread(spark.stop)
 
 
+def main() -> int:
+    """The exit code."""
+    parser = standalone.parser_of("spark_latency", __doc__)
+    parser.add_argument("--seconds", type=float, default=40.0, help="of each trigger, after 15 to warm up (default 40)")
+    parser.add_argument("--rate", type=int, default=1_000, help="records a second (default 1,000)")
+    parser.add_argument("--only", choices=TRIGGERS)
+    given = parser.parse_args()
+    beside = f"{standalone.KAFKA}; Apache Spark {SPARK}"
+    return standalone.run("spark_latency", parser, given, lambda given: asyncio.run(all_of(given)), beside=beside)
+
+
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(main())
+    sys.exit(main())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -16,8 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
 
 from aioparallel.spark import parallel_map
+from benchmarks import standalone
+from benchmarks.kept import Row, Tables
 
-from .spark import SCHEMA, TASKS, session
+from .spark import SCHEMA, SPARK, TASKS, session
 
 
 class Setting(NamedTuple):
@@ -103,26 +106,31 @@ def run_one(setting: Setting, df: DataFrame, rows: int) -> float:
     return rows / seconds
 
 
-def main() -> None:
-    """A table for each setting."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="of each setting, medians are told (default 3)")
-    parser.add_argument("--rows", type=int, default=60_000)
-    given = parser.parse_args()
+def measure(given: argparse.Namespace) -> Tables:
+    """Every setting; each is warmed up by a run that does not count."""
     spark = session()
-    group = ""
+    rows: list[Row] = []
     for setting in settings():
-        if setting.group != group:
-            group = setting.group
-            print(f"\n| {group} | rows/s | of the bound |\n|---|---|---|", flush=True)
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(setting.arrow))
         df = rows_of(spark, setting, given.rows)
         run_one(setting, df, given.rows)
         rate = statistics.median(run_one(setting, df, given.rows) for _ in range(given.rounds))
         df.unpersist()
-        print(f"| {setting.shown} | {rate:,.0f} | {rate / setting.bound():.2f} |", flush=True)
+        part = rate / setting.bound()
+        rows.append({"setting": setting.group, "value": setting.shown, "rows/s": rate, "of the bound": part})
+        print(f"{setting.group}, {setting.shown}: {rate:,.0f} rows/s", flush=True)
     spark.stop()
+    title = f"{given.rows:,} rows, calls of 5 ms, 100 in each of {TASKS} tasks, 1,000 keys, but for what is changed"
+    return {f"{title}; medians of {given.rounds}": rows}
+
+
+def main() -> int:
+    """The exit code."""
+    parser = standalone.parser_of("spark_tuning", __doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="of each setting, medians are told (default 3)")
+    parser.add_argument("--rows", type=int, default=60_000)
+    return standalone.run("spark_tuning", parser, parser.parse_args(), measure, beside=f"none; Apache Spark {SPARK}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -28,13 +28,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from aioparallel import ParallelConsumer, Record, batches
 from aioparallel.batches import Batch
 from aioparallel.errors import AioparallelError
-from aioparallel.event_loop import loop_factory, quick_collections
+from aioparallel.event_loop import quick_collections
 from aioparallel.stores.sql import SqlStore
 from aioparallel.stores.sql.opened import Opening
 from aioparallel.stores.sql.schema import Schema
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.filling import Message, fill
-from examples.postgres import postgres
+from benchmarks import kept, standalone
 
 TOPIC: Final = "numbers"
 PARTITIONS: Final = 8
@@ -242,31 +242,34 @@ def _single(records: int) -> int:
     return max(1, round(records * SINGLE))
 
 
-def table(rates: dict[str, dict[str, list[float]]]) -> Iterator[str]:
-    """Medians, and what part of asyncpg's two ways they are."""
-    yield "| | | rows/s | slowest, quickest | of asyncpg with its pool | of it bare |"
-    yield "|---|---|---|---|---|---|"
+def tables_of(rates: dict[str, dict[str, list[float]]]) -> kept.Tables:
+    """Medians, and what part of asyncpg's two ways they are; then what became of the goal."""
+    rows: list[kept.Row] = []
+    goals: list[kept.Row] = []
     for what, them in rates.items():
         medians = {name: statistics.median(found) for name, found in them.items()}
-        pooled, bare = [*medians.values()][:2]
+        pooled, bare, driver, *_ = medians.values()
         for name, found in them.items():
-            median, spread = medians[name], f"{min(found):,.0f}, {max(found):,.0f}"
-            yield f"| {what} | {name} | {median:,.0f} | {spread} | {median / pooled:.2f} | {median / bare:.2f} |"
+            of = {"of asyncpg with its pool": medians[name] / pooled, "of it bare": medians[name] / bare}
+            rows.append({"": what, "way": name, **standalone.median("rows/s", found), **of})
+        goals.append(standalone.goal(f"{what}: the driver's statements / asyncpg with its pool", driver / pooled, GOAL))
+    return {"Rows a second": rows, kept.GOALS: goals}
 
 
-async def measure(asked: argparse.Namespace, address: str) -> dict[str, dict[str, list[float]]]:
+async def measure(asked: argparse.Namespace, address: str) -> kept.Tables:
     """On an Apache Kafka of its own. Raises AioparallelError, or TimeoutError when it takes too long."""
     say = partial(print, flush=True)
     async with asyncio.timeout(TIMEOUT), LocalKafka(heap="1g", report=say) as kafka:
         for topic, count in ((TOPIC, asked.records), (f"{TOPIC}-single", _single(asked.records))):
             await kafka.create_topic(topic, PARTITIONS)
             await asyncio.to_thread(fill, kafka.bootstrap_servers, topic, _messages(count))
-        return await contest(Place(kafka.bootstrap_servers, address, asked.records), asked.rounds, say)
+        place = Place(kafka.bootstrap_servers, address, asked.records)
+        return tables_of(await contest(place, asked.rounds, say))
 
 
 def main() -> int:
-    """The exit code: 1 when rows were wrong or time was up; a missed goal fails nothing."""
-    parser = argparse.ArgumentParser("python -m benchmarks.sql_store", description=(__doc__ or "").splitlines()[0])
+    """The exit code."""
+    parser = standalone.parser_of("sql_store", __doc__)
     parser.add_argument("--records", type=int, default=200_000, help="of the batches' topic (200,000)")
     parser.add_argument("--rounds", type=int, default=3, help="that count, after one that does not (3)")
     parser.add_argument("--durable", action="store_true", help="each COMMIT synced to the disk")
@@ -274,18 +277,7 @@ def main() -> int:
     if not (asked.records >= 1 and asked.rounds >= 1):
         parser.error("--records and --rounds from 1")
     quick_collections(CONCURRENCY)
-    try:
-        with postgres(durable=asked.durable) as address, asyncio.Runner(loop_factory=loop_factory()) as runner:
-            rates = runner.run(measure(asked, address))
-    except TimeoutError:
-        print(f"ERROR not within {TIMEOUT:g} s: ask for fewer --records or --rounds")
-        return 1
-    except AioparallelError as error:
-        print(f"ERROR {error}")
-        return 1
-    print("", *table(rates), sep="\n")
-    print(f"\nGoal: {GOAL} of asyncpg with its pool, with the driver's statements")
-    return 0
+    return standalone.run_with_postgres("sql_store", parser, asked, measure, durable=asked.durable)
 
 
 if __name__ == "__main__":

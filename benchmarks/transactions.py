@@ -33,7 +33,9 @@ from aioparallel.testing import LocalKafka
 from aioparallel.testing.filling import Message, fill
 from aioparallel.transactions.sending import Sending
 from aioparallel.transactions.waiting import Entry
+from benchmarks import standalone
 from benchmarks.cpu import cpu_seconds
+from benchmarks.kept import Row, Tables
 
 __all__ = ["main"]
 
@@ -104,7 +106,7 @@ def _child(collector: str, *given: object) -> dict[str, float]:
     return dict(json.loads(ended.stdout.splitlines()[-1]))
 
 
-async def throughput(kafka: LocalKafka, count: int, rounds: int, millis: float, keys: int, collector: str) -> None:
+async def throughput(kafka: LocalKafka, count: int, rounds: int, millis: float, keys: int, collector: str) -> list[Row]:
     """Both ways, by turns."""
     source = f"source-{keys}-{time.time_ns()}"
     await kafka.create_topic(source, PARTITIONS)
@@ -119,17 +121,24 @@ async def throughput(kafka: LocalKafka, count: int, rounds: int, millis: float, 
             told[exactly].append(await asyncio.to_thread(_child, collector, *given))
     rates = {exactly: [one["rate"] for one in of] for exactly, of in told.items()}
     ratios = [one / other for one, other in zip(rates[True], rates[False], strict=True)]
-    print(f"{count:,} records, {keys:,} keys, handlers of {millis:g} ms, {rounds} rounds by turns:")
+    rows: list[Row] = []
     for exactly, name in ((False, "process and produce"), (True, "transactions")):
         cpu = statistics.median(one["cpu"] for one in told[exactly])
-        print(f"  {name:20} {statistics.median(rates[exactly]):>9,.0f}/s   CPU {cpu:.1f} us a record")
-    print(f"  ratio, median {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})", flush=True)
+        row = {"handlers, ms": millis, "keys": keys, **standalone.median("records/s", rates[exactly])}
+        rows.append({"": name, **row, "CPU µs a record": cpu})
+    spread = standalone.median("ratio", ratios).values()
+    rows[1] = {**rows[1], **dict(zip(("ratio", "lowest ratio", "highest ratio"), spread, strict=True))}
+    print(
+        f"{count:,} records, {keys:,} keys, handlers of {millis:g} ms: ratio {statistics.median(ratios):.2f}",
+        flush=True,
+    )
+    return rows
 
 
 # -- the producer alone ---------------------------------------------------------------------------------
 
 
-async def bare(kafka: LocalKafka, seconds: float, partitions: int, outputs: int, *, pause: float) -> None:
+async def bare(kafka: LocalKafka, seconds: float, partitions: int, outputs: int, *, pause: float) -> Row:
     """Transactions of so many outputs to each partition, with offsets of as many partitions, without a consumer."""
     source, target = f"bare-source-{partitions}-{outputs}", f"bare-{partitions}-{outputs}"
     await kafka.create_topic(source, partitions)
@@ -171,31 +180,34 @@ async def bare(kafka: LocalKafka, seconds: float, partitions: int, outputs: int,
         raise SystemExit(f"{found:,} of {len(times) * len(entries):,} were written")
     times = sorted(times[warm:])
     p50, p95 = times[len(times) // 2], times[int(len(times) * 0.95)]
-    print(
-        f"  {partitions:>3} partitions, {len(entries):>6,} outputs: p50 {p50 * 1e3:.1f} ms, p95 {p95 * 1e3:.1f} ms, "
-        f"longest {times[-1] * 1e3:.0f} ms; {len(entries) * len(times) / took:,.0f} outputs/s; "
-        f"CPU {cpu / len(times) * 1e3:.1f} ms a transaction",
-        flush=True,
-    )
+    print(f"{partitions} partitions, {len(entries):,} outputs: p50 {p50 * 1e3:.1f} ms", flush=True)
+    return {
+        "": "one every 100 ms" if pause else "one after the other", "partitions": partitions, "outputs": len(entries),
+        "p50, ms": p50 * 1e3, "p95, ms": p95 * 1e3, "longest, ms": times[-1] * 1e3,
+        "outputs/s": len(entries) * len(times) / took, "CPU ms a transaction": cpu / len(times) * 1e3,
+    }  # fmt: skip
 
 
-async def _run(given: argparse.Namespace) -> None:
+async def _run(given: argparse.Namespace) -> Tables:
+    tables: dict[str, list[Row]] = {}
     with LocalKafka() as kafka:
         if given.only != "throughput":
-            print("one transaction every 100 ms, 10 outputs to each partition:")
-            for partitions in (1, 8, 100):
-                await bare(kafka, given.seconds, partitions, 10, pause=0.1)
-            print("one after the other, with nothing in between:")
-            for outputs in (125, 1_250):
-                await bare(kafka, given.seconds, PARTITIONS, outputs, pause=0.0)
+            paced = [await bare(kafka, given.seconds, partitions, 10, pause=0.1) for partitions in (1, 8, 100)]
+            at_once = [await bare(kafka, given.seconds, PARTITIONS, outputs, pause=0.0) for outputs in (125, 1_250)]
+            tables["Transactions of the producer alone"] = [*paced, *at_once]
         if given.only != "bare":
-            for millis, keys in ((0.0, 2_000), (1.0, 2_000), (10.0, 2_000), (2.0, 200)):
-                await throughput(kafka, given.records, given.rounds, millis, keys, given.collector)
+            cases = ((0.0, 2_000), (1.0, 2_000), (10.0, 2_000), (2.0, 200))
+            tables[f"{given.records:,} records of {SIZE} bytes, {CONCURRENCY:,} handlers at once"] = [
+                row
+                for millis, keys in cases
+                for row in await throughput(kafka, given.records, given.rounds, millis, keys, given.collector)
+            ]
+    return tables
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.transactions", description=__doc__)
+def main() -> int:
+    """The exit code."""
+    parser = standalone.parser_of("transactions", __doc__)
     parser.add_argument("--records", type=int, default=300_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each run of the producer alone")
@@ -204,13 +216,15 @@ def main() -> None:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child is None:
-        uvloop.run(_run(given))
-        return
+        return standalone.run(
+            "transactions", parser, given, lambda given: uvloop.run(_run(given)), beside=standalone.KAFKA
+        )
     if given.collector == "quick":
         quick_collections(CONCURRENCY)
     servers, source, target, count, millis, exactly = json.loads(given.child)
     print(json.dumps(uvloop.run(_copy(servers, source, target, count, millis, exactly=exactly))))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

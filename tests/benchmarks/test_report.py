@@ -11,8 +11,8 @@ import pytest
 
 from aioparallel.errors import AioparallelError
 from benchmarks import plots, report
-from benchmarks.__main__ import RESULTS
 from benchmarks.measures import Entry, Result
+from benchmarks.pages import RESULTS
 
 from .results import FACTS, entry, measured, result, run
 
@@ -53,6 +53,15 @@ def test_the_stored_results_can_be_shown(tmp_path: Path) -> None:
         assert f"- `{one.case.name}`: {one.case.title}" in text
 
 
+def test_the_stored_report_is_that_of_the_stored_results(tmp_path: Path) -> None:
+    """``results.md`` and the verdicts in ``results.json`` come out of its runs: neither was edited, nor is stale."""
+    for plot in RESULTS.glob("?-*.svg"):
+        shutil.copy(plot, tmp_path)
+    report.write(report.read(RESULTS), tmp_path)
+    for name in ("results.json", "results.md"):
+        assert (RESULTS / name).read_text() == (tmp_path / name).read_text(), "run `python -m benchmarks --report`"
+
+
 def test_a_case_replaces_its_older_result_as_a_whole() -> None:
     """In the order of groups, then of the numbers in names."""
     old = [measured(one) for one in one_of_each()]
@@ -86,11 +95,3 @@ def test_the_report_says_what_failed_and_what_is_small() -> None:
         "record counts divided by 20",
     ):
         assert part in text
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"), [(204_345.2, "204,345"), (18.24, "18.2"), (1.234, "1.23"), (0.04512, "0.0451"), (0, "0")]
-)
-def test_three_digits_count(value: float, shown: str) -> None:
-    """The same in every table."""
-    assert report.number(value) == shown
