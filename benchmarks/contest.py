@@ -177,7 +177,7 @@ class Player:
             if output is not None:
                 await place.arena.create_topic(output, work.partitions)
             watch = Watch(self.events, work.records * (1 + self.ends))
-            machine = await asyncio.to_thread(Machine)
+            machine = await asyncio.to_thread(Machine, work.cpu)
             await self.order(number, group, output)
             looking = asyncio.create_task(watch.look())
             try:

@@ -5,9 +5,11 @@ A fixed loop is timed before and after each run. Where its time has moved, the m
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -38,16 +40,17 @@ class Surroundings:
 
 
 class Machine:
-    """Looks at the machine from its creation to :meth:`seen`."""
+    """Looks at the machine from its creation to :meth:`seen`. ``cpu``: the core that counts; None: any."""
 
-    def __init__(self) -> None:
-        self._before = calibrate()
+    def __init__(self, cpu: int | None = None) -> None:
+        self._cpu = cpu
+        self._before = calibrate(cpu)
         self._ticks = _ticks()
 
     def seen(self) -> Surroundings:
         """What there was in between."""
         now = _ticks()
-        after = calibrate()
+        after = calibrate(self._cpu)
         steal = None
         if self._ticks and now:
             spent = [end - start for end, start in zip(now, self._ticks, strict=True)]
@@ -55,14 +58,29 @@ class Machine:
         return Surroundings(self._before, after, steal, _mhz())
 
 
-def calibrate() -> float:
-    """Milliseconds that a fixed loop takes: dictionaries, integers and calls, as the library uses them."""
+def calibrate(cpu: int | None = None) -> float:
+    """Milliseconds that a fixed loop takes: dictionaries, integers and calls, as the library uses them. ``cpu``: the
+    core that this thread runs on meanwhile."""
     best = float("inf")
-    for _ in range(PASSES):
-        began = time.perf_counter()
-        _loop()
-        best = min(best, time.perf_counter() - began)
+    with _kept_to(cpu):
+        for _ in range(PASSES):
+            began = time.perf_counter()
+            _loop()
+            best = min(best, time.perf_counter() - began)
     return round(best * 1e3, 4)
+
+
+@contextlib.contextmanager
+def _kept_to(cpu: int | None) -> Iterator[None]:
+    if cpu is None:
+        yield
+        return
+    allowed = os.sched_getaffinity(0)  # of this thread
+    os.sched_setaffinity(0, {cpu})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def _loop() -> int:
