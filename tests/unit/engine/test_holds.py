@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -275,7 +276,12 @@ def test_holds_after_idleness_are_told_in_full(
     watching thread looked late, for it had no processor, is told from that look on: it says nothing here."""
     late: list[Judge] = []
     looked_late = Judge.late
-    monkeypatch.setattr(Judge, "late", lambda judge: (late.append(judge), looked_late(judge))[1])
+
+    def note(judge: Judge) -> None:
+        late.append(judge)
+        looked_late(judge)
+
+    monkeypatch.setattr(Judge, "late", note)
     told: list[float] = []
     is_handled = asyncio.Event()
 
@@ -295,7 +301,7 @@ def test_holds_after_idleness_are_told_in_full(
             yield item
             await is_handled.wait()
             if not late:
-                await until(lambda: seconds_of(item), what=f"the hold of item {item} to be told")
+                await until(partial(seconds_of, item), what=f"the hold of item {item} to be told")
                 told.extend(seconds_of(item))
             item += 1
 
