@@ -45,7 +45,12 @@ def refunds_consumer() -> ParallelConsumer:
     """A new one for each start: a refund that fails for good ends it."""
     strict = FailurePolicy(retry=RetryPolicy(max_attempts=3))
     return ParallelConsumer(
-        "refunds", bootstrap_servers=SERVERS, group_id="balances-refunds", max_concurrency=10, failures=strict
+        "refunds",
+        bootstrap_servers=SERVERS,
+        group_id="balances-refunds",
+        max_concurrency=10,
+        failures=strict,
+        session_timeout=9.0,  # for as long the embedded broker waits for the one before, though it has left
     )
 
 

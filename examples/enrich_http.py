@@ -7,7 +7,7 @@ In a clone of the repository, in four terminals::
                                                 # prints an `export` line: copy it into the other terminals
     python examples/customers.py 8081           # the service: it throttles, fails, and does not know everybody
     python examples/enrich_http.py http://127.0.0.1:8081        # until Ctrl-C
-    python examples/orders.py 300
+    python examples/orders.py 100
 
 What becomes of an order, by the answer to it:
 

@@ -41,7 +41,7 @@ def mortal_kafka() -> Iterator[LocalKafka]:
     """Apache Kafka with few partitions, for tests that kill it and restart it: ``local_kafka``, which has those of all
     tests, takes up to a minute to come back on a busy machine."""
     _skip_without_kafka()
-    with LocalKafka() as kafka:
+    with LocalKafka(compile_once=True) as kafka:
         yield kafka
 
 
@@ -50,7 +50,8 @@ def secured_kafka() -> Iterator[LocalKafka]:
     """Apache Kafka with a listener of each kind. ``me`` may do everything, ``clerk`` what a test allows; both have the
     same password. A login is over after three seconds."""
     _skip_without_kafka()
-    with LocalKafka(secured=Secured({"me": PASSWORD, "clerk": PASSWORD}, acls=True, session=3.0)) as kafka:
+    secured = Secured({"me": PASSWORD, "clerk": PASSWORD}, acls=True, session=3.0)
+    with LocalKafka(compile_once=True, secured=secured) as kafka:
         kafka.secured.allow("me", "ALL", topic="*")
         kafka.secured.allow("me", "ALL", group="*")
         yield kafka

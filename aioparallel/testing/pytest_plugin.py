@@ -151,7 +151,7 @@ def _running_kafka(config: pytest.Config, brokers: int, secured: Secured | None 
     from aioparallel.errors import BrokerStartError  # noqa: PLC0415 - see the module
     from aioparallel.testing.brokers.local import LocalKafka  # noqa: PLC0415 - see the module
 
-    kafka = LocalKafka(brokers=brokers, secured=secured, report=_reporter(config))
+    kafka = LocalKafka(brokers=brokers, secured=secured, compile_once=True, report=_reporter(config))
     try:
         kafka.start()
     except BrokerStartError as error:

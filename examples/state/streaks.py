@@ -9,7 +9,7 @@ In a clone of the repository, in two terminals::
     python -m examples.state.streaks            # tells how many are late now, until Ctrl-C
 
 It may be killed at any moment, in any way, and started again: it goes on with the rows that it had counted at the last
-commit. (The group gives it its partitions when the killed member's session is over, after 20 s.) So what is written to
+commit. (The group gives it its partitions when the killed member's session is over, after 9 s.) So what is written to
 topic ``streaks`` is right, and stands there at least once; with ``--exactly-once`` (and ``aioparallel broker --kafka``)
 once.
 """
@@ -68,7 +68,7 @@ async def main(*, exactly_once: bool) -> None:
         commits=Transactions() if exactly_once else None,
         # Some flights have no tail number, so no key: they have no state, and are put away.
         failures=FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter="flights.dlq"),
-        session_timeout=20.0,
+        session_timeout=9.0,
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, consumer.stop)

@@ -97,7 +97,7 @@ def member(cluster: Cluster, group_id: str) -> Member:
 @pytest.fixture(scope="session")
 def strict() -> Iterator[LocalKafka]:
     """The broker of the strict tests; see ``strict_broker.py``."""
-    with LocalKafka(server_properties=PROPERTIES) as broker:
+    with LocalKafka(compile_once=True, server_properties=PROPERTIES) as broker:
         yield broker
 
 

@@ -61,13 +61,13 @@ def test_first_is_the_program_of_the_readme() -> None:
 async def test_enrich_http(tmp_path: Path) -> None:
     """Every order is enriched, in its customer's order, or its customer is unknown and it is a dead letter."""
     async with Newcomer("enrich_http", tmp_path) as newcomer:
-        enriched = [json.loads(record.value) for record in await newcomer.read("orders.enriched", 270)]
+        enriched = [json.loads(record.value) for record in await newcomer.read("orders.enriched", 90)]
         assert all(order["customer"]["city"] for order in enriched)
         assert in_order((order["customer"]["name"], order["number"]) for order in enriched)
-        letters = [json.loads(record.value) for record in await newcomer.read("orders.dlq", 30)]
+        letters = [json.loads(record.value) for record in await newcomer.read("orders.dlq", 10)]
         assert {letter["customer"] for letter in letters} == {"customer-7", "customer-17", "customer-27"}
         numbers = {order["number"] for order in enriched} | {letter["number"] for letter in letters}
-        assert numbers == set(range(300))
+        assert numbers == set(range(100))
         await end(newcomer.terminals["enrich_http.py"], signal.SIGTERM)
 
 

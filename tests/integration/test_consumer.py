@@ -78,7 +78,7 @@ async def test_smaller_metadata_limit_is_learnt_and_nothing_lost() -> None:
             await asyncio.Event().wait()
         ended.add(record.offset)
 
-    async with LocalKafka(server_properties={"offset.metadata.max.bytes": "200"}) as broker:
+    async with LocalKafka(compile_once=True, server_properties={"offset.metadata.max.bytes": "200"}) as broker:
         servers, topic = broker.bootstrap_servers, "small"
         await broker.create_topic(topic, 1)
         fill(servers, topic, [Message(None, b"v")] * 20_000)

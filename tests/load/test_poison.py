@@ -80,7 +80,7 @@ async def test_a_dead_letter_topic_that_cannot_be_written_for_twenty_seconds(tel
         if poison(number_of(record)):
             raise ValueError(f"number {number_of(record)}")
 
-    async with LocalKafka() as kafka, LocalKafka() as other:
+    async with LocalKafka(compile_once=True) as kafka, LocalKafka(compile_once=True) as other:
         await kafka.create_topic("source", PARTITIONS)
         await other.create_topic("dlq", 2)
         fill_numbered(kafka.bootstrap_servers, "source", records, KEYS)

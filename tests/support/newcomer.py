@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import shlex
+import signal
 import socket
 import sys
 import tomllib
@@ -45,12 +46,15 @@ class Newcomer:
         self._commands = [words for line in lines if line.startswith("    ") and (words := typed(line))]
         self._directory = directory
         self._open = AsyncExitStack()
+        # One for all that is asked, for making one takes longer than what it asks; each time on a new connection.
+        self._curl = httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
         self.environment: dict[str, str] = {}
         self.terminals: dict[str, Child] = {}
         """What goes on running, by the last part of its program, as in ``first.py`` and ``broker``, or its module."""
 
     async def __aenter__(self) -> Self:
         try:
+            await self._open.enter_async_context(self._curl)
             for words in self._commands:
                 await self._type(words)
         except BaseException:
@@ -61,6 +65,8 @@ class Newcomer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        for child in self.terminals.values():
+            child.signal(signal.SIGHUP)  # as a terminal that is closed: what does not read its input hears of it
         await self._open.aclose()
 
     async def _type(self, words: list[str]) -> None:
@@ -96,8 +102,7 @@ class Newcomer:
 
     async def get(self, url: str) -> httpx.Response:
         """What curl shows."""
-        async with httpx.AsyncClient(trust_env=False) as client:
-            return await client.get(url if url.startswith("http") else f"http://{url}")
+        return await self._curl.get(url if url.startswith("http") else f"http://{url}")
 
     async def answers(self, url: str) -> bool:
         """Whether somebody listens, and has found what was asked for."""

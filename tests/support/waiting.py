@@ -14,6 +14,7 @@ DEADLINE: Final = 120.0
 SLACK: Final = 15.0
 """Seconds that a busy machine may take for what takes none: bounds on time are that much later."""
 _LOOK: Final = 0.001
+_OFTEN: Final = 0.1
 
 
 async def until(
@@ -31,8 +32,9 @@ async def until(
                 asked = time()
                 if await _holds(condition):
                     return asked - began
-                # Whoever waits takes a third of the time at most.
-                await asyncio.sleep(max(_LOOK, 2 * (time() - asked)))
+                # Whoever waits takes a tenth of the time, or a third where a look takes long.
+                took = time() - asked
+                await asyncio.sleep(max(_LOOK, 2 * took, min(9 * took, _OFTEN)))
     except TimeoutError:
         waited_for = what if isinstance(what, str) else what()
         raise AssertionError(f"not within {deadline:g} s: {waited_for}") from None

@@ -32,8 +32,7 @@ class KafkaProgram(NamedTuple):
     java: JavaRuntime
     jars: Path
     compile_once: bool
-    """Java does not compile what runs often a second time, better: several processes at once start in half the time,
-    with a third less CPU, and become less quick."""
+    """Java does not compile what runs often a second time, better: see ``LocalKafka``."""
     archive: Path | None = None
     """Java's archive of the classes: see :mod:`~aioparallel.testing.brokers.class_archive`."""
     archive_to: Path | None = None

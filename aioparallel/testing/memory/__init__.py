@@ -9,7 +9,7 @@ epochs and sequence numbers, leaders that move, nodes that hang or stop. See :cl
 
     broker.py               the broker as tests see it        faults.py   what goes wrong
     client.py, producer.py  the clients                       connection.py, link.py   how they reach it
-    topics.py, log.py       topics and their logs             reading.py   fetches
+    topics.py, log.py, committed_records.py  topics and their logs   reading.py  fetches
     groups.py, membership.py, assignor.py   groups, their members, who gets what
     nodes.py, broker_connections.py, produced.py   several nodes, and what producers send to them
     transactions.py, transactional_connections.py   transactions

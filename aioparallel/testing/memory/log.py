@@ -68,6 +68,8 @@ class PartitionLog:
     def __init__(self) -> None:
         self.start_offset = 0
         self.end_offset = 0
+        self.edits = 0
+        """How often something that was readable has been taken away, or may come again."""
         self._entries: list[Stored] = []
         # The first offset of each transaction that is open here: the least of them is the last stable offset.
         self._open: dict[Transaction, int] = {}
@@ -145,6 +147,7 @@ class PartitionLog:
 
     def delete_before(self, offset: int) -> None:
         """Move the start of the log to ``offset``, as retention or DeleteRecords does."""
+        self.edits += 1
         self.start_offset = min(max(self.start_offset, offset), self.end_offset)
         del self._entries[: self._index(self.start_offset)]
         self._open = {transaction: max(first, self.start_offset) for transaction, first in self._open.items()}
@@ -155,12 +158,14 @@ class PartitionLog:
         New records get the lost offsets again. Transactions that were decided stay decided, although their
         marker may be lost.
         """
+        self.edits += 1
         self.end_offset = max(self.start_offset, min(end, self.end_offset))
         del self._entries[self._index(self.end_offset) :]
         self._open = {transaction: first for transaction, first in self._open.items() if first < self.end_offset}
 
     def compact(self, offsets: Collection[int]) -> None:
         """Remove these offsets and leave gaps, as compaction does; the end stays where it is."""
+        self.edits += 1
         gone = frozenset(offsets)
         self._entries = [entry for entry in self._entries if entry.offset not in gone]
 

@@ -9,6 +9,7 @@ from zlib import crc32
 
 from aioparallel.errors import ConfigurationError
 from aioparallel.records import Headers, Record, TopicPartition
+from aioparallel.testing.memory.committed_records import CommittedRecords
 from aioparallel.testing.memory.log import PartitionLog, Transaction, TransactionState
 from aioparallel.testing.memory.produced import ProducerLog
 
@@ -32,6 +33,7 @@ class Topics:
         self.producers = ProducerLog()
         """What is remembered of producers; :meth:`~ProducerLog.forget` makes the broker lose that."""
         self._topics: dict[str, list[PartitionLog]] = {}
+        self._committed: dict[TopicPartition, CommittedRecords] = {}
         self._observers: dict[Observer, None] = {}
         self._denied_topics: set[str] = set()
         self._compacted_topics: set[str] = set()
@@ -59,6 +61,7 @@ class Topics:
         """Delete the topic with its records and settings, and what it remembers of producers."""
         for number in range(len(self._topics.pop(name, ()))):
             self.producers.truncate(TopicPartition(name, number), 0)
+            self._committed.pop(TopicPartition(name, number), None)
         self._compacted_topics.discard(name)
 
     def partitions_of(self, topics: Collection[str] | re.Pattern[str]) -> frozenset[TopicPartition]:
@@ -85,11 +88,13 @@ class Topics:
 
     def records(self, topic: str) -> list[Record]:
         """All records of a topic that a ``read_committed`` consumer would see, partition by partition."""
-        return [
-            Record(topic, number, s.offset, s.key, s.value, s.headers, s.timestamp)
-            for number, log in enumerate(self._logs(topic))
-            for s in log.read(log.start_offset, log.end_offset, read_committed=True).records
-        ]
+        found: list[Record] = []
+        for number, log in enumerate(self._logs(topic)):
+            where = TopicPartition(topic, number)
+            if (committed := self._committed.get(where)) is None:
+                committed = self._committed[where] = CommittedRecords(where, log)
+            found += committed.records()
+        return found
 
     # -- appending
 

@@ -216,11 +216,23 @@ async def test_a_start_that_is_cancelled_ends_soon() -> None:
 
 
 @real
+def test_the_broker_of_tests_lives_for_minutes(local_kafka: LocalKafka) -> None:
+    """Its Java compiles nothing twice; that of one which is started by itself does."""
+    assert compiles_once(local_kafka)
+
+
+def compiles_once(kafka: LocalKafka) -> bool:
+    """Whether its Java was told so."""
+    return "-XX:TieredStopAtLevel=1" in psutil.Process(kafka.pid).cmdline()
+
+
+@real
 def test_a_broker_listens_where_it_is_told() -> None:
     """``port`` says where; a second broker there is refused before anything is started."""
     port = free_port()
     with LocalKafka(port=port) as kafka:
         assert kafka.bootstrap_servers == f"127.0.0.1:{port}"
+        assert not compiles_once(kafka)
         with pytest.raises(BrokerStartError, match=f"port {port} on 127.0.0.1 is taken"):
             LocalKafka(port=port).start()
 

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,12 +16,12 @@ import uvloop
 
 from aioparallel import LoopThread, RetryPolicy, Work, parallel_map
 from aioparallel.engine import hold_log, loop_watch
-from aioparallel.engine.holds import PULSE
+from aioparallel.engine.holds import PULSE, Judge
 from aioparallel.engine.loop_watch import LoopWatch
 from aioparallel.engine.pulse import Pulse
 from aioparallel.handling import Handling
 from tests.support.engine.threads import read
-from tests.support.waiting import SLACK, until
+from tests.support.waiting import DEADLINE, SLACK, until
 
 BLOCKED = 0.3
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
@@ -268,24 +269,48 @@ def test_a_member_that_comes_when_all_were_forgotten_is_watched(run: Run) -> Non
     run(main())
 
 
-def test_holds_after_idleness_are_told_in_full(run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """A record now and then, whose handler blocks: each time it is told, and how long it was."""
+def test_holds_after_idleness_are_told_in_full(
+    run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record now and then, whose handler blocks: each time it is told, and how long it was. A hold of which the
+    watching thread looked late, for it had no processor, is told from that look on: it says nothing here."""
+    late: list[Judge] = []
+    looked_late = Judge.late
+
+    def note(judge: Judge) -> None:
+        late.append(judge)
+        looked_late(judge)
+
+    monkeypatch.setattr(Judge, "late", note)
+    told: list[float] = []
+    is_handled = asyncio.Event()
 
     async def handle(item: int) -> None:
         time.sleep(0.6)  # noqa: ASYNC251 - the line
+        is_handled.set()
+
+    def seconds_of(item: int) -> list[float]:
+        return [line.__dict__["seconds"] for line in lines(caplog) if line.__dict__["offset"] == item]
 
     async def items() -> AsyncIterator[int]:
-        for item in range(3):
+        item = 0
+        while len(told) < 3:
+            late.clear()
+            is_handled.clear()
             await asyncio.sleep(0.53)
             yield item
+            await is_handled.wait()
+            if not late:
+                await until(partial(seconds_of, item), what=f"the hold of item {item} to be told")
+                told.extend(seconds_of(item))
+            item += 1
 
     async def main() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(DEADLINE):
             async for _ in parallel_map(handle, items(), max_concurrency=5):
                 pass
 
     run(main())
-    told = [line.__dict__["seconds"] for line in lines(caplog)]
     assert len(told) == 3
     assert min(told) > 0.6 - PULSE
 
