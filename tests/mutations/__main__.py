@@ -10,12 +10,15 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .mutants import Mutant, mutants_of, sample
 from .pages import Page, Run
 from .rooms import ROOT, rooms
-from .running import Mutations
 from .scores import Score, Verdict
+
+if TYPE_CHECKING:
+    from .running import Mutations
 
 
 def main() -> int:
@@ -33,7 +36,10 @@ def main() -> int:
     room.prepare()
     fingerprint = room.fingerprint_of_tests()
     print(f"{room.name}: makes mutants, and runs the tests without any", file=sys.stderr, flush=True)
-    mutations = Mutations(room.folder, workers=asked.jobs)
+    os.chdir(room.folder)
+    from .running import Mutations  # noqa: PLC0415 - mutmut reads its settings as it is imported
+
+    mutations = Mutations(workers=asked.jobs)
     mutations.make(fingerprint)
     mutants = mutants_of(room.folder)
     drawn = sample(mutants, asked.sample, asked.seed)

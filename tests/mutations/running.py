@@ -2,7 +2,7 @@
 its version is fixed in pyproject.toml.
 
 ``mutmut run`` itself knows no samples, and runs all tests of a room twice more each time it goes on. Everything here
-happens in the room's folder, and forgets this package: the tests of a mutant are a copy of it.
+happens in the room's folder, which is the working directory before this is imported: mutmut reads its settings then.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _LIMIT = 30
 class Mutations:
     """The mutants of one room, with what is known of them."""
 
-    def __init__(self, folder: Path, *, workers: int) -> None:
-        os.chdir(folder)
+    def __init__(self, *, workers: int) -> None:
+        # The tests of a mutant are a copy, and so is this package there.
         for name in [name for name in sys.modules if name == "tests" or name.startswith("tests.")]:
             del sys.modules[name]
         mutmut.print_status = lambda *_, **__: None  # what turns round while tests run, in logs as well
@@ -93,14 +93,14 @@ class Mutations:
         return dict(line.split("\t", 1) for line in lines)
 
     def run(self, names: list[str]) -> Iterator[str]:
-        """Gives each name when its verdict is there; fast ones first. Closing it ends what runs."""
-
+        """Gives each name when its verdict is there: begun in their order, so what is done of a sample is one itself.
+        Closing it ends what runs."""
         tests_of, seconds = state().tests_by_mangled_function_name, state().duration_by_test
         tests = {name: sorted(tests_of.get(name.partition("__mutmut_")[0], ())) for name in names}
         times = {name: sum(seconds[test] for test in tests[name]) for name in names}
         self._runner.startup()
         try:
-            for name in sorted(names, key=lambda name: times[name]):
+            for name in names:
                 while not self._runner.has_capacity():
                     yield self._take()
                 self._runner.submit(name, tests[name], int(2 * (_LIMIT + 4 * times[name])), times[name])
