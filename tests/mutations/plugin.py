@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, settings
 
+from .rooms import FAILED, KILLERS
+
 _TIMED_OUT = 36
 """mutmut's own number for it."""
 
@@ -60,11 +62,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Notes who has killed it."""
+    """Notes who has killed it. And what fails without a mutant: mutmut keeps that to itself."""
+    if not report.failed:
+        return
     mutant = _mutant()
-    if not mutant or not report.failed:
+    if not mutant:
+        (_folder / FAILED).write_text(f"{report.nodeid}\n{report.longreprtext}\n")
         return
     if "Failed: Timeout (>" in report.longreprtext:
         os._exit(_TIMED_OUT)
-    with (_folder / "killers.txt").open("a") as killers:
+    with (_folder / KILLERS).open("a") as killers:
         killers.write(f"{mutant}\t{report.nodeid}\n")

@@ -8,9 +8,13 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOT", "Room", "rooms"]
+__all__ = ["FAILED", "KILLERS", "ROOT", "Room", "rooms"]
 
 ROOT = Path(__file__).parents[2]
+KILLERS = "killers.txt"
+"""Among the mutants: a line for each that is killed, with the test."""
+FAILED = "failed.txt"
+"""Among the mutants: which test fails without one, and how."""
 _LINKED = ("aioparallel", "tests", "examples", "benchmarks")
 _NOISE = (r"^\s*raise \w", r"\blogger\.\w+\(")
 """Lines on which no expression is changed: messages of errors, log lines. (mutmut itself leaves out docstrings,

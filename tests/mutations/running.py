@@ -19,6 +19,7 @@ from mutmut.mutation.data import SourceFileMutationData
 from mutmut.state import state
 from mutmut.workers.isolation import get_mutant_runner
 
+from .rooms import FAILED, KILLERS
 from .scores import Verdict
 
 __all__ = ["Mutations"]
@@ -65,7 +66,14 @@ class Mutations:
         seen = Path("tests.fingerprint")
         if not seen.exists() or seen.read_text() != fingerprint:
             Path("mutants/mutmut-stats.json").unlink(missing_ok=True)
-        mutmut.collect_or_load_stats(self._runner, apply_config_invalidation=True)
+        failed = Path("mutants", FAILED)
+        failed.unlink(missing_ok=True)
+        try:
+            mutmut.collect_or_load_stats(self._runner, apply_config_invalidation=True)
+        except SystemExit:
+            if failed.exists():
+                print("a test fails without any mutant:", failed.read_text(), sep="\n", file=sys.stderr)
+            raise
         for path in mutmut.walk_mutatable_files():
             data = SourceFileMutationData(path=path)
             data.load()
@@ -88,7 +96,7 @@ class Mutations:
 
     def killers(self) -> dict[str, str]:
         """The test that killed it, by name of the mutant."""
-        path = Path("mutants/killers.txt")
+        path = Path("mutants", KILLERS)
         lines = path.read_text().splitlines() if path.exists() else []
         return dict(line.split("\t", 1) for line in lines)
 
