@@ -23,10 +23,12 @@ annotations, decorators, and whatever is decorated but for ``staticmethod`` and 
 
 @dataclass(frozen=True)
 class Room:
-    """``code``: patterns of files, relative to the repository. ``tests``: arguments for pytest."""
+    """``code``: patterns of files, relative to the repository; ``leave``: of those that stay as they are; ``tests``:
+    arguments for pytest."""
 
     name: str
     code: tuple[str, ...]
+    leave: tuple[str, ...]
     tests: tuple[str, ...]
 
     @property
@@ -53,6 +55,7 @@ class Room:
         values = {
             "source_paths": ["aioparallel"],
             "only_mutate": list(self.code),
+            "do_not_mutate": list(self.leave),
             "do_not_mutate_patterns": list(_NOISE),
             "also_copy": ["examples", "benchmarks"],
             "pytest_add_cli_args_test_selection": list(self.tests),
@@ -76,4 +79,7 @@ class Room:
 def rooms() -> dict[str, Room]:
     """All, by name."""
     found = tomllib.loads(Path(__file__).with_name("rooms.toml").read_text())
-    return {name: Room(name, tuple(one["code"]), tuple(one["tests"])) for name, one in found.items()}
+    return {
+        name: Room(name, tuple(one["code"]), tuple(one.get("leave", ())), tuple(one["tests"]))
+        for name, one in found.items()
+    }

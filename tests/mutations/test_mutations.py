@@ -216,7 +216,7 @@ def test_a_page_has_one_line_for_each_commit_and_seed() -> None:
 def test_rooms_are_there(name: str) -> None:
     """Code and tests of each: a pattern that finds nothing makes a score of nothing."""
     room = rooms()[name]
-    assert all(list(ROOT.glob(pattern)) for pattern in room.code)
+    assert all(list(ROOT.glob(pattern)) for pattern in (*room.code, *room.leave))
     places = [place.partition("::")[0] for place in room.tests if place.startswith("tests/")]
     assert places
     assert all((ROOT / place).exists() for place in places)
