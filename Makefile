@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo exactly-once pipeline bench bench-all test docs spark-jars lint format unit unit-newer spark-newer explore chaos load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-kmq load-map load-spark load-pipeline clean
+.PHONY: help demo exactly-once pipeline bench bench-all test docs spark-jars lint format unit unit-newer spark-newer explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-kmq load-map load-spark load-pipeline clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -30,6 +30,10 @@ $(VENV)/.bench: $(VENV)/bin/python pyproject.toml
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 	$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/.examples $(VENV)/.pipeline $(VENV)/.bench
+
+$(VENV)/.mutations: $(VENV)/bin/python pyproject.toml
+	$(PIP) --editable '.[mutations]'
+	@touch $@ $(VENV)/.dev $(VENV)/.examples $(VENV)/.pipeline $(VENV)/.bench
 
 demo: $(VENV)/.examples  ## enrich 20,000 real flights over HTTP: plain loop against aioparallel
 	$(BIN)/python -m examples.flights $(ARGS)
@@ -91,6 +95,10 @@ SEEDS ?= 10000
 chaos: $(VENV)/.dev  ## whole groups under seeded faults, in virtual time (SEEDS=10000: 12 minutes on 2 cores)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
+ROOM ?= engine
+mutations: $(VENV)/.mutations  ## changes the code of a room in one place at a time: what no test notices (ROOM=engine SAMPLE=200 SEED=1; 10 minutes)
+	$(BIN)/python -m tests.mutations $(ROOM) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(filter file,$(origin SEED)),,--seed $(SEED)) $(ARGS)
+
 docs: $(VENV)/.dev  ## write docs/reference.md from the code
 	$(BIN)/python -m docs.reference
 
@@ -151,4 +159,4 @@ format: $(VENV)/.dev  ## let ruff put the code into form
 	$(BIN)/ruff format .
 
 clean:  ## remove the virtual environment and caches of this folder
-	rm -rf $(VENV) $(NEWER_VENV) $(SPARK_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(NEWER_VENV) $(SPARK_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .mutations

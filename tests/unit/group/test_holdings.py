@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping
 
 from aioparallel.engine.scheduler import Scheduler
@@ -57,3 +58,23 @@ def test_a_partition_that_is_assigned_twice_begins_anew() -> None:
     second = holdings.begin(P, Generation(2, "m"))
     assert first.state is SessionState.DROPPED
     assert (second.epoch, second.target, store.released) == (2, 5, [P])
+
+
+def test_a_partition_that_comes_up_after_the_start_holds_nothing_to_read() -> None:
+    """With ``until="end"`` the ends of the start are the targets, and it had none."""
+    holdings = Holdings(Scheduler(), Told(), {P: 10})
+    assert holdings.begin(P, Generation(1, "m")).target == 10
+    assert holdings.begin(TopicPartition("t", 1), Generation(1, "m")).target == 0
+    assert Holdings(Scheduler(), Told()).begin(P, Generation(1, "m")).target == sys.maxsize
+
+
+def test_a_new_generation_moves_what_is_held_of_its_group() -> None:
+    """What is held of another group stays; one that was fenced may commit again, unless nobody knows what became of
+    its last commit."""
+    holdings = Holdings(Scheduler(), Told())
+    mine, fenced, forsaken = (holdings.begin(TopicPartition("t", n), Generation(1, "m", "g")) for n in range(3))
+    other = holdings.begin(TopicPartition("u", 0), Generation(1, "m", "h"))
+    fenced.fenced = forsaken.fenced = forsaken.forsaken = other.fenced = True
+    holdings.move_to(Generation(2, "m", "g"))
+    assert [session.generation.id for session in (mine, fenced, forsaken, other)] == [2, 2, 2, 1]
+    assert [session.fenced for session in (mine, fenced, forsaken, other)] == [False, False, True, True]

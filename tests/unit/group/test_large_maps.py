@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import threading
 from collections.abc import Collection, Mapping
@@ -84,6 +85,23 @@ async def written_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     said = decode_offset_map(*store.positions[session.partition])
     assert said.base_offset == before.base_offset
     assert list(said.incompletes) == [offset for offset in before.incompletes if offset <= said.highest_succeeded]
+
+
+async def test_the_first_dense_map_of_a_partition_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever goes back to the Java library learns from which commit on that cannot read the map."""
+    session = Session(TopicPartition("t", 0), 1, WHO)
+    session.opened = True
+    incompletes = sorted(random.Random(1).sample(range(40_000), 6_000))
+    session.ledger = Ledger(0, OffsetMap(0, 40_000, (0, *[offset for offset in incompletes if offset])))
+    session.ledger.register(list(session.ledger.incompletes), 40_001)
+    store = Kept({})
+    committer = Committer(store, Options(), Scheduler(), lambda: [session], lambda: None)
+    with caplog.at_level(logging.INFO, logger="aioparallel"):
+        for _ in range(3):
+            session.complete(max(session.ledger.incompletes))
+            assert await committer.commit([session]) == {}
+            assert not store.positions[session.partition].metadata.isascii()
+    assert [getattr(line, "action", "") for line in caplog.records].count("dense_map") == 1
 
 
 async def test_maps_are_restored_with_turns_of_the_loop_between(broker: InMemoryBroker) -> None:

@@ -6,10 +6,17 @@ import asyncio
 
 import pytest
 
+from aioparallel.errors import PositionOutsideLog
+from aioparallel.group.client import Committed, Generation
+from aioparallel.group.opening import Opener
+from aioparallel.group.sessions import Session
+from aioparallel.group.starts import Starts
+from aioparallel.options import Options
 from aioparallel.records import TopicPartition
-from aioparallel.testing.memory import Fault, InMemoryBroker, Request
+from aioparallel.testing.memory import Fault, InMemoryBroker, InMemoryClient, Request
 from tests.support.memory.consuming import T0, Seen, committed, consumer_of, produce
 from tests.support.waiting import until
+from tests.unit.group.test_large_maps import Kept
 
 
 async def test_a_reset_that_gets_no_answer_holds_up_nobody_else(broker: InMemoryBroker) -> None:
@@ -47,6 +54,46 @@ async def test_a_reset_that_gets_no_answer_holds_up_nobody_else(broker: InMemory
         assert consumer.stats().offset_resets == 1
         consumer.stop()
         await running
+
+
+async def test_a_reset_whose_second_question_gets_no_answer_asks_again(broker: InMemoryBroker) -> None:
+    """The broker tells where the log begins, and not where it ends: that wait has a deadline, too (I8)."""
+    produce(broker, [b"k"] * 10)
+    async with asyncio.timeout(120), consumer_of(broker, auto_offset_reset="latest") as consumer:
+        running = asyncio.create_task(consumer.run(seen := Seen()))
+        await until(lambda: committed(broker) == 10)
+        produce(broker, [b"k"] * 10)
+        await until(lambda: committed(broker) == 20)
+        broker.faults.script(Request.LIST_OFFSETS, Fault(), Fault(is_request_lost=True))
+        broker.truncate_tail(T0, 4)
+        await until(lambda: consumer.stats().offset_resets == 1)
+        produce(broker, [b"k"] * 3)
+        await until(lambda: len(seen.ended) == 13)
+        assert seen.offsets[-3:] == [4, 5, 6]
+        consumer.stop()
+        await running
+
+
+@pytest.mark.parametrize(("held", "refused"), [(9, True), (10, False), (12, False)])
+async def test_a_log_that_ends_before_the_position_is_told_where_resets_are_refused(
+    broker: InMemoryBroker, held: int, refused: bool
+) -> None:
+    """A run that ends at a target below its position reads nothing, so no fetch would tell it."""
+    produce(broker, [b"k"] * held)
+    client = InMemoryClient(broker, "g")
+    await client.start(10)
+    store = Kept({T0: Committed(10, "")})
+    starts = Starts(client, "g", Options())
+    opener = Opener(client, "g", store, starts, on_fresh=lambda: None, on_change=lambda: None, refuses_resets=True)
+    session = Session(T0, 1, Generation(1, "m"))
+    session.target = 8
+    if refused:
+        with pytest.raises(PositionOutsideLog):
+            await opener.open([session])
+    else:
+        await opener.open([session])
+    assert session.opened is not refused
+    await client.stop(10)
 
 
 async def test_a_partition_that_goes_during_its_reset_is_given_away(broker: InMemoryBroker) -> None:

@@ -70,6 +70,14 @@ def test_each_step_from_each_phase(phase: Phase, step: str, then: Phase | None) 
     assert state.phase is then
 
 
+def test_what_is_refused_says_what_to_do() -> None:
+    """Open it first; or make another one, for no consumer runs twice."""
+    with pytest.raises(ConsumerStateError, match="use it in `async with consumer:`"):
+        after().begin()
+    with pytest.raises(ConsumerStateError, match="make a new one"):
+        after("open", "begin").begin()
+
+
 @given(st.lists(st.sampled_from(sorted(STEPS)), max_size=30))
 def test_whatever_comes_in_whatever_order(steps: list[str]) -> None:
     """Phases go one way; what is ending stays so, what is hurried stays so; what may start is running and not paused;
@@ -104,8 +112,8 @@ def test_a_stop_before_the_run_makes_it_begin_as_stopping() -> None:
 
 def test_the_first_reason_counts() -> None:
     """A failure after a stop, or after another failure, is told to be late and changes nothing."""
-    state = after("open", "begin", "fail")
-    first = state.failure
+    state, first = after("open", "begin"), ValueError()
+    assert state.fail(first)
     assert not state.fail(KeyError())
     assert state.failure is first
     stopped = after("open", "begin", "stop")

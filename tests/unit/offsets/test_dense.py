@@ -129,6 +129,24 @@ def test_any_map_means_what_the_description_says(flags: list[bool], base: int) -
     assert PlainReader(base, text).read() == wanted
 
 
+def test_one_gap_much_longer_than_the_others() -> None:
+    """One in 20 offsets is incomplete, then comes a gap of 40,000: the best parameter is that of the short gaps."""
+    incompletes = tuple(BASE + place for place in [*_random_places(0.05, 40_000), 80_000])
+    wanted = OffsetMap(BASE, BASE + 80_000, incompletes)
+    text = encode_offset_map(BASE, BASE + 80_000, incompletes, format="Dense", limit=None)
+    assert _kind(text) == 0
+    assert PlainReader(BASE, text).read() == wanted == decode_offset_map(BASE, text)
+
+
+def test_the_limit_is_a_length_that_is_allowed() -> None:
+    """A text of just so many characters is written, one of a character more is not."""
+    incompletes = _random_places(0.1, 3_000)
+    length = len(encode_offset_map(0, 2_999, incompletes, format="Dense", limit=None))
+    assert len(encode_offset_map(0, 2_999, incompletes, format="Dense", limit=length)) == length
+    with pytest.raises(ValueError, match=f"takes {length} characters"):
+        encode_offset_map(0, 2_999, incompletes, format="Dense", limit=length - 1)
+
+
 @given(share=st.sampled_from([0.01, 0.2, 0.5]), size=st.integers(0, 3_000), seed=st.integers(0, 99))
 def test_kafka_counts_as_many_characters_as_python(share: float, size: int, seed: int) -> None:
     """Each character is one UTF-16 unit, so the limit means the same to the broker's Java."""

@@ -57,6 +57,7 @@ UNREADABLE = {
     "BitSet with negative count": (_text(b"l", b"\xff\xff\0"), "counts -1 offsets"),
     "BitSetV2 with negative count": (_text(b"o", b"\x80\0\0\0\0"), "counts -2147483648 offsets"),
     "BitSet counts more than there is": (_text(b"l", b"\0\x64\xff\xff"), "counts 100 offsets and has 2 bytes"),
+    "BitSet two bytes short": (_text(b"l", b"\0\x18\xff"), "counts 24 offsets and has 1 bytes"),
     "BitSetV2 counts 2**31-1": (_text(b"o", b"\x7f\xff\xff\xff\xff\0"), "counts 2147483647 offsets"),
     "BitSet with a bit above": (_text(b"l", b"\0\3\x0f\0"), "bits set after its 3 offsets"),
     "BitSet with a spare byte that is none": (_text(b"l", b"\0\3\x05\1"), "bits set after its 3 offsets"),
@@ -95,6 +96,13 @@ def test_unreadable_metadata_is_refused(name: str) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 4 * MAX_BODY_BYTES
+
+
+def test_the_last_byte_of_bits_may_be_absent() -> None:
+    """Java's reader takes absent bits as those of incomplete offsets."""
+    assert decode_offset_map(BASE, _text(b"l", b"\0\x10\xff")) == OffsetMap(
+        BASE, BASE + 15, tuple(range(BASE + 8, BASE + 16))
+    )
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,10 @@ def test_what_a_cut_map_leaves_behind_keeps_the_order_of_each_key() -> None:
         said, entries = course(chance)
         room, least = chance.choice([inf, inf, 40_000, 3_000, 500, 0]), chance.choice([0, 1])
         limit = chance.choice([8, 12, 16, 20, 200])
-        one = share(Taken(Said(SESSION, said, (0, 0)), entries, -1), limit, "all", room, least)
+        taken = Taken(Said(SESSION, said, (0, 0)), entries, -1)
+        one = share(taken, limit, "all", room, least)
+        # What waits for more of a map waits for it whatever room there is.
+        assert one.behind == share(taken, limit, "all", inf).behind
         cuts += one.whole.cut
         parts += one.is_part
         if one.is_passed_over:

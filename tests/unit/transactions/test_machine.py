@@ -159,6 +159,15 @@ def test_what_is_not_allowed_ends_it(code: int) -> None:
     assert machine.forbidden == (Ask.INITIALIZE, code)
 
 
+def test_a_batch_that_is_not_allowed_ends_it() -> None:
+    """As anything else that is asked."""
+    machine = idle()
+    machine.begin(0.0)
+    machine.broken(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    assert machine.ask is None
+    assert machine.forbidden == (Ask.SEND, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+
+
 @given(st.data())
 def test_it_never_goes_back_behind_its_end(data: st.DataObject) -> None:  # noqa: C901
     """Any answers: a transaction whose end was sent is over only by that end, or by reading; and no second epoch is
