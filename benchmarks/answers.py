@@ -36,8 +36,6 @@ def run_of(content: dict[str, Any]) -> Run:
     def wrong(name: str, what: str) -> NoReturn:
         raise ValueError(f"{name} is {content.get(name)!r:.100}, not {what}")
 
-    content = {**content}
-    slices = content.pop("slices", [])
     if unknown := content.keys() - {*NUMBERS, *COUNTS, "stopped"}:
         raise ValueError(f"it says {', '.join(sorted(unknown))}, which nobody asked for")
     for name in NUMBERS:
@@ -50,7 +48,7 @@ def run_of(content: dict[str, Any]) -> Run:
             wrong(name, "a whole number")
     if type(content.get("stopped", False)) is not bool:
         wrong("stopped", "true or false")
-    return Run(**content, slices=slices)
+    return Run(**content)
 
 
 class Watch:

@@ -47,8 +47,6 @@ from aioparallel.testing.processes.parent import tell
 
 __all__ = ["HandlerKind", "Job", "Readable", "Work", "serve"]
 
-SLICE = 4_096
-"""Records between two looks at the clocks."""
 SPARE = 100_000
 """Events for records that come twice, so that the benchmark can say which."""
 
@@ -132,7 +130,6 @@ class Job:
         self._over = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._started = time.perf_counter()
-        self._marks: list[Moment] = []
         self._first: Moment | None = None
         self._last: Moment | None = None
         self._ended = 0
@@ -149,7 +146,7 @@ class Job:
     def _quick(self) -> Handle:
         """Says only that it began, as there is nothing between that and its end."""
         words, count, began = self.log.words, 0, EventLog.word_of(EventKind.BEGAN, 0, 0)
-        edges = self._edges()
+        edges = {1, self.work.records}
 
         async def handle(record: Readable) -> None:
             nonlocal count
@@ -163,7 +160,7 @@ class Job:
 
     def _sleeper(self) -> Handle:
         words, at, count = self.log.words, 0, 0
-        edges, sleeps = self._edges(), sleeps_of(self.work)
+        records, sleeps = self.work.records, sleeps_of(self.work)
         began, ended = (EventLog.word_of(kind, 0, 0) for kind in (EventKind.BEGAN, EventKind.ENDED))
 
         async def handle(record: Readable) -> None:
@@ -178,8 +175,8 @@ class Job:
             at += 1
             words[at] = ended | place
             count += 1
-            if count in edges:
-                self._at_edge(count)
+            if count == records:
+                self.finish(count)
 
         self._count = lambda: count
         return handle
@@ -240,14 +237,8 @@ class Job:
         self._count = lambda: count
         return handle
 
-    def _edges(self) -> set[int]:
-        """At which counts of handled records :meth:`_at_edge` is called."""
-        return {1, *range(SLICE, self.work.records, SLICE), self.work.records}
-
     def _at_edge(self, count: int) -> None:
         self.begin()
-        if not count % SLICE:
-            self._marks.append(Moment.now())
         if count == self.work.records:
             self.all_called.set()
             if self.work.handler not in ("produce", "transactions", "queue"):
@@ -297,7 +288,6 @@ class Job:
             "cpu_seconds": last.cpu - first.cpu,
             "peak_memory": _peak_memory(),
             "stopped": not self._over.is_set(),
-            "slices": [[mark.clock, mark.cpu] for mark in self._marks],
         }
 
 

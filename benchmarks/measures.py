@@ -65,7 +65,6 @@ class Run:
     peak_in_flight: int | None = None
     machine: Surroundings | None = None
     repeated: bool = False
-    slices: list = field(default_factory=list)
 
     @property
     def rate(self) -> float:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from aioparallel.testing import LocalKafka
 from benchmarks.cases import Case
 from benchmarks.compare.cases import COMPARED
 from benchmarks.compare.instructions import count
-from benchmarks.compare.pairs import CONFIDENCE, Comparison, Measured, compare, prepare
+from benchmarks.compare.pairs import CONFIDENCE, Comparison, Measured, compare, play_pair, prepare
 from benchmarks.compare.revisions import WORKING_TREE, Revision, extract
 from benchmarks.contest import Arena, Field
 from benchmarks.intervals import Interval
@@ -72,7 +73,10 @@ async def run(asked: argparse.Namespace, say: Callable[[str], None]) -> list[Row
     with tempfile.TemporaryDirectory(prefix="aioparallel-compare-") as folder:
         sides = [extract(name, Path(folder, side)) for side, name in (("before", asked.before), ("after", asked.after))]
         say(f"{sides[1].title} over {sides[0].title}; intervals of {CONFIDENCE:.0%}")
-        async with LocalKafka(heap=HEAP, report=say) as kafka, Admin(kafka.bootstrap_servers, timeout=TIMEOUT) as admin:
+        async with (
+            LocalKafka(heap=HEAP, compile_once=True, report=say) as kafka,
+            Admin(kafka.bootstrap_servers, timeout=TIMEOUT) as admin,
+        ):
             topics = Topics(admin)
             arena = Arena(
                 kafka.bootstrap_servers, topics.create, {}, 0, asked.seed, 1, lambda _: None, asked.width / 100,
@@ -105,6 +109,8 @@ async def _row(
     row = Row(case, [], instructions)
     async with Field.of(case, arena) as place:
         await prepare(place)
+        # Until the broker's own code is compiled it takes a part of the cores.
+        await play_pair(place, sides, random.Random(asked.seed))
         for number in range(asked.times):
             found = await compare(place, sides, seed=asked.seed + number)
             row.comparisons.append(found)

@@ -30,7 +30,7 @@ __all__ = ["CONFIDENCE", "Comparison", "Measured", "PairFailed", "compare", "pla
 
 CONFIDENCE: Final = 0.99
 """Of twelve cases, each with two values, one interval in a hundred may miss."""
-TURNS: Final = 2
+TURNS: Final = 3
 """Warm runs of each process of a pair."""
 EVERY: Final = 4
 """Pairs between two looks at the intervals: an end that could come after any pair would prefer narrow accidents."""
