@@ -46,6 +46,8 @@ pipeline: $(VENV)/.pipeline  ## 336,776 flights: Kafka, Spark, aioparallel, Spar
 bench: $(VENV)/.bench  ## measure aioparallel and its peers (an hour; ARGS=--quick: a few minutes)
 	$(BIN)/python -m benchmarks $(ARGS)
 
+# Hundreds of processes import the same modules: they are compiled once, also where somebody keeps Python from writing.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.dev  ## all tests, on Apache Kafka 4.3.1 and Spark 4.2.0 too (jars come by Maven, the first time)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m aioparallel.jvm spark --directory
