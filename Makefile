@@ -58,6 +58,8 @@ bench-all: $(VENV)/.dev  ## the full run: bench, and every program beside it; pa
 	for name in $(PROGRAMS); do $(BIN)/python -m benchmarks.$$name || failed=1; done; \
 	exit $$failed
 
+# Hundreds of processes import the same modules: they are compiled once, also where somebody keeps Python from writing.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.dev  ## all tests, on Apache Kafka 4.3.1 and Spark 4.2.0 too (jars come by Maven, the first time)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m aioparallel.jvm spark --directory

@@ -48,7 +48,7 @@ def prepare(report: Callable[[str], None]) -> Path:
     java, jars = find_java(), KAFKA.fetch(report)
     if find_archive(java, jars) is None:
         archive = _place(java, jars)
-        if not _write(KafkaProgram(java, jars, compile_once=False), archive):
+        if not _write(KafkaProgram(java, jars, compile_once=True), archive):
             report(f"{java} wrote no archive of Kafka's classes to {archive}: brokers start without")
     return jars
 

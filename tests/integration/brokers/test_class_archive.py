@@ -52,7 +52,7 @@ def test_brokers_use_what_was_prepared(jars: Path) -> None:
 def test_brokers_start_beside_one_that_does_not_fit(jars: Path) -> None:
     """What is no archive is passed over, without a word in the broker's log."""
     class_archive._place(find_java(), jars).write_bytes(b"no archive")
-    with LocalKafka() as kafka:
+    with LocalKafka(compile_once=True) as kafka:
         assert "archive" not in kafka.log_tail(200)
 
 
