@@ -69,6 +69,23 @@ async def test_until_end_leaves_what_comes_later(broker: InMemoryBroker) -> None
     assert (seen.offsets, committed(broker)) == ([0, 1, 2, 3, 4], 5)
 
 
+async def test_until_end_leaves_what_comes_with_the_same_fetch(broker: InMemoryBroker) -> None:
+    """Records produced after the start and before the first fetch: they are neither run nor committed, and the next
+    run begins with them."""
+    produce(broker, [b"a"] * 5)
+    broker.faults.always(Request.FETCH, Fault(request_delay=0.5))
+    seen = Seen()
+    async with asyncio.timeout(10), consumer_of(broker, until="end") as consumer:
+        running = asyncio.create_task(consumer.run(seen))
+        await until(lambda: consumer._engine is not None)
+        produce(broker, [b"late"] * 5)
+        await running
+    assert (seen.offsets, committed(broker)) == ([0, 1, 2, 3, 4], 5)
+    again = Seen()
+    await run_to_end(consumer_of(broker, until="end"), again)
+    assert (again.offsets, committed(broker)) == ([5, 6, 7, 8, 9], 10)
+
+
 async def test_stop_drains_what_is_in_flight_and_starts_nothing(broker: InMemoryBroker) -> None:
     """stop() lets running handlers end, commits them, and leaves the rest for the next run."""
     produce(broker, [str(i).encode() for i in range(50)])

@@ -76,6 +76,31 @@ async def test_who_waits_for_room_for_its_outputs_is_as_old_as_its_start(broker:
         await running
 
 
+async def test_the_longest_lane_is_named(broker: InMemoryBroker) -> None:
+    """Where one has more than one record: its key, its length, and the offset of its first record. And each partition
+    tells how many of the records it has read are not complete."""
+    over = asyncio.Event()
+
+    async def handle(record: Record) -> None:
+        if record.key in (b"b", b"long"):
+            await over.wait()
+
+    produce(broker, [b"b", b"long", b"long", b"long"], 0)
+    async with asyncio.timeout(30), consumer_of(broker) as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        await until(lambda: consumer._engine and consumer.stats().in_flight == 2 and consumer.stats().succeeded == 2)
+        found = consumer.stats().longest_lane
+        assert found is not None
+        assert (found.partition, found.key, found.length, found.head_offset) == (("t", 0), b"long", 3, 4)
+        assert [partition.incompletes for partition in consumer.stats().partitions] == [5, 0]
+        over.set()
+        await until(lambda: consumer.stats().succeeded == 7)
+        assert consumer.stats().longest_lane is None
+        assert [partition.incompletes for partition in consumer.stats().partitions] == [0, 0]
+        consumer.stop()
+        await running
+
+
 async def test_who_fails_again_and_again_is_named(broker: InMemoryBroker) -> None:
     """After ten failures, with what it fails with; others of the partition go on."""
 
