@@ -105,7 +105,7 @@ class Player:
 
     def __init__(self, contestant: Contestant, place: Field, **changes: Any) -> None:
         self.contestant = contestant
-        number = next(place.logs)
+        self._number = number = next(place.logs)
         self.log = place.folder / f"{number}.log"
         """What its process writes to standard error."""
         self.events = place.folder / f"{number}.events"
@@ -171,7 +171,7 @@ class Player:
     async def run(self, number: int) -> Run:
         """One whole round, checked. What goes wrong is a problem of the run."""
         place, work = self._place, self._work
-        group, deadline = f"{work.topic}-{self.contestant.name}-{number}", work.limit + GRACE
+        group, deadline = f"{work.topic}-{self._number}-{self.contestant.name}-{number}", work.limit + GRACE
         output = f"{group}-out" if work.handler in ("produce", "transactions") else None
         try:
             if output is not None:

@@ -106,7 +106,7 @@ async def play_pair(place: Field, sides: Sequence[Revision], chance: random.Rand
     hash_seed = str(chance.randrange(2**32))
     cpu = place.arena.cpu
     players = [
-        Player(contestant(f"{name}-{hash_seed}", side, hash_seed), place, library=str(side.folder), cpu=cpu)
+        Player(contestant(name, side, hash_seed), place, library=str(side.folder), cpu=cpu)
         for name, side in zip(("before", "after"), sides, strict=True)
     ]
     runs: tuple[list[Run], list[Run]] = ([], [])
