@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import subprocess
@@ -20,7 +21,8 @@ from benchmarks import contest
 from benchmarks.cases import Case
 from benchmarks.checks import check_commits
 from benchmarks.contest import Arena, Field
-from benchmarks.measures import Result, Run
+from benchmarks.intervals import least_rounds
+from benchmarks.measures import Result, Run, cpu_over
 from benchmarks.programs import CONTESTANTS, Contestant
 from benchmarks.rounds import play
 from benchmarks.workload import Shape
@@ -92,6 +94,51 @@ async def test_other_handlers_are_checked_too(
     result = await rounds(case, arena_of(broker))
     assert not result.failed, result
     assert [len(entry.warm) for entry in result.entries] == [1, 1]
+
+
+async def test_a_round_in_which_the_machine_moved_is_repeated(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its runs are kept and count for nothing; a ratio has both its sides in each round that counts."""
+    answers = iter((True, False))
+    monkeypatch.setattr("benchmarks.rounds.moved", lambda seen: next(answers, False))
+    case = replace(case_of("ours", "getmany"), bounded_by="getmany")
+    result = await rounds(case, replace(arena_of(broker), seconds=60.0, width=math.inf))
+    assert (result.rounds, result.repeated, result.unquiet) == (1, 1, 0)
+    for entry in result.entries:
+        assert [(run.round, run.repeated) for run in entry.runs] == [(0, False), (1, True), (2, False)]
+        assert [run.round for run in entry.warm] == [2]
+        assert all(run.machine is not None for run in entry.runs)
+
+
+async def test_where_no_round_is_quiet_all_count(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is an answer in the time that was given, and it says so."""
+    monkeypatch.setattr("benchmarks.rounds.moved", lambda seen: True)
+    result = await rounds(case_of("ours"), replace(arena_of(broker), rounds=2))
+    assert (result.rounds, result.repeated, result.unquiet) == (2, 0, 2)
+    assert [run.round for run in result.entries[0].warm] == [1, 2]
+
+
+async def test_rounds_go_on_until_the_ratio_is_known(broker: EmbeddedBroker) -> None:
+    """Of those alone whose ratio is wide: others have had their rounds. With too few rounds there is no interval, which
+    is as wide as can be; with as many as it needs any interval here is narrow enough."""
+    case = replace(case_of("ours", "getmany", "async-for"), bounded_by="getmany")
+    result = await rounds(case, replace(arena_of(broker), seconds=100.0, width=100.0))
+    warm = {entry.contestant: len(entry.warm) for entry in result.entries}
+    assert warm == {"ours": least_rounds(), "getmany": least_rounds(), "async-for": 1}
+
+
+async def test_cases_that_are_compared_run_in_the_same_rounds(broker: EmbeddedBroker) -> None:
+    """Each on records of its own; the CPU of the second over that of the first is a ratio of rounds."""
+    cases = [
+        replace(case_of("ours"), name="e-keys-1000", together="e"),
+        replace(case_of("ours", shape=replace(SHAPE, keys=400)), name="e-keys-1000000", together="e"),
+    ]
+    found = await play(cases, replace(arena_of(broker), seconds=100.0, width=100.0))
+    assert [one.name for one in found] == ["e-keys-1000", "e-keys-1000000"]
+    assert not any(one.failed for one in found)
+    seen = cpu_over("e-keys-1000")(found[1], {one.name: one for one in found})
+    assert 0 < seen.low <= seen.median <= seen.high < math.inf
 
 
 async def test_runs_beyond_the_limit_are_stopped(broker: EmbeddedBroker) -> None:
