@@ -158,7 +158,7 @@ def main() -> int:
         console.print(sentence, markup=False, highlight=False)
 
     if sys.argv[1:2] == ["compare"]:
-        return command.main(sys.argv[2:], say)
+        return command.main(sys.argv[2:], console)
     asked = options(sys.argv[1:])
     asked.output.mkdir(parents=True, exist_ok=True)
     # Kafka clients speak about what passes by itself; that belongs into a file, not between the lines.

@@ -120,14 +120,19 @@ class Player:
         """Whether it was started and is gone."""
         return self.child is not None and not self.child.running
 
-    async def order(self, number: int, group: str, output: str | None = None) -> None:
-        """Have it begin a round."""
+    async def start(self) -> None:
+        """Start its process, if that has not been done."""
         if self.child is None:
             self._work.write(self._file)
             command = (*self.contestant.command, str(self._file))
             child = Child(self.contestant.name, command, log=self.log, environment=self.contestant.environment)
             await child.start()
             self.child = child
+
+    async def order(self, number: int, group: str, output: str | None = None) -> None:
+        """Have it begin a round."""
+        await self.start()
+        assert self.child is not None
         self.events.unlink(missing_ok=True)
         await self.child.say(json.dumps({"round": number, "group": group, "log": str(self.events), "output": output}))
 

@@ -18,7 +18,7 @@ __all__ = ["MOVED", "Machine", "Surroundings", "calibrate", "moved"]
 
 MOVED: Final = 0.05
 """A calibration loop that takes so much more or less than another one of the same round spoils the round."""
-PASSES: Final = 12
+PASSES: Final = 8
 """The quickest counts: a pass may be interrupted."""
 STEPS: Final = 60_000
 STEAL: Final = 7

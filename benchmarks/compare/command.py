@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from rich.console import Console
+
 from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.errors import AioparallelError
 from aioparallel.testing import LocalKafka
@@ -29,6 +31,9 @@ __all__ = ["main"]
 
 HEAP: Final = "1g"
 TIMEOUT: Final = 60.0
+COUNTED_ALIKE: Final = 0.005
+"""Instructions of the same code differ by less: up to 0.2 % was seen."""
+INTERRUPTED: Final = 130  # 128 + SIGINT, as shells count
 TITLES: Final[dict[Measured, str]] = {"seconds": "time", "cpu_per_record": "CPU"}
 
 
@@ -67,8 +72,8 @@ class Row:
     """A record, before and after; or why they were not counted."""
 
 
-async def run(asked: argparse.Namespace, say: Callable[[str], None]) -> list[Row]:
-    """All cases, a row printed after each."""
+async def run(asked: argparse.Namespace, say: Callable[[str], None], progress: Callable[[str], None]) -> list[Row]:
+    """All cases, a row printed after each. ``progress``: told what runs now."""
     rows, cpu = [], keep_a_core()
     with tempfile.TemporaryDirectory(prefix="aioparallel-compare-") as folder:
         sides = [extract(name, Path(folder, side)) for side, name in (("before", asked.before), ("after", asked.after))]
@@ -79,7 +84,7 @@ async def run(asked: argparse.Namespace, say: Callable[[str], None]) -> list[Row
         ):
             topics = Topics(admin)
             arena = Arena(
-                kafka.bootstrap_servers, topics.create, {}, 0, asked.seed, 1, lambda _: None, asked.width / 100,
+                kafka.bootstrap_servers, topics.create, {}, 0, asked.seed, 1, progress, asked.width / 100,
                 asked.seconds, cpu,
             )  # fmt: skip
             for name in asked.cases:
@@ -105,6 +110,7 @@ async def _row(
 ) -> Row:
     instructions: list[float] | str = "not asked for"
     if not asked.no_instructions:
+        arena.say(f"{case.name}: counting instructions")
         instructions = await asyncio.to_thread(count, case, sides)
     row = Row(case, [], instructions)
     async with Field.of(case, arena) as place:
@@ -126,17 +132,24 @@ def _sentence(row: Row, found: Comparison, width: float) -> str:
     pairs = f"{len(found.ratios['seconds'])} pairs in {found.seconds:.0f} s"
     pairs += f", {found.repeated} repeated" * bool(found.repeated)
     before = found.medians["cpu_per_record"][0] * 1e6
-    return f"{row.case.name:<16} {verdict(found, width):<24} {'; '.join(parts)}; {before:.2f} µs before; {pairs}"
+    said = verdict(found, row.instructions, width)
+    return f"{row.case.name:<16} {said:<28} {'; '.join(parts)}; {before:.2f} µs before; {pairs}"
 
 
-def verdict(found: Comparison, width: float) -> str:
-    """In words: slower or faster where an interval leaves 1 out, else whether it was narrow enough to say so."""
+def verdict(found: Comparison, instructions: list[float] | str, width: float) -> str:
+    """In words: slower or faster where an interval leaves 1 out, or where instructions differ by more than those of the
+    same code do; else whether an interval was narrow enough to say so."""
     for measured in found.ratios:
         seen = found.interval(measured)
         if not seen.holds(1.0):
-            more = seen.median > 1.0
-            return f"{'MORE' if more else 'less'} {TITLES[measured]}, by {abs(seen.median - 1):.1%}"
+            return _difference(TITLES[measured], seen.median)
+    if not isinstance(instructions, str) and abs(more := instructions[1] / instructions[0] - 1) > COUNTED_ALIKE:
+        return _difference("instructions", 1 + more)
     return "no difference" if found.width <= width / 100 else f"not resolved ({found.width:.1%})"
+
+
+def _difference(what: str, ratio: float) -> str:
+    return f"{'MORE' if ratio > 1 else 'less'} {what}, by {abs(ratio - 1):.1%}"
 
 
 def _shown(seen: Interval) -> str:
@@ -158,14 +171,22 @@ def _held(row: Row) -> str:
     return ", ".join(parts)
 
 
-def main(arguments: Sequence[str], say: Callable[[str], None]) -> int:
+def main(arguments: Sequence[str], console: Console) -> int:
     """The exit code: 1 when something could not be compared."""
     asked = options(arguments)
+
+    def say(sentence: str) -> None:
+        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
     try:
-        rows = asyncio.run(run(asked, say))
+        with console.status("Starting Apache Kafka") as status:
+            rows = asyncio.run(run(asked, say, status.update))
     except AioparallelError as error:
         say(f"ERROR {error}")
         return 1
+    except KeyboardInterrupt:
+        say("Stopped; every process that the comparison started has ended.")
+        return INTERRUPTED
     if asked.json:
         asked.json.write_text(json.dumps([_plain(row) for row in rows], indent=1) + "\n")
     return 0

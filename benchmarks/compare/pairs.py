@@ -30,7 +30,7 @@ __all__ = ["CONFIDENCE", "Comparison", "Measured", "PairFailed", "compare", "pla
 
 CONFIDENCE: Final = 0.99
 """Of twelve cases, each with two values, one interval in a hundred may miss."""
-TURNS: Final = 3
+TURNS: Final = 4
 """Warm runs of each process of a pair."""
 EVERY: Final = 4
 """Pairs between two looks at the intervals: an end that could come after any pair would prefer narrow accidents."""
@@ -111,6 +111,7 @@ async def play_pair(place: Field, sides: Sequence[Revision], chance: random.Rand
     ]
     runs: tuple[list[Run], list[Run]] = ([], [])
     try:
+        await asyncio.gather(*(player.start() for player in players))
         for number in range(1 + TURNS):
             for which in chance.sample((0, 1), 2):
                 run = await players[which].run(number)

@@ -59,7 +59,7 @@ async def test_a_slower_revision_is_found(local_kafka: LocalKafka, tree: Revisio
         found = await compare(place, [tree, slow], seed=1)
     assert len(found.ratios["cpu_per_record"]) == least_rounds(0.75)
     assert found.interval("cpu_per_record").low > 1.5
-    assert command.verdict(found, 2.0).startswith("MORE ")
+    assert command.verdict(found, "not counted", 2.0).startswith("MORE ")
 
 
 @pytest.mark.usefixtures("few_runs")
@@ -126,15 +126,23 @@ def test_counts_are_read(said: str, count: int | None) -> None:
 def test_verdicts(seconds: list[float], words: str) -> None:
     """An interval that leaves 1 out is a difference; none is told only where one of them is narrow enough."""
     found = Comparison(CASE, {"seconds": seconds, "cpu_per_record": [1.0] * len(seconds)})
-    assert command.verdict(found, 2.0) == words
+    assert command.verdict(found, "not counted", 2.0) == words
     found.ratios["cpu_per_record"] = [0.8, 1.25] * 4
-    assert command.verdict(found, 2.0) == words if words != "no difference" else True
+    assert command.verdict(found, "not counted", 2.0) == words if words != "no difference" else True
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"), [([1000, 1004], "no difference"), ([1000, 1021], "MORE instructions, by 2.1%")]
+)
+def test_instructions_tell_what_time_does_not(counts: list[float], words: str) -> None:
+    """Where they differ by more than those of the same code."""
+    assert command.verdict(Comparison(CASE, {"seconds": [1.0] * 8, "cpu_per_record": [1.0] * 8}), counts, 2.0) == words
 
 
 def test_what_is_wide_is_not_resolved() -> None:
     """It says how wide it is."""
     found = Comparison(CASE, {"seconds": [0.95, 1.05] * 4, "cpu_per_record": [0.95, 1.05] * 4})
-    assert command.verdict(found, 2.0).startswith("not resolved (")
+    assert command.verdict(found, "not counted", 2.0).startswith("not resolved (")
 
 
 @pytest.mark.parametrize(
