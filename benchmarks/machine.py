@@ -20,6 +20,8 @@ MOVED: Final = 0.05
 """A calibration loop that takes so much more or less than another one of the same round spoils the round."""
 PASSES: Final = 8
 """The quickest counts: a pass may be interrupted."""
+PASSES_BESIDE_OTHERS: Final = 32
+"""Where no core is kept free the broker still works for some tenths of a second after a run."""
 STEPS: Final = 60_000
 STEAL: Final = 7
 """Its place among the numbers of a line of ``/proc/stat``, see proc_stat(5)."""
@@ -63,7 +65,7 @@ def calibrate(cpu: int | None = None) -> float:
     core that this thread runs on meanwhile."""
     best = float("inf")
     with _kept_to(cpu):
-        for _ in range(PASSES):
+        for _ in range(PASSES_BESIDE_OTHERS if cpu is None else PASSES):
             began = time.perf_counter()
             _loop()
             best = min(best, time.perf_counter() - began)
