@@ -41,7 +41,7 @@ def main() -> int:
 
     mutations = Mutations(workers=asked.jobs)
     mutations.make(fingerprint)
-    mutants = mutants_of(room.folder)
+    mutants = mutants_of(room.folder, mutations.files)
     drawn = sample(mutants, asked.sample, asked.seed)
     _run(mutations, [mutant.name for mutant in drawn], deadline)
     score = Score.of(_verdicts(mutations, drawn).values(), wanted=len(drawn), population=len(mutants))

@@ -54,12 +54,12 @@ def sample(mutants: Iterable[Mutant], size: int | None, seed: int) -> list[Mutan
     return sorted(mutants, key=lambda mutant: mutant.key.drawn(seed))[:size]
 
 
-def mutants_of(folder: Path) -> list[Mutant]:
-    """Those that mutmut has made there, without noise."""
+def mutants_of(folder: Path, files: Iterable[str]) -> list[Mutant]:
+    """Those that mutmut has made there of these files, without noise."""
     found: list[Mutant] = []
-    for spans in sorted((folder / "mutants").rglob("*.py.spans")):
-        file = str(spans.relative_to(folder / "mutants"))[: -len(".spans")]
-        found += _of_file(folder, file, json.loads(spans.read_text())["spans"])
+    for file in sorted(files):
+        spans = json.loads((folder / "mutants" / f"{file}.spans").read_text())
+        found += _of_file(folder, file, spans["spans"])
     return [mutant for mutant in found if not is_noise(mutant.key)]
 
 

@@ -53,7 +53,8 @@ class Mutations:
             del sys.modules[name]
         mutmut.print_status = lambda *_, **__: None  # what turns round while tests run, in logs as well
         self._runner = get_mutant_runner(workers)
-        self._files: dict[str, SourceFileMutationData] = {}
+        self._files: dict[str, SourceFileMutationData] = {}  # by mutant
+        self.files: list[str] = []
 
     def make(self, fingerprint: str) -> None:
         """Writes the mutants of code that has changed, and learns which tests run which function."""
@@ -77,6 +78,7 @@ class Mutations:
         for path in mutmut.walk_mutatable_files():
             data = SourceFileMutationData(path=path)
             data.load()
+            self.files.append(str(path))
             self._files.update(dict.fromkeys(data.exit_code_by_key, data))
         if not seen.exists() or seen.read_text() != fingerprint:
             self._forget_survivors()

@@ -99,7 +99,7 @@ def run_of(mutants: list[Mutant], verdicts: dict[str, Verdict], *, commit: str =
 
 def test_mutants_are_told_by_place_and_change(folder: Path) -> None:
     """With the lines of the file as it is, and those that read the same counted."""
-    found = {mutant.name: (mutant.line, mutant.key) for mutant in mutants_of(folder)}
+    found = {mutant.name: (mutant.line, mutant.key) for mutant in mutants_of(folder, ["package/box.py"])}
     plus, minus = "            self.size += one", "            self.size -= one"
     less, less_or_equal = "        if self.size < 5:", "        if self.size <= 5:"
     assert found == {

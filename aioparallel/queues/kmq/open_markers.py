@@ -64,8 +64,3 @@ class OpenMarkers:
             marker = self._open.get(offset)
             if marker is not None:
                 heapq.heappush(self._heap, (due, offset, marker))
-
-    @property
-    def next_due(self) -> int | None:
-        """When the first of them is due, or some stale one; None: there is none."""
-        return self._heap[0][0] if self._heap else None

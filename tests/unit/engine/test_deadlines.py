@@ -40,6 +40,16 @@ def test_due_once() -> None:
     assert deadlines.next_time == 6.0
 
 
+def test_so_many_are_due_at_once() -> None:
+    """The earliest of them; the others stay due."""
+    deadlines = Deadlines[str](5.0)
+    for number in range(5):
+        enter(deadlines, f"{number}", number)
+    assert deadlines.due(8.0, 2) == ["0", "1"]
+    assert deadlines.due(8.0, 9) == ["2", "3"]
+    assert deadlines.next_time == 9.0
+
+
 def test_what_has_ended_is_never_due() -> None:
     """A handler that ended in time has no deadline, and the one after it is the next."""
     deadlines = Deadlines[str](5.0)

@@ -35,3 +35,10 @@ def test_the_count_of_redeliveries(count: int, written: str) -> None:
     assert headers == [("a", b"1"), ("b", None), ("kmq-redelivery-count", bytes.fromhex(written))]
     assert redeliveries(Record("t", 0, 0, None, None, tuple(headers))) == count
     assert redeliveries(Record("t", 0, 0, None, None, tuple(with_count(tuple(headers), None)))) == 0
+
+
+@pytest.mark.parametrize("value", [None, b"", b"\x00\x05", b"\xff", b"\x80\x00\x00\x00", b"\x00" * 8])
+def test_a_count_that_is_none_is_a_first_delivery(value: bytes | None) -> None:
+    """Another length than 1 and 4 bytes, or less than 0."""
+    headers = (("kmq-redelivery-count", value), ("other", b"\x05"))
+    assert redeliveries(Record("t", 0, 0, None, None, headers)) == 0

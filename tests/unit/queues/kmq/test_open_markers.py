@@ -83,3 +83,15 @@ def test_it_forgets_what_has_ended() -> None:
         markers.started(2 * offset, offset, 10**9)
         markers.ended(offset)
     assert len(markers._heap) < 2_000
+
+
+def test_it_forgets_nothing_that_is_open() -> None:
+    """However many have ended meanwhile: a record whose lease is over is told, or it would never be delivered again."""
+    markers = OpenMarkers()
+    for offset in range(10):
+        markers.started(offset, offset, 5_000 - offset)
+    for offset in range(10, 10_000):
+        markers.started(offset, offset, 10**9)
+        markers.ended(offset)
+    assert markers.due(4_994, 99) == [9, 8, 7, 6]
+    assert markers.due(5_000, 99) == [5, 4, 3, 2, 1, 0]
