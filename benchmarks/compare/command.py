@@ -8,8 +8,8 @@ import json
 import os
 import random
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,7 +53,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
                         help="pairs until the interval is narrower (default 2 %%)")  # fmt: skip
     parser.add_argument("--seconds", type=float, default=180.0, help="for a case, at most (default 180)")
     parser.add_argument("--times", type=int, default=1, help="compare so often (default 1)")
-    parser.add_argument("--no-instructions", action="store_true", help="without counting instructions")
+    parser.add_argument("--no-instructions", dest="instructions", action="store_false", help="count none")
     parser.add_argument("--seed", type=int, default=2013, help="for records, turns and hash seeds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every ratio, too")
     found = parser.parse_args(arguments)
@@ -64,20 +64,27 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 
 @dataclass(slots=True)
 class Row:
-    """All that is known of one case."""
+    """All that is known of one case.
+
+    ``instructions``: a record, before and after; or why they were not counted. ``failure``: why there is no more.
+    """
 
     case: Case
-    comparisons: list[Comparison]
-    instructions: list[float] | str
-    """A record, before and after; or why they were not counted."""
+    instructions: list[float] | str = "not asked for"
+    comparisons: list[Comparison] = field(default_factory=list)
+    failure: str = ""
 
 
 async def run(asked: argparse.Namespace, say: Callable[[str], None], progress: Callable[[str], None]) -> list[Row]:
     """All cases, a row printed after each. ``progress``: told what runs now."""
-    rows, cpu = [], keep_a_core()
+    rows = [Row(COMPARED[name]) for name in asked.cases]
     with tempfile.TemporaryDirectory(prefix="aioparallel-compare-") as folder:
         sides = [extract(name, Path(folder, side)) for side, name in (("before", asked.before), ("after", asked.after))]
         say(f"{sides[1].title} over {sides[0].title}; intervals of {CONFIDENCE:.0%}")
+        for row in rows if asked.instructions else ():
+            progress(f"{row.case.name}: counting instructions")
+            await _reported(row, _count(row, sides), say)
+        cpu = keep_a_core()  # not before: what is counted may use all of them
         async with (
             LocalKafka(heap=HEAP, compile_once=True, report=say) as kafka,
             Admin(kafka.bootstrap_servers, timeout=TIMEOUT) as admin,
@@ -87,10 +94,24 @@ async def run(asked: argparse.Namespace, say: Callable[[str], None], progress: C
                 kafka.bootstrap_servers, topics.create, {}, 0, asked.seed, 1, progress, asked.width / 100,
                 asked.seconds, cpu,
             )  # fmt: skip
-            for name in asked.cases:
-                rows.append(await _row(COMPARED[name], arena, sides, asked, say))
-                await topics.clear()
+            for row in rows:
+                if not row.failure:
+                    await _reported(row, _compare(row, arena, sides, asked, say), say)
+                    await topics.clear()
     return rows
+
+
+async def _reported(row: Row, work: Awaitable[None], say: Callable[[str], None]) -> None:
+    """A case that one of the revisions cannot do takes no other one with it."""
+    try:
+        await work
+    except AioparallelError as error:
+        row.failure = str(error)
+        say(f"{row.case.name:<16} not compared: {error}")
+
+
+async def _count(row: Row, sides: Sequence[Revision]) -> None:
+    row.instructions = await asyncio.to_thread(count, row.case, sides)
 
 
 def keep_a_core() -> int | None:
@@ -105,15 +126,10 @@ def keep_a_core() -> int | None:
     return kept
 
 
-async def _row(
-    case: Case, arena: Arena, sides: Sequence[Revision], asked: argparse.Namespace, say: Callable[[str], None]
-) -> Row:
-    instructions: list[float] | str = "not asked for"
-    if not asked.no_instructions:
-        arena.say(f"{case.name}: counting instructions")
-        instructions = await asyncio.to_thread(count, case, sides)
-    row = Row(case, [], instructions)
-    async with Field.of(case, arena) as place:
+async def _compare(
+    row: Row, arena: Arena, sides: Sequence[Revision], asked: argparse.Namespace, say: Callable[[str], None]
+) -> None:
+    async with Field.of(row.case, arena) as place:
         await prepare(place)
         # Until the broker's own code is compiled it takes a part of the cores.
         await play_pair(place, sides, random.Random(asked.seed))
@@ -122,8 +138,7 @@ async def _row(
             row.comparisons.append(found)
             say(_sentence(row, found, asked.width))
     if asked.times > 1:
-        say(f"  {case.name}: {_held(row)}")
-    return row
+        say(f"  {row.case.name}: {_held(row)}")
 
 
 def _sentence(row: Row, found: Comparison, width: float) -> str:
@@ -189,13 +204,14 @@ def main(arguments: Sequence[str], console: Console) -> int:
         return INTERRUPTED
     if asked.json:
         asked.json.write_text(json.dumps([_plain(row) for row in rows], indent=1) + "\n")
-    return 0
+    return 1 if any(row.failure for row in rows) else 0
 
 
 def _plain(row: Row) -> dict[str, Any]:
     return {
         "case": row.case.name,
         "instructions": row.instructions,
+        "failure": row.failure,
         "comparisons": [
             {"ratios": one.ratios, "medians": one.medians, "repeated": one.repeated, "seconds": one.seconds}
             for one in row.comparisons
