@@ -53,7 +53,7 @@ bench: $(VENV)/.bench  ## measure aioparallel and its peers (an hour; ARGS=--qui
 # As in benchmarks/blocks.py; a test compares.
 PROGRAMS := deserializers parallel_map kmq priority transactions sql_store database http_clients blocking spark spark_latency spark_tuning
 bench-all: $(VENV)/.dev  ## the full run: bench, and every program beside it; pages get their figures (two hours)
-	$(BIN)/python -m benchmarks; \
+	trap 'exit 130' INT; $(BIN)/python -m benchmarks; \
 	failed=$$?; \
 	for name in $(PROGRAMS); do $(BIN)/python -m benchmarks.$$name || failed=1; done; \
 	exit $$failed

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -44,6 +45,9 @@ TIMEOUT: Final = 60.0
 """Seconds; one of the measurements has 500 partitions."""
 COUNTED: Final = "ajl"
 """Groups whose instructions a record are counted, without Kafka."""
+ROUNDS: Final = 6
+WIDTH: Final = 3.0
+"""Percent."""
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells count
 
 SCRIPTS: Final[dict[str, Callable[[Case, Arena], Awaitable[Result]]]] = {
@@ -75,13 +79,13 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="some cases, a twentieth of the records: does it work?")
     parser.add_argument("--seed", type=int, default=2013, help="for keys and sleeps: the same seed, the same records")
     parser.add_argument("--bootstrap-servers", help="this running broker instead of a new Apache Kafka")
-    parser.add_argument("--output", type=Path, help="folder of the results (benchmarks/results, or quick in it)")
-    parser.add_argument("--report", action="store_true", help="only write report, plots and pages anew from results")
+    parser.add_argument("--output", type=Path, help="folder of the results (default: results/latest, or results/quick)")
+    parser.add_argument("--report", action="store_true", help="only write report, plots and pages anew")
     found = parser.parse_args(arguments)
     found.scale = QUICK_SCALE if found.quick else 1
-    found.rounds = (1 if found.quick else 6) if found.rounds is None else found.rounds
+    found.rounds = (1 if found.quick else ROUNDS) if found.rounds is None else found.rounds
     found.seconds = (0.0 if found.quick else 60.0) if found.seconds is None else found.seconds
-    found.output = found.output or (RESULTS / "quick" if found.quick else RESULTS)
+    found.output = found.output or (RESULTS if found.report else RESULTS / ("quick" if found.quick else "latest"))
     found.only = found.only or (list(CONTESTANTS) if found.no_peers else [])
     if wrong := set(found.only) - CONTESTANTS.keys() - set(PEERS):
         parser.error(f"--only {', '.join(sorted(wrong))}: there are {', '.join([*CONTESTANTS, *PEERS])}")
@@ -107,7 +111,7 @@ async def run(asked: argparse.Namespace, say: Callable[[str], None]) -> list[Res
     task = asyncio.current_task()
     assert task is not None  # a coroutine that runs has one
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    results = report.read(asked.output)
+    results = [] if is_full(asked) else report.read(asked.output)
     cases = chosen(asked.cases, asked.only, quick=asked.quick, scale=asked.scale)
     needed = [name for name in PEERS if any(name in case.contestants for case in cases)]
     contestants: dict[str, Contestant | str] = {**CONTESTANTS, **await asyncio.to_thread(find_peers, needed, say)}
@@ -145,9 +149,17 @@ async def measure(together: Sequence[Case], arena: Arena) -> list[Result]:
     results = await play(together, arena)
     for case, result in zip(together, results, strict=True):
         if case.group in COUNTED and OURS in case.contestants and arena.scale == 1:
-            counted = await asyncio.to_thread(instructions.count, case, [Revision("this checkout", ROOT)])
-            result.figures["instructions_per_record"] = counted if isinstance(counted, str) else round(counted[0])
+            result.figures["instructions_per_record"] = await instructions_of(case)
     return results
+
+
+async def instructions_of(case: Case) -> int | str:
+    """A record of ours, or why there are none: the rounds that were run stay."""
+    try:
+        counted = await instructions.count(case, [Revision("this checkout", ROOT)])
+    except AioparallelError as error:
+        return str(error)
+    return counted if isinstance(counted, str) else round(counted[0])
 
 
 def main() -> int:
@@ -167,25 +179,43 @@ def main() -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )  # fmt: skip
 
-    failed = False
     try:
-        if not asked.report:
-            failed = any(result.failed for result in asyncio.run(run(asked, say)))
-    except AioparallelError as error:
-        say(f"ERROR {error}")
-        return 1
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        say("Stopped; every process that the benchmark started has ended.")
-        return INTERRUPTED
-    finally:
+        failed = False if asked.report else measured(asked, say)
         results = report.read(asked.output)
         plots.draw([one.case for one in results], asked.output)
         console.print(Markdown(report.write(results, asked.output)))
         say(f"Results: {asked.output}")
-        if asked.output == RESULTS:
+        if is_full(asked):
+            publish(asked.output)
+        if asked.report or is_full(asked):
             changed = pages.write(blocks.figures(RESULTS), pages.ROOT)
             say(f"Pages that changed: {', '.join(map(str, changed)) or 'none'}")
+    except AioparallelError as error:
+        say(f"ERROR {error}")
+        return 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        say(f"Stopped; every process that the benchmark started has ended. What was measured: {asked.output}")
+        return INTERRUPTED
     return 1 if failed else 0
+
+
+def measured(asked: argparse.Namespace, say: Callable[[str], None]) -> bool:
+    """Run it; whether a check failed, or something could not be measured."""
+    return any(result.failed for result in asyncio.run(run(asked, say)))
+
+
+def is_full(asked: argparse.Namespace) -> bool:
+    """Whether pages may be filled from it: every case and contestant of one run, at full size."""
+    every = set(asked.cases) == GROUPS.keys() and not asked.only and asked.bootstrap_servers is None
+    return every and not asked.report and asked.scale == 1 and asked.rounds >= ROUNDS and asked.width <= WIDTH
+
+
+def publish(folder: Path) -> None:
+    """The results of a full run take the place of the one before."""
+    for file in (*RESULTS.glob("?-*.svg"), RESULTS / "results.json", RESULTS / "results.md"):
+        file.unlink(missing_ok=True)
+    for file in (*folder.glob("?-*.svg"), folder / "results.json", folder / "results.md"):
+        shutil.copy(file, RESULTS)
 
 
 if __name__ == "__main__":

@@ -39,9 +39,9 @@ def machine(results: Results) -> str:
         which = "" if len(alike) == 1 else f"{', '.join(one.case.name for one in together)}: "
         size = "" if facts.scale == 1 else f" **Record counts were divided by {facts.scale}.**"
         sentences.append(
-            f"{which}measured on {' and '.join(dict.fromkeys((dates[0], dates[-1])))} with aioparallel "
-            f"{facts.aioparallel}, {facts.python}, aiokafka {facts.aiokafka}, uvloop {facts.uvloop or 'none'}, Java "
-            f"{facts.java or 'none'}. Broker ({facts.broker}), producer and contestants share {facts.cores} cores "
+            f"{which}measured on {' and '.join(dates)} with aioparallel {report.version_of(facts)}, {facts.python}, "
+            f"aiokafka {facts.aiokafka}, uvloop {facts.uvloop or 'none'}, Java {facts.java or 'none'}. "
+            f"Broker ({facts.broker}), producer and contestants share {facts.cores} cores "
             f"({facts.cpu}, {facts.memory / 2**30:.0f} GiB, {facts.system}). Rates and seconds are medians of at least "
             f"{facts.rounds} warm runs (lowest-highest).{size}"
         )
@@ -106,11 +106,15 @@ def missed(results: Results, of_programs: Sequence[Row]) -> Iterator[str]:
     """The goals that are not reached, those of the other programs too, and the cases that have no result."""
     judgements = report.judged(results)
     short = [one for one in judgements if one.verdict in ("MISSED", "not measured")]
-    yield f"Of {len(judgements)} goals {len(short)} are not reached:" if short else "Every goal is reached."
-    if short:
+    if not judgements:
+        yield "There is no run yet: `make bench`."
+    elif short:
+        yield f"Of {len(judgements)} goals {len(short)} are not reached:"
         yield report.goals_table(short)
+    else:
+        yield f"All {len(judgements)} goals of the main benchmark are reached."
     if of_programs:
-        yield "Of the programs beside the main benchmark:"
+        yield "Goals that programs beside the main benchmark miss:"
         yield rows_table(of_programs)
     yield from _left_out(results)
 
@@ -190,7 +194,7 @@ def of_program(name: str, kept: Kept | None) -> str:
     facts = kept.facts
     beside = "" if facts.broker == "none" else f"; beside it {facts.broker.removeprefix('none; ')}"
     said = (
-        f"Measured on {facts.date.partition('T')[0]} by `{kept.command}` with aioparallel {facts.aioparallel}, "
+        f"Measured on {facts.date.partition('T')[0]} by `{kept.command}` with aioparallel {report.version_of(facts)}, "
         f"{facts.python}, on {facts.cores} cores ({facts.cpu}){beside}. Load of the machine before: {kept.load:.1f}."
     )
     if kept.load > facts.cores / 2:

@@ -1,6 +1,6 @@
 """The cases, as data: what the work is, who takes part, what the library is to reach, and what a reader has to know.
 
-(a) to (e), (j) and (k) are rounds: all contestants do the same work in turns. (f), (h) and (i) are scripts, (g) is
+(a) to (e) and (j) to (l) are rounds: all contestants do the same work in turns. (f), (h) and (i) are scripts, (g) is
 measured in one process.
 """
 
@@ -329,7 +329,7 @@ REMARKS: Final = {
 The work is the same for all, the promises are not. `faststream` keeps no order and is at most once: it commits what it
 has read, whatever becomes of it. `task-per-record` keeps no order either, and loses what runs in a crash. `pyrallel`
 was given the `poll_batch_size` that is best for the kind of handler (10,000 for those that return at once, 50 for those
-that wait), as its tuning guide advises; with its default it was three to five times slower. All other settings are
+that wait), as its tuning guide advises; with its default it is several times slower. All other settings are
 defaults, but that `faststream` does without its log of each record, its injection of dependencies and its decoding.""",
     "c": """\
 `least` reads the same records with `getmany` into as many tasks, without an order, a ledger or commits of what is done.

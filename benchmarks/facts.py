@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import subprocess
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -13,7 +14,7 @@ from pathlib import Path
 from aioparallel.errors import JavaNotFound
 from aioparallel.jvm.java_runtime import find_java
 
-__all__ = ["Facts", "gather"]
+__all__ = ["Facts", "gather", "without_git_variables"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class Facts:
     """What somebody needs to know who compares figures.
 
     ``date``: when its run began, ISO 8601 in UTC. ``memory``: bytes. ``rounds``: warm ones. ``scale``: by what the
-    record counts were divided, 1 for the full size. ``java``: None for none.
+    record counts were divided, 1 for the full size. ``java``: None for none. ``commit``: as Git describes it,
+    empty where there is none.
     """
 
     date: str
@@ -38,6 +40,7 @@ class Facts:
     seed: int
     rounds: int
     scale: int
+    commit: str = ""
 
     def now(self) -> Facts:
         """The same with the present date."""
@@ -56,7 +59,7 @@ def gather(*, broker: str, seed: int, rounds: int, scale: int) -> Facts:
     return Facts(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         cpu=models[0] if models else platform.processor() or platform.machine(),
-        cores=os.cpu_count() or 1,
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         system=f"{platform.system()} {platform.release().partition('-')[0]} {platform.machine()}",
         python=f"{platform.python_implementation()} {platform.python_version()}",
@@ -68,4 +71,19 @@ def gather(*, broker: str, seed: int, rounds: int, scale: int) -> Facts:
         seed=seed,
         rounds=rounds,
         scale=scale,
+        commit=_commit(),
     )
+
+
+def _commit() -> str:
+    command = ("git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=9")
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, env=without_git_variables())
+    except FileNotFoundError:
+        return ""
+    return ran.stdout.strip() if ran.returncode == 0 else ""
+
+
+def without_git_variables() -> dict[str, str]:
+    """Of the environment: GIT_DIR and others would make Git read another repository."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}

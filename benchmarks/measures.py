@@ -307,6 +307,8 @@ def _judged(name: str, goal: Goal, results: Results) -> Judgement:
         verdict = "reached, stretch too" if further else "reached"
     stopped = [entry.contestant for entry in results[name].entries if entry.stopped and entry.contestant in goal.text]
     remarks = [f"{contestant} stopped at the limit" for contestant in stopped]
+    if value.low < goal.must < value.high:
+        remarks.append("its interval holds the goal" if value.low else "too few rounds for an interval")
     if goal.beside is not None:
         with contextlib.suppress(NotMeasured):
             remarks.append(f"{goal.beside[0]}: {goal.beside[1](results[name], results).median:.2f} {goal.unit}".strip())

@@ -24,7 +24,7 @@ RESULTS: Final = Path(__file__).with_name("results")
 _BLOCK: Final = re.compile(
     r"^<!-- figures: (?P<name>\S+) -->\n(?P<body>(?:(?!<!-- figures:).)*?)^<!-- end of figures -->$", re.M | re.S
 )
-_MARK: Final = re.compile(r"<!-- (?:figures:|end of figures).*")
+_MARK: Final = re.compile(r"<!--\s*(?:figures|end\s+of\s+figures)\b.*", re.I)
 
 
 def pages(root: Path) -> list[Path]:

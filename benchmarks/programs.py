@@ -49,7 +49,8 @@ class Contestant:
 
 def _here(name: str, title: str, *, keeps_key_order: bool = True, reads: bool = True) -> Contestant:
     module = f"benchmarks.contestants.{name.replace('-', '_')}"
-    return Contestant(name, title, (sys.executable, "-m", module), keeps_key_order, reads)
+    # -P: the folder where somebody calls it is not searched, which may hold another aioparallel.
+    return Contestant(name, title, (sys.executable, "-P", "-m", module), keeps_key_order, reads)
 
 
 _HERE: Final = (

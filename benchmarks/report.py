@@ -47,6 +47,7 @@ __all__ = [
     "read",
     "spread",
     "value_of",
+    "version_of",
     "write",
 ]
 
@@ -55,11 +56,12 @@ READING: Final = """\
 The first run of a contestant's process is its cold one; medians are those of the later, warm runs. Rates, seconds and
 the CPU of the whole process count from the first handler call to the end of the last one: joining the group, closing,
 and the start of interpreter or JVM are not in them. The order of records, their completeness and the committed offsets
-are checked after each run; a run that fails counts for nothing.
-
+are checked after each run; a run that fails counts for nothing."""
+RATIOS: Final = """\
 Contestants run in random order in each round. A ratio is the median of the ratios of the rounds, so both sides of each
 ran in the same minute; behind it stands its interval of 95 %. A fixed calibration loop is timed before and after each
-run: a round in which it moved by more than 5 % is repeated."""
+run: a round in which it moved by more than 5 % is repeated. The interval is that of these processes: each contestant
+has one for all rounds, and another process of the same code may differ by some percent."""
 
 
 # -- results.json ---------------------------------------------------------------------------------------
@@ -147,6 +149,7 @@ def markdown(results: Sequence[Measured], plots: Sequence[str] = ()) -> str:
     """The goals, then a part for each group of cases, then what it was measured with. ``plots``: names of files, each
     beginning with the letter of its group."""
     parts = ["# Benchmark results", READING]
+    parts += [RATIOS] * any(run.machine for one in results for entry in one.case.entries for run in entry.runs)
     if small := [one.case.name for one in results if one.facts.scale != 1]:
         names = "all cases" if len(small) == len(results) else ", ".join(small)
         parts.append(
@@ -218,6 +221,7 @@ def _runs_table(cases: Sequence[Result]) -> str:
         "records/s": lambda _, entry: rate(entry),
         "cold": lambda _, entry: number(entry.cold.rate) if entry.cold else NOTHING,
         "CPU µs/record": lambda _, entry: _microseconds(entry.spread("cpu_per_record")),
+        "rounds": lambda _, entry: str(len(entry.warm)),
         "peak MB": lambda _, entry: f"{entry.memory / 1e6:,.0f}" if entry.warm else NOTHING,
         "peak in flight": lambda _, entry: _peak(entry),
         "rate ours / its": lambda case, entry: value_of(rate_over(entry.contestant), case),
@@ -280,6 +284,8 @@ def _quietness(cases: Sequence[Result]) -> Iterator[str]:
         steal = [one.steal for one in seen if one.steal is not None]
         parts = [f"{case.rounds} warm rounds", f"calibration loop {min(loops):.2f} to {max(loops):.2f} ms"]
         parts += [f"steal {sum(steal) / len(steal):.1%}"] * bool(steal)
+        mhz = [one.mhz for one in seen if one.mhz is not None]
+        parts += [f"{min(mhz):,.0f} to {max(mhz):,.0f} MHz"] * bool(mhz)
         parts += [f"{case.repeated} rounds repeated"] * bool(case.repeated)
         parts += [f"the machine moved in {case.unquiet} of the rounds"] * bool(case.unquiet)
         yield f"{case.name}: {', '.join(parts)}"
@@ -326,9 +332,14 @@ def _measured_with(results: Sequence[Measured]) -> Iterator[str]:
 
 - {facts.cpu}, {facts.cores} cores, {facts.memory / 2**30:.0f} GiB, {facts.system}; shared by broker, producer and \
 contestants
-- aioparallel {facts.aioparallel}, {facts.python}, aiokafka {facts.aiokafka}, uvloop {facts.uvloop or "none"}
+- aioparallel {version_of(facts)}, {facts.python}, aiokafka {facts.aiokafka}, uvloop {facts.uvloop or "none"}
 - Java {facts.java or "none"}; broker: {facts.broker}
 - {scale}, 1 cold and at least {facts.rounds} warm rounds, seed {facts.seed}"""
+
+
+def version_of(facts: Facts) -> str:
+    """Of the library, with the commit where it is known."""
+    return f"{facts.aioparallel} ({facts.commit})" if facts.commit else facts.aioparallel
 
 
 # -- numbers --------------------------------------------------------------------------------------------

@@ -113,9 +113,10 @@ class _Game:
         leaders = {place.case.together: place for place in reversed(self.fields)}
         for place in self.fields:
             case, ours = place.case, self._seats(place, OURS)
-            if case.bounded_by:
-                yield _Watched(rate_over(case.bounded_by), place.result, ours + self._seats(place, case.bounded_by))
-            elif place.result.bound:
+            others = [name for name in (case.bounded_by, "ceiling") if name in case.contestants]
+            for name in others:
+                yield _Watched(rate_over(name), place.result, ours + self._seats(place, name))
+            if not others and place.result.bound:
                 yield _Watched(over_bound(), place.result, ours)
             leader = leaders[case.together]
             if case.together and leader is not place:
@@ -131,10 +132,11 @@ class _Game:
             what = f"warm round {number}" if number else "cold round"
             self.arena.say(f"{seat.place.case.name}: {seat.entry.contestant}, {what} ({at} of {len(order)})")
             seat.entry.runs.append(await seat.player.run(number))
-            if seat.left:
-                seat.left -= 1
         runs = [seat.entry.runs[-1] for seat in order]
         if not number or not moved([run.machine for run in runs if run.machine]):
+            for seat in order:
+                if number and seat.left:
+                    seat.left -= 1
             return True
         for seat in order:
             seat.entry.runs[-1] = replace(seat.entry.runs[-1], repeated=True)

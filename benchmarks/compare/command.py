@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import random
+import signal
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,14 +28,17 @@ from benchmarks.contest import Arena, Field
 from benchmarks.intervals import Interval
 from benchmarks.topics import Topics
 
-__all__ = ["main"]
+__all__ = ["Row", "compare_row", "main", "options", "verdict"]
 
 HEAP: Final = "1g"
 TIMEOUT: Final = 60.0
+READING: Final = (
+    f"In brackets intervals of {CONFIDENCE:.0%}. Identical code shows a difference in about one of fifty rows."
+)
 COUNTED_ALIKE: Final = 0.005
 """Instructions of the same code differ by less: up to 0.2 % was seen."""
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells count
-TITLES: Final[dict[Measured, str]] = {"seconds": "time", "cpu_per_record": "CPU"}
+TITLES: Final[dict[Measured, str]] = {"cpu_per_record": "CPU", "seconds": "time"}
 
 
 def options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -59,6 +63,8 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     found = parser.parse_args(arguments)
     if found.width <= 0 or found.seconds < 0 or found.times < 1 or found.seed < 0:
         parser.error("--width above 0, --seconds and --seed from 0, --times from 1")
+    if found.json and not found.json.resolve().parent.is_dir():
+        parser.error(f"--json {found.json}: there is no folder {found.json.resolve().parent}")
     return found
 
 
@@ -77,10 +83,13 @@ class Row:
 
 async def run(asked: argparse.Namespace, say: Callable[[str], None], progress: Callable[[str], None]) -> list[Row]:
     """All cases, a row printed after each. ``progress``: told what runs now."""
+    task = asyncio.current_task()
+    assert task is not None  # a coroutine that runs has one
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     rows = [Row(COMPARED[name]) for name in asked.cases]
     with tempfile.TemporaryDirectory(prefix="aioparallel-compare-") as folder:
         sides = [extract(name, Path(folder, side)) for side, name in (("before", asked.before), ("after", asked.after))]
-        say(f"{sides[1].title} over {sides[0].title}; intervals of {CONFIDENCE:.0%}")
+        say(f"{sides[1].title} over {sides[0].title}. {READING}")
         for row in rows if asked.instructions else ():
             progress(f"{row.case.name}: counting instructions")
             await _reported(row, _count(row, sides), say)
@@ -94,10 +103,12 @@ async def run(asked: argparse.Namespace, say: Callable[[str], None], progress: C
                 kafka.bootstrap_servers, topics.create, {}, 0, asked.seed, 1, progress, asked.width / 100,
                 asked.seconds, cpu,
             )  # fmt: skip
-            for row in rows:
+            for number, row in enumerate(rows, 1):
                 if not row.failure:
-                    await _reported(row, _compare(row, arena, sides, asked, say), say)
+                    await _reported(row, compare_row(row, arena, sides, asked, say), say)
                     await topics.clear()
+                if asked.json:
+                    asked.json.write_text(json.dumps([_plain(one) for one in rows[:number]], indent=1) + "\n")
     return rows
 
 
@@ -111,7 +122,7 @@ async def _reported(row: Row, work: Awaitable[None], say: Callable[[str], None])
 
 
 async def _count(row: Row, sides: Sequence[Revision]) -> None:
-    row.instructions = await asyncio.to_thread(count, row.case, sides)
+    row.instructions = await count(row.case, sides)
 
 
 def keep_a_core() -> int | None:
@@ -126,9 +137,10 @@ def keep_a_core() -> int | None:
     return kept
 
 
-async def _compare(
+async def compare_row(
     row: Row, arena: Arena, sides: Sequence[Revision], asked: argparse.Namespace, say: Callable[[str], None]
 ) -> None:
+    """Compare one case as often as asked, a line printed for each."""
     async with Field.of(row.case, arena) as place:
         await prepare(place)
         # Until the broker's own code is compiled it takes a part of the cores.
@@ -142,25 +154,21 @@ async def _compare(
 
 
 def _sentence(row: Row, found: Comparison, width: float) -> str:
-    parts = [f"{TITLES[measured]} {_shown(found.interval(measured))}" for measured in found.ratios]
-    parts.append(_instructions(row.instructions))
-    pairs = f"{len(found.ratios['seconds'])} pairs in {found.seconds:.0f} s"
-    pairs += f", {found.repeated} repeated" * bool(found.repeated)
     before = found.medians["cpu_per_record"][0] * 1e6
-    said = verdict(found, row.instructions, width)
-    return f"{row.case.name:<16} {said:<28} {'; '.join(parts)}; {before:.2f} µs before; {pairs}"
+    pairs = f"{len(found.ratios['seconds'])} pairs in {found.seconds:.0f} s"
+    pairs += f", {found.repeated} turns repeated" * bool(found.repeated)
+    pairs += f", the machine moved in {found.unquiet} that count" * bool(found.unquiet)
+    parts = [f"{verdict(found, measured, width)} {_shown(found.interval(measured))}" for measured in TITLES]
+    return "; ".join([f"{row.case.name:<16} {parts[0]}", *parts[1:], _instructions(row.instructions),
+                      f"{before:.2f} µs before; {pairs}"])  # fmt: skip
 
 
-def verdict(found: Comparison, instructions: list[float] | str, width: float) -> str:
-    """In words: slower or faster where an interval leaves 1 out, or where instructions differ by more than those of the
-    same code do; else whether an interval was narrow enough to say so."""
-    for measured in found.ratios:
-        seen = found.interval(measured)
-        if not seen.holds(1.0):
-            return _difference(TITLES[measured], seen.median)
-    if not isinstance(instructions, str) and abs(more := instructions[1] / instructions[0] - 1) > COUNTED_ALIKE:
-        return _difference("instructions", 1 + more)
-    return "no difference" if found.width <= width / 100 else f"not resolved ({found.width:.1%})"
+def verdict(found: Comparison, measured: Measured, width: float) -> str:
+    """In words: more or less where the interval leaves 1 out, else whether it was narrow enough to say so."""
+    seen = found.interval(measured)
+    if not seen.holds(1.0):
+        return _difference(TITLES[measured], seen.median)
+    return f"{TITLES[measured]} {'the same' if seen.width <= width / 100 else 'not resolved'}"
 
 
 def _difference(what: str, ratio: float) -> str:
@@ -175,7 +183,11 @@ def _instructions(counted: list[float] | str) -> str:
     if isinstance(counted, str):
         return f"instructions {counted}"
     before, after = counted
-    return f"instructions {after / before:.4f} ({before:,.0f} before)"
+    ratio = after / before
+    alike = abs(ratio - 1) <= COUNTED_ALIKE
+    return (
+        f"{'instructions the same' if alike else _difference('instructions', ratio)} {ratio:.4f} ({before:,.0f} before)"
+    )
 
 
 def _held(row: Row) -> str:
@@ -199,11 +211,9 @@ def main(arguments: Sequence[str], console: Console) -> int:
     except AioparallelError as error:
         say(f"ERROR {error}")
         return 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         say("Stopped; every process that the comparison started has ended.")
         return INTERRUPTED
-    if asked.json:
-        asked.json.write_text(json.dumps([_plain(row) for row in rows], indent=1) + "\n")
     return 1 if any(row.failure for row in rows) else 0
 
 

@@ -1,4 +1,6 @@
-"""A case without Kafka, for counting instructions: ``in_memory.py CASE COUNT``, where CASE is JSON (see below).
+"""A case without Kafka, for counting instructions: ``in_memory.py CASE COUNT FOLDER``.
+
+CASE is JSON, see ``instructions.told``; the library must come from FOLDER.
 
 Only what is public is used, so that it runs with the library of any revision. It says nothing; a count that is not
 right ends it with an error.
@@ -10,16 +12,12 @@ import asyncio
 import gc
 import json
 import sys
+from pathlib import Path
 from typing import Any, Final
 
-from aioparallel import Ordering, Outgoing, ParallelConsumer, Record, Transactions, batches, parallel_map
-from aioparallel.queues.kmq import KmqConsumer
-from aioparallel.testing.memory import (
-    InMemoryBroker,
-    InMemoryClient,
-    InMemoryProducer,
-    InMemoryTransactionalProducer,
-)
+import aioparallel
+from aioparallel import Ordering, Outgoing, ParallelConsumer, Record, batches
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
 
 PARTITIONS: Final = 8
 
@@ -48,8 +46,13 @@ async def consume(case: dict[str, Any], count: int) -> int:
     }  # fmt: skip
     consumer: ParallelConsumer[Any, Any]
     if case["handler"] == "queue":
+        from aioparallel.queues.kmq import KmqConsumer  # noqa: PLC0415 - a revision may not have it
+
         consumer = KmqConsumer("in", lease=600, tracker=False, producer=InMemoryProducer(broker), **common)
     elif case["handler"] == "transactions":
+        from aioparallel import Transactions  # noqa: PLC0415
+        from aioparallel.testing.memory import InMemoryTransactionalProducer  # noqa: PLC0415
+
         common["producer"] = InMemoryTransactionalProducer(broker, "g")
         consumer = ParallelConsumer("in", commits=Transactions(), **common)
     else:
@@ -62,6 +65,7 @@ async def consume(case: dict[str, Any], count: int) -> int:
 
 async def map_items(case: dict[str, Any], count: int) -> int:
     """So many items through :func:`parallel_map`; how many outcomes came."""
+    from aioparallel import parallel_map  # noqa: PLC0415
 
     async def handle(item: int) -> int:
         return item
@@ -76,7 +80,9 @@ async def map_items(case: dict[str, Any], count: int) -> int:
 
 def main() -> None:
     """One run."""
-    case, count = json.loads(sys.argv[1]), int(sys.argv[2])
+    case, count, folder = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    if not Path(aioparallel.__file__).is_relative_to(folder):
+        raise SystemExit(f"{aioparallel.__file__} is imported, which is not in {folder}")
     gc.disable()  # when it comes depends on what else the process has
     seen = asyncio.run((map_items if case["handler"] == "map" else consume)(case, count))
     if seen != count:

@@ -7,15 +7,14 @@ same code differ by up to 0.2 %; handlers that sleep are not counted, for how ma
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import shutil
-import subprocess
 import sys
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -29,35 +28,34 @@ PROGRAM: Final = Path(__file__).with_name("in_memory.py")
 SIZES: Final = (2_000, 12_000)
 """Records of the two runs."""
 TIMEOUT: Final = 300.0
-COUNT: Final = re.compile(r"I\s+refs:\s+([\d,]+)|^([\d,]+),[^,]*,instructions:u", re.MULTILINE)
+COUNT: Final = re.compile(r"^==\d+== I\s+refs:\s+([\d,]+)|^([\d,]+),[^,]*,instructions:u", re.MULTILINE)
 """In the words of cachegrind, or in the lines of ``perf stat -x,``."""
 
 Counter = Callable[[Sequence[str]], Sequence[str]]
 """The command that counts another one's instructions."""
 
 
-def count(case: Case, sides: Sequence[Revision]) -> list[float] | str:
-    """A record of each side; a text where nothing counts, which says why. Raises AioparallelError when a run fails."""
+async def count(case: Case, sides: Sequence[Revision]) -> list[float] | str:
+    """A record of each side; a text where nothing counts, which says why. Raises AioparallelError when a run fails.
+    Cancelled, it ends what it has started."""
     if case.handler == "sleep":
         return "not counted (they depend on when sleeps end)"
-    counter = find_counter()
+    counter = await find_counter()
     if counter is None:
         return "not counted (neither perf stat nor valgrind counts here)"
-    with ThreadPoolExecutor(len(sides)) as pool:
-        return list(pool.map(lambda side: instructions_of(case, side, counter), sides))
+    return list(await asyncio.gather(*(instructions_of(case, side, counter) for side in sides)))
 
 
-def instructions_of(case: Case, side: Revision, counter: Counter) -> float:
+async def instructions_of(case: Case, side: Revision, counter: Counter) -> float:
     """Of one record."""
-    few, many = (_counted(case, side, counter, size) for size in SIZES)
+    few, many = [await _counted(case, side, counter, size) for size in SIZES]
     return (many - few) / (SIZES[1] - SIZES[0])
 
 
-@cache
-def find_counter() -> Counter | None:
+async def find_counter() -> Counter | None:
     """perf before valgrind; None where neither counts."""
     for found in (_perf, _cachegrind):
-        if shutil.which(found(())[0]) and count_in(_run(found(("true",)), {})) is not None:
+        if shutil.which(found(())[0]) and count_in(await _run(found(("true",)), {})) is not None:
             return found
     return None
 
@@ -70,13 +68,13 @@ def _cachegrind(command: Sequence[str]) -> Sequence[str]:
     return ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", *command)
 
 
-def _counted(case: Case, side: Revision, counter: Counter, size: int) -> int:
-    command = counter((sys.executable, "-P", str(PROGRAM), json.dumps(told(case)), str(size)))
-    answer = _run(command, {"PYTHONPATH": str(side.folder), "PYTHONHASHSEED": "0"})
-    count = count_in(answer)
-    if count is None:
+async def _counted(case: Case, side: Revision, counter: Counter, size: int) -> int:
+    command = counter((sys.executable, "-P", str(PROGRAM), json.dumps(told(case)), str(size), str(side.folder)))
+    answer = await _run(command, {"PYTHONPATH": str(side.folder), "PYTHONHASHSEED": "0"})
+    found = count_in(answer)
+    if found is None:
         raise AioparallelError(f"instructions of {case.name} in {side.title} were not counted:\n{answer[-1_000:]}")
-    return count
+    return found
 
 
 def told(case: Case) -> dict[str, object]:
@@ -87,16 +85,22 @@ def told(case: Case) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _run(command: Sequence[str], environment: dict[str, str]) -> str:
-    """What it wrote to standard error; a failure is told there, too."""
+async def _run(command: Sequence[str], environment: dict[str, str]) -> str:
+    """What it wrote to standard error; without counts where it failed."""
+    child = await asyncio.create_subprocess_exec(
+        *command, env={**os.environ, **environment}, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE
+    )
     try:
-        ran = subprocess.run(
-            command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=TIMEOUT, check=False
-        )
-    except subprocess.TimeoutExpired:
+        async with asyncio.timeout(TIMEOUT):
+            _, said = await child.communicate()
+    except TimeoutError:
         return f"it did not end within {TIMEOUT:g} s"
-    # The counts of a run that failed are none.
-    return COUNT.sub("", ran.stderr) if ran.returncode else ran.stderr
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    text = said.decode(errors="replace")
+    return COUNT.sub("", text) if child.returncode else text
 
 
 def count_in(said: str) -> int | None:

@@ -26,16 +26,18 @@ from benchmarks.machine import moved
 from benchmarks.measures import Run
 from benchmarks.programs import ROOT, Contestant
 
-__all__ = ["CONFIDENCE", "Comparison", "Measured", "PairFailed", "compare", "play_pair", "prepare"]
+__all__ = ["CONFIDENCE", "DECISIVE", "Comparison", "Measured", "PairFailed", "compare", "play_pair", "prepare"]
 
 CONFIDENCE: Final = 0.99
 """Of twelve cases, each with two values, one interval in a hundred may miss."""
 TURNS: Final = 4
-"""Warm runs of each process of a pair."""
+"""Warm runs of each process of a pair that count."""
 EVERY: Final = 4
 """Pairs between two looks at the intervals: an end that could come after any pair would prefer narrow accidents."""
 
 Measured = Literal["seconds", "cpu_per_record"]
+DECISIVE: Final[Measured] = "cpu_per_record"
+"""Pairs go on until its interval is narrow. Time has the waits for the broker in it, and those of handlers."""
 
 
 class PairFailed(AioparallelError):
@@ -46,23 +48,20 @@ class PairFailed(AioparallelError):
 class Comparison:
     """The second revision over the first, a ratio for each pair; above 1 it takes more.
 
-    ``repeated``: pairs in which the machine moved. ``seconds``: that all of it took. ``runs``: all that count.
+    ``repeated``: turns in which the machine moved, and which do not count. ``unquiet``: those that count all the same,
+    because too few quiet ones came. ``seconds``: that all of it took.
     """
 
     case: Case
     ratios: dict[Measured, list[float]] = field(default_factory=lambda: {"seconds": [], "cpu_per_record": []})
     medians: dict[Measured, tuple[float, float]] = field(default_factory=dict)
     repeated: int = 0
+    unquiet: int = 0
     seconds: float = 0.0
 
     def interval(self, measured: Measured) -> Interval:
         """At 99 %."""
         return ratio_interval(self.ratios[measured], CONFIDENCE)
-
-    @property
-    def width(self) -> float:
-        """Of the narrower of the two intervals: each of them can find a difference."""
-        return min(self.interval(measured).width for measured in self.ratios)
 
 
 async def prepare(place: Field) -> None:
@@ -77,51 +76,80 @@ async def compare(place: Field, sides: Sequence[Revision], *, seed: int) -> Comp
     ``arena.seconds``. Raises PairFailed when a run is not right."""
     arena, chance, found = place.arena, random.Random(seed), Comparison(place.case)
     least, began = least_rounds(CONFIDENCE), time.monotonic()
-    runs: tuple[list[Run], list[Run]] = ([], [])
+    turns: list[Turn] = []
     while True:
-        count = len(found.ratios["seconds"])
-        spent = time.monotonic() - began
-        enough = count >= least and (count - least) % EVERY == 0 and found.width <= arena.width
-        if enough or (count >= least and spent > arena.seconds):
+        count = len(found.ratios[DECISIVE])
+        look = count >= least and (count - least) % EVERY == 0
+        enough = look and found.interval(DECISIVE).width <= arena.width
+        if enough or (count >= least and time.monotonic() - began > arena.seconds):
             break
         arena.say(f"{place.case.name}: pair {count + 1}")
         pair = await play_pair(place, sides, chance)
-        if moved([run.machine for side in pair for run in side if run.machine]) and spent < arena.seconds:
-            found.repeated += 1
-            continue
-        for every, side in zip(runs, pair, strict=True):
-            every.extend(side)
+        turns += pair.turns
+        found.repeated += pair.repeated
+        found.unquiet += pair.unquiet
         for measured, ratios in found.ratios.items():
-            before, after = (statistics.fmean(math.log(getattr(run, measured)) for run in side) for side in pair)
-            ratios.append(math.exp(after - before))
+            ratios.append(pair.ratio(measured))
     for measured in found.ratios:
-        before, after = (statistics.median(getattr(run, measured) for run in side) for side in runs)
+        before, after = (statistics.median(getattr(turn[side], measured) for turn in turns) for side in (0, 1))
         found.medians[measured] = before, after
     found.seconds = time.monotonic() - began
     return found
 
 
-async def play_pair(place: Field, sides: Sequence[Revision], chance: random.Random) -> tuple[list[Run], list[Run]]:
-    """A cold run and some warm ones of each side, by turns."""
+Turn = tuple[Run, Run]
+"""A run of each side, one right after the other."""
+
+
+@dataclass(slots=True)
+class Pair:
+    """What two processes did. ``repeated``, ``unquiet``: turns in which the machine moved, see :class:`Comparison`."""
+
+    turns: list[Turn] = field(default_factory=list)
+    repeated: int = 0
+    unquiet: int = 0
+
+    def ratio(self, measured: Measured) -> float:
+        """The second side over the first: the geometric mean of the turns."""
+        logs = [math.log(getattr(after, measured) / getattr(before, measured)) for before, after in self.turns]
+        return math.exp(statistics.fmean(logs))
+
+
+async def play_pair(place: Field, sides: Sequence[Revision], chance: random.Random) -> Pair:
+    """A cold run of each side, then :data:`TURNS` turns in which the machine did not move, or as many more as that at
+    most: then those count in which it did."""
     hash_seed = str(chance.randrange(2**32))
     cpu = place.arena.cpu
     players = [
         Player(contestant(name, side, hash_seed), place, library=str(side.folder), cpu=cpu)
         for name, side in zip(("before", "after"), sides, strict=True)
     ]
-    runs: tuple[list[Run], list[Run]] = ([], [])
+    found, spoilt = Pair(), list[Turn]()
     try:
         await asyncio.gather(*(player.start() for player in players))
-        for number in range(1 + TURNS):
-            for which in chance.sample((0, 1), 2):
-                run = await players[which].run(number)
-                if run.problems or run.stopped:
-                    raise PairFailed(f"{place.case.name}, {sides[which].title}: {'; '.join(run.problems) or 'stopped'}")
-                if number:
-                    runs[which].append(run)
+        for number in range(1 + 2 * TURNS):
+            turn = await _turn(place, sides, players, number, chance)
+            if number:
+                (spoilt if moved([run.machine for run in turn if run.machine]) else found.turns).append(turn)
+            if len(found.turns) == TURNS:
+                break
     finally:
         await asyncio.gather(*(player.stop() for player in players))
-    return runs
+    found.unquiet = max(0, TURNS - len(found.turns))
+    found.turns += spoilt[: found.unquiet]
+    found.repeated = len(spoilt) - found.unquiet
+    return found
+
+
+async def _turn(
+    place: Field, sides: Sequence[Revision], players: Sequence[Player], number: int, chance: random.Random
+) -> Turn:
+    runs: dict[int, Run] = {}
+    for which in chance.sample((0, 1), 2):
+        run = runs[which] = await players[which].run(number)
+        if run.problems or run.stopped:
+            raise PairFailed(f"{place.case.name}, {sides[which].title}: {'; '.join(run.problems) or 'stopped'}")
+    return runs[0], runs[1]
 
 
 def contestant(name: str, side: Revision, hash_seed: str) -> Contestant:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from aioparallel.errors import AioparallelError
+from benchmarks.facts import without_git_variables
 from benchmarks.programs import ROOT
 
 __all__ = ["WORKING_TREE", "Revision", "extract"]
@@ -48,7 +49,9 @@ def extract(name: str, folder: Path) -> Revision:
 
 def _git(*arguments: str) -> bytes:
     try:
-        ran = subprocess.run(("git", "-C", str(ROOT), *arguments), capture_output=True, check=False)
+        ran = subprocess.run(
+            ("git", "-C", str(ROOT), *arguments), capture_output=True, check=False, env=without_git_variables()
+        )
     except FileNotFoundError as error:
         raise AioparallelError("git is not on the PATH, and it is needed to read revisions") from error
     if ran.returncode:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer
@@ -17,24 +16,24 @@ from benchmarks.contestant import Job, Readable, serve
 from benchmarks.contestants.reading import read
 
 CHUNK: Final = 500
-"""Records of one fetch, as :mod:`benchmarks.contestants.getmany` takes them; of batches: their size."""
+"""Records of one fetch, as :mod:`benchmarks.contestants.getmany` takes them."""
 
 
 async def consume(job: Job) -> None:
     """One round."""
     handle, size, concurrency = job.handle, job.work.batch, job.work.concurrency
-    fetched: deque[Readable | Sequence[Readable]] = deque()
+    fetched: deque[Readable] = deque()
     idle: deque[asyncio.Future[None]] = deque()
-    wanted = asyncio.Event()
+    wanted, enough = asyncio.Event(), concurrency * (size or 1)
 
     async def work() -> None:
         loop = asyncio.get_running_loop()
         while True:
             if fetched:
-                record = fetched.popleft()
-                if len(fetched) == concurrency:
+                found = [fetched.popleft() for _ in range(min(size, len(fetched)))] if size else fetched.popleft()
+                if len(fetched) <= enough:
                     wanted.set()
-                await handle(record)
+                await handle(found)
                 continue
             wanted.set()
             idle.append(waiting := loop.create_future())
@@ -45,13 +44,13 @@ async def consume(job: Job) -> None:
             for _ in range(concurrency):
                 group.create_task(work())
             while True:
-                for records in (await consumer.getmany(timeout_ms=1_000, max_records=size or CHUNK)).values():
-                    fetched.extend([records] if size else records)
+                for records in (await consumer.getmany(timeout_ms=1_000, max_records=CHUNK)).values():
+                    fetched.extend(records)
                 while fetched and idle:
-                    for _ in range(min(len(idle), len(fetched))):
+                    for _ in range(min(len(idle), -(-len(fetched) // (size or 1)))):
                         idle.popleft().set_result(None)
                     await asyncio.sleep(0)
-                if len(fetched) > concurrency:  # enough to do without another fetch
+                if len(fetched) > enough:
                     wanted.clear()
                     await wanted.wait()
 

@@ -22,6 +22,7 @@ from benchmarks.compare.pairs import Comparison, PairFailed, compare, play_pair,
 from benchmarks.compare.revisions import Revision, extract
 from benchmarks.contest import Arena, Field
 from benchmarks.intervals import least_rounds
+from benchmarks.programs import ROOT
 from benchmarks.workload import Shape
 
 CASE = replace(COMPARED["no-op-key"], shape=Shape(20_000, 200, 2))
@@ -59,7 +60,7 @@ async def test_a_slower_revision_is_found(local_kafka: LocalKafka, tree: Revisio
         found = await compare(place, [tree, slow], seed=1)
     assert len(found.ratios["cpu_per_record"]) == least_rounds(0.75)
     assert found.interval("cpu_per_record").low > 1.5
-    assert command.verdict(found, "not counted", 2.0).startswith("MORE ")
+    assert command.verdict(found, "cpu_per_record", 2.0).startswith("MORE CPU, by ")
 
 
 @pytest.mark.usefixtures("few_runs")
@@ -78,8 +79,24 @@ async def test_each_kind_of_case_runs_and_is_checked(local_kafka: LocalKafka, tr
     case = COMPARED[name]
     case = replace(case, shape=replace(case.shape, records=2_000, keys=200, partitions=2), concurrency=100)
     async with prepared(local_kafka, case) as place:
-        for side in await play_pair(place, [tree, tree], random.Random(1)):
-            assert [run.ended for run in side] == [2_000]
+        pair = await play_pair(place, [tree, tree], random.Random(1))
+    assert [[run.ended for run in turn] for turn in pair.turns] == [[2_000, 2_000]]
+    assert pair.ratio("cpu_per_record") > 0
+
+
+@pytest.mark.parametrize(
+    ("moves", "seen"), [([False], (1, 0, 0)), ([True, False], (1, 1, 0)), ([True, True], (1, 1, 1))]
+)
+async def test_a_turn_in_which_the_machine_moved_is_repeated(
+    local_kafka: LocalKafka, few_runs: None, tree: Revision, monkeypatch: pytest.MonkeyPatch, moves: list[bool],
+    seen: tuple[int, int, int],
+) -> None:  # fmt: skip
+    """In the same processes; where too few are quiet, those that are not count, and are told."""
+    answers = iter(moves)
+    monkeypatch.setattr(pairs, "moved", lambda machines: next(answers))
+    async with prepared(local_kafka, replace(CASE, shape=Shape(400, 20, 2))) as place:
+        pair = await play_pair(place, [tree, tree], random.Random(1))
+    assert (len(pair.turns), pair.repeated, pair.unquiet) == seen
 
 
 def test_revisions_come_from_git(tmp_path: Path) -> None:
@@ -97,7 +114,14 @@ def test_revisions_come_from_git(tmp_path: Path) -> None:
 def test_each_case_runs_in_memory(name: str) -> None:
     """What is counted handles each record once."""
     said = json.dumps(instructions.told(replace(COMPARED[name], concurrency=100)))
-    subprocess.run((sys.executable, str(instructions.PROGRAM), said, "500"), check=True, timeout=120)
+    subprocess.run((sys.executable, str(instructions.PROGRAM), said, "500", str(ROOT)), check=True, timeout=120)
+
+
+def test_another_library_is_not_counted(tmp_path: Path) -> None:
+    """It must come from the folder of its revision."""
+    command = (sys.executable, str(instructions.PROGRAM), json.dumps(instructions.told(CASE)), "5", str(tmp_path))
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert "is imported, which is not in" in ran.stderr
 
 
 @pytest.mark.parametrize(
@@ -115,34 +139,32 @@ def test_counts_are_read(said: str, count: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("ratios", "words"),
     [
-        ([1.05] * 8, "MORE time, by 5.0%"),
-        ([0.9] * 8, "less time, by 10.0%"),
-        ([0.999, 1.001] * 4, "no difference"),
-        ([0.8, 1.25] * 4, "no difference"),  # the CPU says it
+        ([1.05] * 8, "MORE CPU, by 5.0%"),
+        ([0.9] * 8, "less CPU, by 10.0%"),
+        ([0.999, 1.001] * 4, "CPU the same"),
+        ([0.95, 1.05] * 4, "CPU not resolved"),
     ],
 )
-def test_verdicts(seconds: list[float], words: str) -> None:
-    """An interval that leaves 1 out is a difference; none is told only where one of them is narrow enough."""
-    found = Comparison(CASE, {"seconds": seconds, "cpu_per_record": [1.0] * len(seconds)})
-    assert command.verdict(found, "not counted", 2.0) == words
-    found.ratios["cpu_per_record"] = [0.8, 1.25] * 4
-    assert command.verdict(found, "not counted", 2.0) == words if words != "no difference" else True
+def test_verdicts(ratios: list[float], words: str) -> None:
+    """An interval that leaves 1 out is a difference; that there is none is told only where the interval is narrow.
+    Each value has its own."""
+    found = Comparison(CASE, {"cpu_per_record": ratios, "seconds": [1.0] * len(ratios)})
+    assert command.verdict(found, "cpu_per_record", 2.0) == words
+    assert command.verdict(found, "seconds", 2.0) == "time the same"
 
 
-@pytest.mark.parametrize(
-    ("counts", "words"), [([1000, 1004], "no difference"), ([1000, 1021], "MORE instructions, by 2.1%")]
-)
-def test_instructions_tell_what_time_does_not(counts: list[float], words: str) -> None:
-    """Where they differ by more than those of the same code."""
-    assert command.verdict(Comparison(CASE, {"seconds": [1.0] * 8, "cpu_per_record": [1.0] * 8}), counts, 2.0) == words
-
-
-def test_what_is_wide_is_not_resolved() -> None:
-    """It says how wide it is."""
-    found = Comparison(CASE, {"seconds": [0.95, 1.05] * 4, "cpu_per_record": [0.95, 1.05] * 4})
-    assert command.verdict(found, "not counted", 2.0).startswith("not resolved (")
+async def test_a_row_is_compared_as_often_as_asked(local_kafka: LocalKafka, few_runs: None, tree: Revision) -> None:
+    """Each time on new processes, in groups of their own, though all have the same seed; a case that cannot be compared
+    takes no other with it."""
+    said: list[str] = []
+    asked = command.options([".", "--times", "2", "--seconds", "0"])
+    arena = Arena(local_kafka.bootstrap_servers, local_kafka.create_topic, {}, 0, 1, 1, lambda _: None, seconds=0.0)
+    row = command.Row(CASE)
+    await command.compare_row(row, arena, [tree, tree], asked, said.append)
+    assert [len(one.ratios["seconds"]) for one in row.comparisons] == [least_rounds(0.75)] * 2
+    assert "holds 1 in" in said[-1]
 
 
 @pytest.mark.parametrize(
@@ -151,6 +173,7 @@ def test_what_is_wide_is_not_resolved() -> None:
         (["HEAD", "--cases", "z"], "invalid choice: 'z'"),
         (["HEAD", "--width", "0"], "--width above 0"),
         (["HEAD", "--times", "0"], "--times from 1"),
+        (["HEAD", "--json", "/no/such/folder/x"], "there is no folder /no/such/folder"),
         ([], "required: REV"),
     ],
 )

@@ -105,7 +105,9 @@ def test_work_that_was_stopped() -> None:
         assert (judged(text, row).verdict, judged(text, row).remark) == ("MISSED", "ours stopped at the limit")
     row = result("b-partition", entry("ours", 1_000), entry("java", 10, stopped=True), bound=1.0)
     found = judged("partition: java", row)
-    assert (found.verdict, found.remark) == ("reached", "java stopped at the limit")
+    assert (found.verdict, found.remark) == (
+        "reached", "java stopped at the limit; too few rounds for an interval"
+    )  # fmt: skip
 
 
 def test_memory_and_cpu() -> None:
@@ -119,7 +121,7 @@ def test_memory_and_cpu() -> None:
     ]
     found = judged("concurrency 20,000 / 100", *cases)
     assert value_of(found) == pytest.approx(1.2)
-    assert found.remark == "20,000 / 1,000: 3.00"
+    assert found.remark == "too few rounds for an interval; 20,000 / 1,000: 3.00"
     assert judged("concurrency 20,000 / 100", cases[0]).remark == "e-concurrency-100 did not run"
 
 
