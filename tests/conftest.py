@@ -13,6 +13,13 @@ from hypothesis import HealthCheck, settings
 from aioparallel.testing import LocalKafka, Secured
 from aioparallel.testing.brokers.local import local_kafka_available
 from tests.support.garbage import set_aside
+from tests.support.sharing import (
+    pytest_collection_modifyitems,
+    pytest_runtest_teardown,
+    pytest_xdist_make_scheduler,
+)
+
+__all__ = ["PASSWORD", "pytest_collection_modifyitems", "pytest_runtest_teardown", "pytest_xdist_make_scheduler"]
 
 PASSWORD = "open-sesame-1704"
 """Of all users; found nowhere else."""
@@ -64,27 +71,12 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _file_of(item: pytest.Item) -> str:
-    return item.nodeid.partition("::")[0]
-
-
 def pytest_collection_finish() -> None:
     """Some hundred megabytes that stay."""
     set_aside()
 
 
-SHARED = ("spark", "kafka_cluster", "secured_kafka", "mortal_kafka")
-"""What takes long to start, and is there once for each process that runs tests."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that need such things come first, for they take longest. And who explores waits as long as it takes."""
-    shared: dict[str, str] = {}  # by file
-    for item in items:
-        for fixture in SHARED:
-            if fixture in getattr(item, "fixturenames", ()):
-                shared.setdefault(_file_of(item), fixture)
-    items.sort(key=lambda item: SHARED.index(found) if (found := shared.get(_file_of(item))) else len(SHARED))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Who explores waits as long as it takes."""
     if settings.get_current_profile_name() == "explore":
-        for item in items:
-            item.add_marker(pytest.mark.timeout(0), append=False)
+        item.add_marker(pytest.mark.timeout(0), append=False)

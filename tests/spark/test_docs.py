@@ -11,14 +11,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from aioparallel.spark import kafka_jars
 from aioparallel.testing import LocalKafka
-from examples.flights_pipeline.programs import QUICK_START, run_program
-from tests.docs.blocks import ROOT, Block, blocks
+from tests.docs.blocks import Block, blocks
 from tests.docs.given import NOTHING, Given
 from tests.docs.of_spark import GIVEN
-from tests.support.kafka.filling import Message, fill
-from tests.support.kafka.reading import read_all
 
 pytestmark = pytest.mark.spark
 
@@ -92,46 +88,6 @@ def test_a_sink(spark: SparkSession, notified: Path) -> None:
     )
     run(BLOCKS[SINK[2]], given, spark, {})
     assert len(notified.read_text().splitlines()) == 107
-
-
-@pytest.mark.real
-def test_declared_pipelines(local_kafka: LocalKafka, tmp_path: Path) -> None:
-    """The project of the page, with the docstring's transformation beside: each takes all of its topic to the other."""
-    servers = local_kafka.bootstrap_servers
-    given = Given(instead={'"raw"': '"docs_declared"', '"work"': '"docs_flow"'})
-    beside = Given(
-        before=BLOCKS[DECLARED[0]].code.partition("dp.create_sink")[0] + f"SERVERS = {servers!r}\n",
-        instead={
-            'read_topic(spark, "raw"': 'read_topic(spark, "docs_declared"',
-            '"work"': '"docs_view"',
-            "to_work": "to_view",
-        },
-    )
-    for topic in ("docs_declared", "docs_flow", "docs_view"):
-        asyncio.run(local_kafka.create_topic(topic, 2))
-    fill(servers, "docs_declared", [Message(b"k%d" % (n % 5), b"%d" % n) for n in range(50)])
-    project = tmp_path / "project" / "transformations"
-    project.mkdir(parents=True)
-    for name, code in {
-        "work.py": given.around(BLOCKS[DECLARED[0]].code, {"localhost:9092": servers}),
-        "progress.py": BLOCKS[DECLARED[1]].code,
-        "view.py": beside.around(BLOCKS[DECLARED[2]].code, {}),
-    }.items():
-        (project / name).write_text(code)
-    (spec,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "spark.md").read_text(), re.DOTALL)
-    assert "file:///data/flights/storage" in spec
-    spec = spec.replace("file:///data/flights/storage", (tmp_path / "storage").as_uri())
-    (project.parent / "spark-pipeline.yml").write_text(spec)
-    command = ["spark-pipelines", "run", "--remote", "local[2]", "--jars", ",".join(kafka_jars())]
-    command += ["--conf", f"spark.driver.extraJavaOptions={QUICK_START} -Dspark.ui.enabled=false"]
-    command += ["--spec", str(project.parent / "spark-pipeline.yml")]
-    lines: list[str] = []
-    command[0] = str(Path(sys.executable).with_name("spark-pipelines"))
-    asyncio.run(run_program("the pipeline", command, tmp_path / "log", lines.append))
-    for topic in ("docs_flow", "docs_view"):
-        written = asyncio.run(read_all(servers, topic))
-        assert sorted(int(record.value or b"") for record in written) == list(range(50))
-    assert any("to_work: " in line for line in lines), lines
 
 
 def test_what_is_given_is_for_blocks_that_are_there() -> None:

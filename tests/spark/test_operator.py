@@ -6,8 +6,6 @@ import asyncio
 import itertools
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -405,21 +403,3 @@ def test_schemas_are_read_as_spark_reads_them(spark: SparkSession) -> None:
         "a INTEGER, b Long, c dec(3,1), d numeric(4)",
     ):
         assert read_fields("schema", text) == StructType.fromDDL(text), text
-
-
-CONNECT = Path(__file__).parents[1] / "support" / "spark" / "operator_on_connect.py"
-
-
-@pytest.mark.parametrize("reuse", ["true", "false"])
-def test_spark_connect(reuse: str, tmp_path: Path) -> None:
-    """All three forms, with Python workers that are kept and with new ones for each task."""
-    command = [sys.executable, str(CONNECT), reuse, str(tmp_path / "written")]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=450, cwd=tmp_path, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    said = json.loads(ran.stdout.splitlines()[-1])
-    assert said["operator"] == said["column"] == said["sink"] == 1_000
-    assert said["loaded"] == []
-    assert (said["workers"] <= 2) == (reuse == "true"), said
-    # A worker that is kept is ended without a word; one that is not closes what it has opened at its task's end.
-    assert said["opened"] > 0
-    assert said["closed"] == (0 if reuse == "true" else said["opened"])

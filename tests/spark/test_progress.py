@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +13,6 @@ from confluent_kafka import Consumer
 from pyspark.sql import DataFrame, SparkSession
 
 from aioparallel.records import TopicPartition
-from aioparallel.spark.jars import kafka_jars
 from aioparallel.spark.progress import ProgressListener, QueryProgress
 from aioparallel.testing import LocalKafka
 from tests.support.kafka.filling import fill
@@ -175,52 +170,3 @@ def test_a_query_that_waits_and_one_that_fails(
         query.stop()
         spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
     assert latest().error == "ValueError: no tail number"
-
-
-CONNECT = """
-import json, sys
-from pyspark.sql import SparkSession
-from aioparallel.spark.progress import ProgressListener
-
-servers, topic, group, checkpoint, settings = sys.argv[1:]
-spark = SparkSession.builder.remote("local[2]").config(map=json.loads(settings)).getOrCreate()
-with ProgressListener(every=0, commit_group=group, bootstrap_servers=servers) as listener:
-    spark.streams.addListener(listener)
-    stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
-    stream = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 400).load()
-    query = stream.writeStream.format("noop").queryName("flights").trigger(availableNow=True)
-    query.option("checkpointLocation", checkpoint).start().awaitTermination()
-(figure,) = listener.snapshot()
-print(json.dumps([figure.state, figure.batches, figure.total_rows, figure.lag, figure.started_at is not None]))
-raise SystemExit(7)  # without spark.stop()
-"""
-
-
-def test_spark_connect(new_topic: NewTopic, local_kafka: LocalKafka, tmp_path: Path) -> None:
-    """The same over Spark Connect, in a process of its own, which also ends: there the block removes the listener,
-    whose thread would keep a process that does not stop its session."""
-    servers, topic, group = local_kafka.bootstrap_servers, new_topic(3), f"lag-{uuid.uuid4().hex}"
-    fill(servers, topic, counted(1_000))
-    settings = {
-        "spark.jars": ",".join(kafka_jars()),
-        "spark.ui.enabled": "false",
-        "spark.log.level": "OFF",
-        "spark.local.dir": str(tmp_path / "local"),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
-    arguments = [servers, topic, group, str(tmp_path / "checkpoint"), json.dumps(settings)]
-    run = subprocess.run(
-        [sys.executable, "-c", CONNECT, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=2 * DEADLINE,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYSPARK_PYTHON": sys.executable},
-    )
-    assert run.returncode == 7, run.stderr[-4_000:]
-    assert json.loads(run.stdout.splitlines()[-1]) == ["terminated", 3, 1_000, 0, True]
-    assert "flights: ended, 1,000 rows in 3 batches" in run.stderr
-    assert sum(offsets(servers, group).values()) == 1_000

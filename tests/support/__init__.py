@@ -3,6 +3,8 @@
 ::
 
     waiting.py        until(): the one way to wait for a condition
+    sharing.py        which tests run in one process, for what they share takes long to start
+    garbage.py        collections of garbage beside thousands of tests
     virtual_time.py   an event loop whose time passes at once
     typing_uses.py    what type checkers are to accept and to refuse
     command_line.py   the command line, run inside this process

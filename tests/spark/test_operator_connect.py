@@ -1,0 +1,29 @@
+"""The operator over Spark Connect: a program of its own, beside which there can be no session of these tests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+CONNECT = Path(__file__).parents[1] / "support" / "spark" / "operator_on_connect.py"
+
+
+@pytest.mark.parametrize("reuse", ["true", "false"])
+def test_spark_connect(reuse: str, tmp_path: Path) -> None:
+    """All three forms, with Python workers that are kept and with new ones for each task."""
+    command = [sys.executable, str(CONNECT), reuse, str(tmp_path / "written")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=450, cwd=tmp_path, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    said = json.loads(ran.stdout.splitlines()[-1])
+    assert said["operator"] == said["column"] == said["sink"] == 1_000
+    assert said["loaded"] == []
+    assert (said["workers"] <= 2) == (reuse == "true"), said
+    # A worker that is kept is ended without a word; one that is not closes what it has opened at its task's end.
+    assert said["opened"] > 0
+    assert said["closed"] == (0 if reuse == "true" else said["opened"])
