@@ -428,6 +428,23 @@ async def test_keyboard_interrupt_in_a_handler_ends_the_run(
     assert committed(broker) == (0 if together else 1)
 
 
+@pytest.mark.parametrize("suspends", [False, True])
+async def test_generator_exit_of_a_batch_handler_ends_the_run(broker: InMemoryBroker, suspends: bool) -> None:
+    """As that of a handler does; all of the batch goes back."""
+    produce(broker, [b"a", b"b"])
+
+    async def handle(batch: Batch[Record]) -> None:
+        if suspends:
+            await asyncio.sleep(0)
+        raise GeneratorExit
+
+    async with asyncio.timeout(10), consumer_of(broker) as consumer:
+        running = asyncio.create_task(consumer.run(batches(handle, size=2, linger=0.01)))
+        await asyncio.wait({running})
+        assert isinstance(running.exception(), GeneratorExit)
+    assert committed(broker) == 0
+
+
 async def test_a_retry_function_that_raises_ends_the_run(broker: InMemoryBroker) -> None:
     """With its error, which says whose fate it was to decide; nothing of that record is committed."""
     produce(broker, [b"a"])
