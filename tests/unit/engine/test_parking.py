@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aioparallel.engine.parking import Parking
+from aioparallel.engine.retries import Retries
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.engine.sources import NO_CEILING, Source
 from aioparallel.group.sessions import Session
@@ -240,3 +242,24 @@ def test_full_means_no_room_and_is_said_once(bound: int, sessions: int, steps: l
     for number in range(sessions):
         said = [full for one, full in heard.changes if one == number]
         assert said == [index % 2 == 0 for index in range(len(said))]
+
+
+async def test_what_is_forgotten_with_its_partition_takes_nobody_along() -> None:
+    """Thousands of records that waited for hours go with their partition; those of another one run again in time."""
+    scheduler, (gone, kept) = scheduler_with(100_000, 3_000, 3)
+    retries = Retries(scheduler, lambda: None)
+    started = [start(scheduler) for _ in range(3_003)]
+    mine = [record for record in started if record._source is kept]
+    for record in mine[:2]:
+        retries.park(record, 10.0)
+    for record in started:
+        if record._source is gone:
+            retries.park(record, 100_000.0)
+    scheduler.drop(gone)
+    retries.park(mine[2], 10.0)
+    assert len(retries._queue) == 3
+    await asyncio.sleep(9.9)
+    assert scheduler.take() is None
+    await asyncio.sleep(0.2)
+    assert {start(scheduler) for _ in mine} == set(mine)
+    retries.close()

@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from aioparallel import Batch, batches
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.errors import (
     BrokerUnreachable,
@@ -115,6 +116,27 @@ async def test_stop_without_drain_cancels(broker: InMemoryBroker) -> None:
     again = Seen()
     await run_to_end(consumer_of(broker, until="end"), again)
     assert again.offsets == [0, 1]
+
+
+async def test_stop_without_drain_cancels_a_batch(broker: InMemoryBroker) -> None:
+    """All its records run again in the next run."""
+    produce(broker, [b"a", b"b", b"c"])
+    sizes: list[int] = []
+
+    async def hang(batch: Batch[Record]) -> None:
+        sizes.append(len(batch))
+        await asyncio.sleep(60)
+
+    async with asyncio.timeout(10), consumer_of(broker) as consumer:
+        running = asyncio.create_task(consumer.run(batches(hang, size=3, linger=0.01)))
+        await until(lambda: sizes == [3])
+        assert consumer.stats().in_flight == 3
+        consumer.stop(drain=False)
+        await running
+    assert committed(broker) == 0
+    again = Seen()
+    await run_to_end(consumer_of(broker, until="end"), again)
+    assert again.offsets == [0, 1, 2]
 
 
 async def test_leaving_the_block_stops_a_run_in_the_background(broker: InMemoryBroker) -> None:
@@ -378,22 +400,67 @@ async def test_what_is_no_handler_is_refused(broker: InMemoryBroker, handler: ob
             await consumer.run(handler)  # type: ignore[arg-type]
 
 
-async def test_keyboard_interrupt_in_a_handler_ends_the_run(broker: InMemoryBroker) -> None:
-    """KeyboardInterrupt comes out of run(); the record is not committed."""
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("suspends", [False, True])
+async def test_keyboard_interrupt_in_a_handler_ends_the_run(
+    broker: InMemoryBroker, together: bool, suspends: bool
+) -> None:
+    """KeyboardInterrupt comes out of run(); the record is not committed, nor is any of a batch."""
     produce(broker, [b"a", b"b"])
 
     async def handle(record: Record) -> None:
+        if suspends:
+            await asyncio.sleep(0.01)
         if record.offset == 1:
             raise KeyboardInterrupt
+
+    async def handle_batch(batch: Batch[Record]) -> None:
+        for record in batch:
+            await handle(record)
 
     caught: BaseException | None = None
     async with asyncio.timeout(10), consumer_of(broker) as consumer:
         try:
-            await consumer.run(handle)
+            await consumer.run(batches(handle_batch, size=2, linger=0.01) if together else handle)
         except KeyboardInterrupt as error:
             caught = error
     assert isinstance(caught, KeyboardInterrupt)
-    assert committed(broker) == 1
+    assert committed(broker) == (0 if together else 1)
+
+
+@pytest.mark.parametrize("suspends", [False, True])
+async def test_generator_exit_of_a_batch_handler_ends_the_run(broker: InMemoryBroker, suspends: bool) -> None:
+    """As that of a handler does; all of the batch goes back."""
+    produce(broker, [b"a", b"b"])
+
+    async def handle(batch: Batch[Record]) -> None:
+        if suspends:
+            await asyncio.sleep(0)
+        raise GeneratorExit
+
+    async with asyncio.timeout(10), consumer_of(broker) as consumer:
+        running = asyncio.create_task(consumer.run(batches(handle, size=2, linger=0.01)))
+        await asyncio.wait({running})
+        assert isinstance(running.exception(), GeneratorExit)
+    assert committed(broker) == 0
+
+
+async def test_a_retry_function_that_raises_ends_the_run(broker: InMemoryBroker) -> None:
+    """With its error, which says whose fate it was to decide; nothing of that record is committed."""
+    produce(broker, [b"a"])
+
+    async def handle(record: Record) -> None:
+        raise ValueError("no such customer")
+
+    def retry(record: Record, error: Exception, attempts: int) -> float:
+        raise ZeroDivisionError
+
+    async with asyncio.timeout(10), consumer_of(broker, failures=FailurePolicy(retry=retry)) as consumer:
+        with pytest.raises(ZeroDivisionError) as caught:
+            await consumer.run(handle)
+    assert "while deciding what becomes of" in caught.value.__notes__[0]
+    assert "no such customer" in caught.value.__notes__[0]
+    assert committed(broker) == 0
 
 
 async def test_stop_before_run_returns_at_once(broker: InMemoryBroker) -> None:
@@ -419,6 +486,30 @@ async def test_a_task_that_is_cancelled_from_outside_ends_the_run(broker: InMemo
         with pytest.raises(ConsumerStateError, match=f"aioparallel-{name} was cancelled"):
             async with asyncio.timeout(5):
                 await running
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_what_a_worker_runs_that_is_cancelled_from_outside_runs_again(
+    broker: InMemoryBroker, together: bool
+) -> None:
+    """In another one: somebody has cancelled all tasks of the loop, say. A batch as a whole."""
+    produce(broker, [b"a", b"b"])
+    calls: list[int] = []
+
+    async def handle(records: Record | Batch[Record]) -> None:
+        calls.append(len(records) if isinstance(records, Batch) else 1)
+        if len(calls) <= (1 if together else 2):
+            await asyncio.sleep(60)
+
+    async with asyncio.timeout(10), consumer_of(broker, until="end") as consumer:
+        handler = batches(handle, size=2, linger=0.01) if together else handle
+        running = asyncio.create_task(consumer.run(handler))
+        await until(lambda: sum(calls) == 2)
+        for worker in found("worker"):
+            worker.cancel()
+        await running
+    assert calls == ([2, 2] if together else [1] * 4)
+    assert committed(broker) == 2
 
 
 def found(name: str) -> list[asyncio.Task[object]]:

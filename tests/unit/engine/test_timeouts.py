@@ -9,6 +9,8 @@ from typing import Literal
 import pytest
 
 from aioparallel import FailurePolicy, Record, RetryPolicy
+from aioparallel.engine.deadlines import Watch
+from aioparallel.engine.hits import Hit, Worker
 from aioparallel.errors import HandlerTimeout
 from aioparallel.options import Options
 from aioparallel.testing.memory import InMemoryBroker
@@ -162,3 +164,32 @@ async def test_a_topic_that_hangs_leaves_the_others_their_slots() -> None:
     await asyncio.wait([running])
     # Forty slots for them: 2,400 records of 10 ms take 0.6 s. With the slots in turns only, all of them would hang.
     assert done[-1] - began < 1
+
+
+class Struck(Worker):
+    """Notes that it was struck, and goes on."""
+
+    __slots__ = ("struck",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.struck = False
+        self.record = Record("t", 0, 0)
+
+    def strike(self, hit: Hit, now: float) -> None:
+        self.struck = True
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_watch_that_is_closed_strikes_nobody(others: int) -> None:
+    """Nor whom what it has waited for comes back to afterwards, whose time would begin anew."""
+    watch, running, late, waiting = Watch(1.0), Struck(), Struck(), [Struck() for _ in range(others)]
+    watch.enter(running)
+    await asyncio.sleep(1.1)
+    assert running.struck
+    for worker in waiting:
+        watch.enter(worker)
+    watch.close()
+    watch.restart(late)
+    await asyncio.sleep(5)
+    assert not any(worker.struck for worker in (late, *waiting))
