@@ -262,6 +262,24 @@ async def test_retry_topics_let_the_key_go_on_and_end_in_the_dead_letter() -> No
     assert len(record.headers) == 11
 
 
+async def test_headers_of_a_letter_mean_nothing_in_other_topics() -> None:
+    """Somebody has copied a record of a retry topic, say: it runs at once, as a new one, and keeps its headers."""
+    broker = broker_with([], "retry.1")
+    failure = Failure(12.5, "a.B", "no")
+    letter = Letter(Origin("elsewhere", 3, 7, -1), "g", 4, failure, failure, "tb", time.time() + 1_000)
+    headers = write_letter((("h", b"x"),), letter)
+    broker.append("t", b"copied", headers=headers)
+    calls: list[tuple[int, str, int]] = []
+
+    async def handle(record: Record) -> None:
+        calls.append((record.attempt, record.origin.topic, len(record.headers)))
+
+    policy = FailurePolicy(retry=THRICE, retry_topics={"retry.1": 0.2}, dead_letter="dlq")
+    async with asyncio.timeout(20):
+        await run(broker, {"t": handle}, failures=policy)
+    assert calls == [(1, "t", len(headers))]
+
+
 def test_letters_are_read_as_they_are_written() -> None:
     """Also with odd texts; an earlier letter's headers are replaced; what is no letter is none."""
     failure = Failure(12.5, "a.B", "ünï\ud800")

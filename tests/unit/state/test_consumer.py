@@ -60,6 +60,36 @@ async def test_a_handler_sees_the_state_before_its_record(together: bool) -> Non
     assert seen == {n: sum(range(n % 10, n, 10)) for n in range(150)}
 
 
+async def test_a_state_that_is_behind_its_position_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """The group has committed without its state meanwhile: the state is made of all records before that. After a life
+    with its state nothing is told."""
+    broker, state = broker_of(), sums()
+
+    def told() -> list[str]:
+        return [line.getMessage() for line in caplog.records if getattr(line, "action", "") == "state_behind"]
+
+    async def states(*numbers: int) -> dict[bytes, int]:
+        write(broker, *numbers)
+        consumer = keeping(broker, state)
+        async with asyncio.timeout(120), consumer:
+            running = asyncio.create_task(consumer.run(nothing))
+            await until(lambda: consumer._engine is not None and consumer.stats().succeeded == len(numbers))
+            found = dict(consumer.states(P0))
+            consumer.stop()
+            await running
+        return found
+
+    assert await states(*range(20)) == totals(*range(20))
+    assert await states(*range(20, 30)) == totals(*range(30))
+    assert not told()
+    write(broker, *range(30, 40))
+    client = InMemoryClient(broker, GROUP, isolation_level="read_committed")
+    await run(ParallelConsumer("in", group_id=GROUP, client=client, until="end"))
+    assert await states(*range(40, 50)) == totals(*range(50))
+    (line,) = told()
+    assert "the last increment of its state is of offset 30, and 40 is committed" in line
+
+
 @both
 async def test_states_are_shown_while_it_runs(together: bool) -> None:
     """All of a partition, and how many there are; nothing of what is not held."""
