@@ -119,6 +119,13 @@ async def test_where_no_round_is_quiet_all_count(broker: EmbeddedBroker, monkeyp
     assert [run.round for run in result.entries[0].warm] == [1, 2]
 
 
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that never moves."""
+    monkeypatch.setattr("benchmarks.rounds.moved", lambda seen: False)
+
+
+@pytest.mark.usefixtures("quiet")
 async def test_rounds_go_on_until_the_ratio_is_known(broker: EmbeddedBroker) -> None:
     """Of those alone whose ratio is wide: others have had their rounds. With too few rounds there is no interval, which
     is as wide as can be; with as many as it needs any interval here is narrow enough."""
@@ -128,6 +135,7 @@ async def test_rounds_go_on_until_the_ratio_is_known(broker: EmbeddedBroker) -> 
     assert warm == {"ours": least_rounds(), "getmany": least_rounds(), "async-for": 1}
 
 
+@pytest.mark.usefixtures("quiet")
 async def test_cases_that_are_compared_run_in_the_same_rounds(broker: EmbeddedBroker) -> None:
     """Each on records of its own; the CPU of the second over that of the first is a ratio of rounds."""
     cases = [
