@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .mutants import Mutant, mutants_of, sample
+from .mutants import Mutant, first_tried, mutants_of, sample
 from .pages import Page, Run
 from .rooms import ROOT, rooms
 from .scores import Score, Verdict
@@ -44,7 +44,8 @@ def main() -> int:
     mutants = mutants_of(room.folder, mutations.files)
     drawn = sample(mutants, asked.sample, asked.seed)
     _run(mutations, [mutant.name for mutant in drawn], deadline)
-    score = Score.of(_verdicts(mutations, drawn).values(), wanted=len(drawn), population=len(mutants))
+    done = first_tried(drawn, _verdicts(mutations, drawn))
+    score = Score.of(_verdicts(mutations, done).values(), wanted=len(drawn), population=len(mutants))
     page = Page.read(room.name, room.page)
     run = Run(commit, f"{datetime.now(UTC):%Y-%m-%d}", asked.seed, score)
     page.take(run, mutants, _verdicts(mutations, mutants), mutations.killers())

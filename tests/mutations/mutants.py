@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Key", "Mutant", "is_noise", "mutants_of", "sample"]
+__all__ = ["Key", "Mutant", "first_tried", "is_noise", "mutants_of", "sample"]
 
 _SEPARATOR = "ǁ"
 """Stands around the name of a class in the names that mutmut gives."""
@@ -52,6 +53,12 @@ def is_noise(key: Key) -> bool:
 def sample(mutants: Iterable[Mutant], size: int | None, seed: int) -> list[Mutant]:
     """So many of them, or all."""
     return sorted(mutants, key=lambda mutant: mutant.key.drawn(seed))[:size]
+
+
+def first_tried(drawn: Iterable[Mutant], known: Container[str]) -> list[Mutant]:
+    """Those up to the first that was not tried: they are a draw themselves. Behind it some are known from earlier runs,
+    and mostly killed, for survivors are tried again."""
+    return list(itertools.takewhile(lambda mutant: mutant.name in known, drawn))
 
 
 def mutants_of(folder: Path, files: Iterable[str]) -> list[Mutant]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .mutants import Key, Mutant, is_noise, mutants_of, sample
+from .mutants import Key, Mutant, first_tried, is_noise, mutants_of, sample
 from .pages import OPEN, Page, Run
 from .rooms import ROOT, rooms
 from .scores import Score, Verdict, wilson
@@ -132,6 +132,14 @@ def test_a_seed_draws_the_same_mutants_each_time() -> None:
     gone = drawn[:10]
     assert set(drawn[10:]) < set(sample([one for one in mutants if one not in gone], 50, seed=1))
     assert set(sample(mutants, None, seed=1)) == set(mutants)
+
+
+def test_a_run_that_was_stopped_counts_a_draw_alone() -> None:
+    """What is known behind the first that was not tried was chosen by its verdict."""
+    mutants = many(5)
+    assert first_tried(mutants, {mutants[n].name for n in (0, 1, 3, 4)}) == mutants[:2]
+    assert first_tried(mutants, {mutant.name for mutant in mutants}) == mutants
+    assert first_tried(mutants, {}) == []
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ class Marking:
     async def extend(self, record: Record[Any, Any], seconds: float) -> None:
         """Write a further start marker: from now on the lease ends in so many seconds. Raises ProduceFailed where that
         is not known to be written, ConsumerStateError where the record has none."""
-        source = record._source
+        source = getattr(record, "_source", None)  # none of a record that was never read
         if not isinstance(source, Leased) or record.offset not in source.leases:
             raise ConsumerStateError(f"{record.place} has no lease here that could be extended")
         until = self._loop.time() + seconds

@@ -87,6 +87,29 @@ async def written_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(said.incompletes) == [offset for offset in before.incompletes if offset <= said.highest_succeeded]
 
 
+def test_one_that_goes_while_its_map_is_written_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is committed; the others of the same round are."""
+    asyncio.run(gone_meanwhile(monkeypatch))
+
+
+async def gone_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, stays = (Session(TopicPartition("t", number), 1, WHO) for number in range(2))
+    gone.opened = stays.opened = True
+    gone.ledger, stays.ledger = Ledger(0, far_behind(1)), Ledger(7)
+    fit = fit_offset_map
+
+    def go(base: int, *args: object, **options: object) -> tuple[str, int]:
+        if base == 0:
+            gone.stopped = gone.dropped = True
+        return fit(base, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(offset_commits, "fit_offset_map", go)
+    store = Kept({})
+    committer = Committer(store, Options(), Scheduler(), lambda: [gone, stays], lambda: None)
+    assert await committer.commit([gone, stays]) == {}
+    assert store.positions == {stays.partition: Committed(7, "")}
+
+
 async def test_the_first_dense_map_of_a_partition_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """Whoever goes back to the Java library learns from which commit on that cannot read the map."""
     session = Session(TopicPartition("t", 0), 1, WHO)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from aioparallel import Batch, ConfigurationError, Ordering, Record, batches
+from aioparallel import Batch, ConfigurationError, ConsumerStateError, Ordering, Record, RetryPolicy, batches
 from aioparallel.observe.health import ProblemKind
 from aioparallel.queues.kmq.markers import read_marker
 from aioparallel.testing.memory import InMemoryBroker
@@ -72,6 +72,38 @@ async def test_a_lease_is_extended_by_seconds(broker: InMemoryBroker) -> None:
         produce(broker, [b"a"])
         await until(lambda: one.stats().succeeded == 1)
     assert len(found) == 5
+
+
+async def test_an_extended_lease_is_the_records_own(broker: InMemoryBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """A handler that fails when its first lease would be over is tried again here, and nobody is told so."""
+    calls: list[int] = []
+    one = consumer(broker, lease=0.3, retry=RetryPolicy(first_delay=0.01, max_attempts=2))
+
+    async def handle(record: Record) -> None:
+        calls.append(record.attempt)
+        if len(calls) == 1:
+            await one.extend(record, 30)
+            await asyncio.sleep(0.6)
+            raise ValueError("once")
+
+    async with running(one, handle):
+        produce(broker, [b"a"])
+        await until(lambda: one.stats().succeeded == 1)
+        assert one.stats().released == 0
+    assert calls == [1, 2]
+    assert "lease_outlived" not in [getattr(line, "action", "") for line in caplog.records]
+
+
+async def test_there_is_no_lease_before_it_runs(broker: InMemoryBroker) -> None:
+    """Nor of a record that it has not read."""
+    one = consumer(broker)
+    with pytest.raises(ConsumerStateError):
+        await one.extend(Record("q", 0, 0), 5)
+    async with running(one, Handler()):
+        produce(broker, [b"a"])
+        await until(lambda: one.stats().succeeded == 1)
+        with pytest.raises(ConsumerStateError, match="no lease here"):
+            await one.extend(Record("q", 0, 0), 5)
 
 
 async def test_a_partition_without_one_of_markers(broker: InMemoryBroker) -> None:
