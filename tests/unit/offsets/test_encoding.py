@@ -89,6 +89,16 @@ def test_large_maps_say_what_was_written(size: int, share: float) -> None:
         assert decode_offset_map(base, text) == wanted
 
 
+@pytest.mark.parametrize("around", [2**15, 2**16, 2**31, 2**32, 2**62])
+@pytest.mark.parametrize("name", [None, "Dense"])
+def test_offsets_around_a_power_of_two(around: int, name: str | None) -> None:
+    """Where offsets need another width, each of them as the highest and as the last incomplete one."""
+    for highest in range(around - 2, around + 3):
+        wanted = OffsetMap(around - 9, highest, (around - 9, around - 7, highest))
+        text = encode_offset_map(wanted.base_offset, highest, wanted.incompletes, format=name, limit=None)
+        assert decode_offset_map(wanted.base_offset, text) == wanted
+
+
 @pytest.mark.parametrize("kind", [list, tuple, dict.fromkeys, iter, lambda offsets: range(5, 8)])
 def test_incompletes_may_be_any_iterable(kind: Callable[[list[int]], list[int]]) -> None:
     """A ledger's dict and a generator do as well as a list."""
