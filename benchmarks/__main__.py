@@ -91,6 +91,8 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(f"--only {', '.join(sorted(wrong))}: there are {', '.join([*CONTESTANTS, *PEERS])}")
     if found.rounds < 1 or found.seed < 0 or not set(found.cases) <= GROUPS.keys():
         parser.error(f"--rounds from 1, --seed from 0, --cases of {''.join(GROUPS)}")
+    if found.report and not (found.output / "results.json").exists():
+        parser.error(f"--report: there is no results.json in {found.output}; name its folder with --output")
     if not (found.width > 0 and found.seconds >= 0):
         parser.error("--width above 0, --seconds from 0")
     return found

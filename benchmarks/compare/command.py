@@ -55,7 +55,12 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
                         help=f"some of: {', '.join(COMPARED)}")  # fmt: skip
     parser.add_argument("--width", type=float, default=2.0, metavar="PERCENT",
                         help="pairs until the interval is narrower (default 2 %%)")  # fmt: skip
-    parser.add_argument("--seconds", type=float, default=180.0, help="for a case, at most (default 180)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=180.0,
+        help="for a case (default 180), and at least the 8 pairs that an interval needs",
+    )
     parser.add_argument("--times", type=int, default=1, help="compare so often (default 1)")
     parser.add_argument("--no-instructions", dest="instructions", action="store_false", help="count none")
     parser.add_argument("--seed", type=int, default=2013, help="for records, turns and hash seeds")
@@ -92,7 +97,7 @@ async def run(asked: argparse.Namespace, say: Callable[[str], None], progress: C
         say(f"{sides[1].title} over {sides[0].title}. {READING}")
         for row in rows if asked.instructions else ():
             progress(f"{row.case.name}: counting instructions")
-            await _reported(row, _count(row, sides), say)
+            await _reported(row, _count(row, sides, say), say)
         cpu = keep_a_core()  # not before: what is counted may use all of them
         async with (
             LocalKafka(heap=HEAP, compile_once=True, report=say) as kafka,
@@ -121,8 +126,9 @@ async def _reported(row: Row, work: Awaitable[None], say: Callable[[str], None])
         say(f"{row.case.name:<16} not compared: {error}")
 
 
-async def _count(row: Row, sides: Sequence[Revision]) -> None:
+async def _count(row: Row, sides: Sequence[Revision], say: Callable[[str], None]) -> None:
     row.instructions = await count(row.case, sides)
+    say(f"{row.case.name:<16} {_instructions(row.instructions)}")
 
 
 def keep_a_core() -> int | None:
@@ -159,8 +165,7 @@ def _sentence(row: Row, found: Comparison, width: float) -> str:
     pairs += f", {found.repeated} turns repeated" * bool(found.repeated)
     pairs += f", the machine moved in {found.unquiet} that count" * bool(found.unquiet)
     parts = [f"{verdict(found, measured, width)} {_shown(found.interval(measured))}" for measured in TITLES]
-    return "; ".join([f"{row.case.name:<16} {parts[0]}", *parts[1:], _instructions(row.instructions),
-                      f"{before:.2f} µs before; {pairs}"])  # fmt: skip
+    return "; ".join([f"{row.case.name:<16} {parts[0]}", *parts[1:], f"{before:.2f} µs before; {pairs}"])
 
 
 def verdict(found: Comparison, measured: Measured, width: float) -> str:

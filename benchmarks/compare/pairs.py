@@ -29,7 +29,7 @@ from benchmarks.programs import ROOT, Contestant
 __all__ = ["CONFIDENCE", "DECISIVE", "Comparison", "Measured", "PairFailed", "compare", "play_pair", "prepare"]
 
 CONFIDENCE: Final = 0.99
-"""Of twelve cases, each with two values, one interval in a hundred may miss."""
+"""Each case has two intervals, and there are many cases: of 95 % one would miss in nearly every run."""
 TURNS: Final = 4
 """Warm runs of each process of a pair that count."""
 EVERY: Final = 4

@@ -38,13 +38,21 @@ def extract(name: str, folder: Path) -> Revision:
         shutil.copytree(ROOT / PACKAGE, folder / PACKAGE, ignore=ignored)
         title = "the working tree"
     else:
-        commit = _git("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}").decode().strip()
+        commit = _commit(name)
         with tarfile.open(fileobj=io.BytesIO(_git("archive", commit, PACKAGE))) as archive:
             archive.extractall(folder, filter="data")
         title = f"{name} ({commit[:9]})" if not commit.startswith(name) else commit[:9]
     # Else the first process of each side would compile it, while its clock runs.
     compileall.compile_dir(folder, quiet=2)
     return Revision(title, folder)
+
+
+def _commit(name: str) -> str:
+    """Its hash."""
+    try:
+        return _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").decode().strip()
+    except AioparallelError as error:
+        raise AioparallelError(f"{name!r} is no commit, branch or tag of the repository in {ROOT}") from error
 
 
 def _git(*arguments: str) -> bytes:

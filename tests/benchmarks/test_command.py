@@ -61,3 +61,11 @@ def test_results_of_another_version_are_told(
     said = capsys.readouterr().out
     assert said.startswith("ERROR ")
     assert "its format is 1" in said
+
+
+def test_a_report_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It names the folder, and makes none."""
+    with pytest.raises(SystemExit):
+        command.options(["--report", "--output", str(tmp_path / "none")])
+    assert "there is no results.json in" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
