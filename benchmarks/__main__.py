@@ -169,7 +169,7 @@ def main() -> int:
     console = Console() if sys.stdout.isatty() else Console(width=160)
 
     def say(sentence: str) -> None:
-        console.print(sentence, markup=False, highlight=False)
+        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
     if sys.argv[1:2] == ["compare"]:
         return command.main(sys.argv[2:], console)
