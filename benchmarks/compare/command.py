@@ -189,10 +189,8 @@ def _instructions(counted: list[float] | str) -> str:
         return f"instructions {counted}"
     before, after = counted
     ratio = after / before
-    alike = abs(ratio - 1) <= COUNTED_ALIKE
-    return (
-        f"{'instructions the same' if alike else _difference('instructions', ratio)} {ratio:.4f} ({before:,.0f} before)"
-    )
+    said = "instructions the same" if abs(ratio - 1) <= COUNTED_ALIKE else _difference("instructions", ratio)
+    return f"{said} {ratio:.4f} ({before:,.0f} before, in memory)"
 
 
 def _held(row: Row) -> str:
@@ -228,7 +226,13 @@ def _plain(row: Row) -> dict[str, Any]:
         "instructions": row.instructions,
         "failure": row.failure,
         "comparisons": [
-            {"ratios": one.ratios, "medians": one.medians, "repeated": one.repeated, "seconds": one.seconds}
+            {
+                "ratios": one.ratios,
+                "medians": one.medians,
+                "repeated": one.repeated,
+                "unquiet": one.unquiet,
+                "seconds": one.seconds,
+            }
             for one in row.comparisons
         ],
     }
