@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import shutil
-import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -35,20 +34,17 @@ from benchmarks.pages import RESULTS
 from benchmarks.programs import CONTESTANTS, PEERS, ROOT, Contestant, find_peers
 from benchmarks.rounds import play
 from benchmarks.scripts import crash, members, paced
+from benchmarks.shell import HEAP, INTERRUPTED, TIMEOUT, end_on_sigterm
 from benchmarks.topics import Topics
 
 log = logging.getLogger(__name__)
 
 QUICK_SCALE: Final = 20
-HEAP: Final = "1g"
-TIMEOUT: Final = 60.0
-"""Seconds; one of the measurements has 500 partitions."""
 COUNTED: Final = "ajl"
 """Groups whose instructions a record are counted, without Kafka."""
 ROUNDS: Final = 6
 WIDTH: Final = 3.0
 """Percent."""
-INTERRUPTED: Final = 130  # 128 + SIGINT, as shells count
 
 SCRIPTS: Final[dict[str, Callable[[Case, Arena], Awaitable[Result]]]] = {
     "pace": paced,
@@ -110,9 +106,7 @@ async def broker(asked: str | None, say: Callable[[str], None]) -> AsyncIterator
 
 async def run(asked: argparse.Namespace, say: Callable[[str], None]) -> list[Result]:
     """Everything; results are written after each case. What is measured stays also when this is cancelled."""
-    task = asyncio.current_task()
-    assert task is not None  # a coroutine that runs has one
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    end_on_sigterm()
     results = [] if is_full(asked) else report.read(asked.output)
     cases = chosen(asked.cases, asked.only, quick=asked.quick, scale=asked.scale)
     needed = [name for name in PEERS if any(name in case.contestants for case in cases)]

@@ -52,8 +52,8 @@ class Arena:
     seed: int
     scale: int
     say: Callable[[str], None]
-    width: float = 0.03
-    seconds: float = 90.0
+    width: float
+    seconds: float
     cpu: int | None = None
 
 

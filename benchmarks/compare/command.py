@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import random
-import signal
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,18 +25,16 @@ from benchmarks.compare.pairs import CONFIDENCE, Comparison, Measured, compare, 
 from benchmarks.compare.revisions import WORKING_TREE, Revision, extract
 from benchmarks.contest import Arena, Field
 from benchmarks.intervals import Interval
+from benchmarks.shell import HEAP, INTERRUPTED, TIMEOUT, end_on_sigterm
 from benchmarks.topics import Topics
 
 __all__ = ["Row", "compare_row", "main", "options", "verdict"]
 
-HEAP: Final = "1g"
-TIMEOUT: Final = 60.0
 READING: Final = (
     f"In brackets intervals of {CONFIDENCE:.0%}. Identical code shows a difference in about one of fifty rows."
 )
 COUNTED_ALIKE: Final = 0.005
 """Instructions of the same code differ by less: up to 0.2 % was seen."""
-INTERRUPTED: Final = 130  # 128 + SIGINT, as shells count
 TITLES: Final[dict[Measured, str]] = {"cpu_per_record": "CPU", "seconds": "time"}
 
 
@@ -47,11 +44,11 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
         "python -m benchmarks compare",
         description="Two revisions side by side. Each row is the second one over the first: 1.02 takes 2 % more.",
         epilog="Examples: compare HEAD~1 HEAD; compare main (against the files as they are now); compare HEAD HEAD "
-        "--times 20 (nothing against nothing: do the intervals hold 1?).",
+        "--times 20 --scale 10 --seconds 0 (nothing against nothing: do the intervals hold 1?).",
     )
     parser.add_argument("before", metavar="REV", help="a commit, branch or tag")
     parser.add_argument("after", metavar="REV", nargs="?", default=WORKING_TREE, help="default: the working tree")
-    parser.add_argument("--cases", nargs="+", default=list(COMPARED), choices=list(COMPARED), metavar="CASE",
+    parser.add_argument("--cases", default=",".join(COMPARED), metavar="CASE,CASE",
                         help=f"some of: {', '.join(COMPARED)}")  # fmt: skip
     parser.add_argument("--width", type=float, default=2.0, metavar="PERCENT",
                         help="pairs until the interval is narrower (default 2 %%)")  # fmt: skip
@@ -62,12 +59,21 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
         help="for a case (default 180), and at least the 8 pairs that an interval needs",
     )
     parser.add_argument("--times", type=int, default=1, help="compare so often (default 1)")
+    parser.add_argument("--scale", type=int, default=1, metavar="N",
+                        help="record counts divided by N (default 1): pairs come sooner, each varies more")  # fmt: skip
     parser.add_argument("--no-instructions", dest="instructions", action="store_false", help="count none")
     parser.add_argument("--seed", type=int, default=2013, help="for records, turns and hash seeds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every ratio, too")
     found = parser.parse_args(arguments)
-    if found.width <= 0 or found.seconds < 0 or found.times < 1 or found.seed < 0:
-        parser.error("--width above 0, --seconds and --seed from 0, --times from 1")
+    found.cases = found.cases.split(",")
+    if wrong := [name for name in found.cases if name not in COMPARED]:
+        parser.error(f"--cases {', '.join(wrong)}: there are {', '.join(COMPARED)}")
+    for name, wrong in (("width", found.width <= 0), ("seconds", found.seconds < 0), ("seed", found.seed < 0)):
+        if wrong:
+            parser.error(f"--{name} {getattr(found, name)}: {'above' if name == 'width' else 'from'} 0")
+    for name in ("times", "scale"):
+        if getattr(found, name) < 1:
+            parser.error(f"--{name} {getattr(found, name)}: from 1")
     if found.json and not found.json.resolve().parent.is_dir():
         parser.error(f"--json {found.json}: there is no folder {found.json.resolve().parent}")
     return found
@@ -88,10 +94,8 @@ class Row:
 
 async def run(asked: argparse.Namespace, say: Callable[[str], None], progress: Callable[[str], None]) -> list[Row]:
     """All cases, a row printed after each. ``progress``: told what runs now."""
-    task = asyncio.current_task()
-    assert task is not None  # a coroutine that runs has one
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    rows = [Row(COMPARED[name]) for name in asked.cases]
+    end_on_sigterm()
+    rows = [Row(COMPARED[name].smaller(asked.scale)) for name in asked.cases]
     with tempfile.TemporaryDirectory(prefix="aioparallel-compare-") as folder:
         sides = [extract(name, Path(folder, side)) for side, name in (("before", asked.before), ("after", asked.after))]
         say(f"{sides[1].title} over {sides[0].title}. {READING}")
@@ -105,7 +109,7 @@ async def run(asked: argparse.Namespace, say: Callable[[str], None], progress: C
         ):
             topics = Topics(admin)
             arena = Arena(
-                kafka.bootstrap_servers, topics.create, {}, 0, asked.seed, 1, progress, asked.width / 100,
+                kafka.bootstrap_servers, topics.create, {}, 0, asked.seed, asked.scale, progress, asked.width / 100,
                 asked.seconds, cpu,
             )  # fmt: skip
             for number, row in enumerate(rows, 1):

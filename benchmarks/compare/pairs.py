@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from aioparallel.errors import AioparallelError
-from benchmarks.cases import Case
 from benchmarks.compare.revisions import Revision
 from benchmarks.contest import Field, Player
 from benchmarks.intervals import Interval, least_rounds, ratio_interval
@@ -52,7 +51,6 @@ class Comparison:
     because too few quiet ones came. ``seconds``: that all of it took.
     """
 
-    case: Case
     ratios: dict[Measured, list[float]] = field(default_factory=lambda: {"seconds": [], "cpu_per_record": []})
     medians: dict[Measured, tuple[float, float]] = field(default_factory=dict)
     repeated: int = 0
@@ -74,7 +72,7 @@ async def prepare(place: Field) -> None:
 async def compare(place: Field, sides: Sequence[Revision], *, seed: int) -> Comparison:
     """At least the pairs that an interval needs, then more until it is narrower than ``arena.width``, for at most
     ``arena.seconds``. Raises PairFailed when a run is not right."""
-    arena, chance, found = place.arena, random.Random(seed), Comparison(place.case)
+    arena, chance, found = place.arena, random.Random(seed), Comparison()
     least, began = least_rounds(CONFIDENCE), time.monotonic()
     turns: list[Turn] = []
     while True:

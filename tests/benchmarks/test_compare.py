@@ -42,7 +42,7 @@ def tree(tmp_path: Path) -> Revision:
 
 @asynccontextmanager
 async def prepared(kafka: LocalKafka, case: Case) -> AsyncIterator[Field]:
-    arena = Arena(kafka.bootstrap_servers, kafka.create_topic, {}, 0, 1, 1, lambda _: None, seconds=0.0)
+    arena = Arena(kafka.bootstrap_servers, kafka.create_topic, {}, 0, 1, 1, lambda _: None, 0.02, 0.0)
     async with Field.of(case, arena) as place:
         await prepare(place)
         yield place
@@ -150,7 +150,7 @@ def test_counts_are_read(said: str, count: int | None) -> None:
 def test_verdicts(ratios: list[float], words: str) -> None:
     """An interval that leaves 1 out is a difference; that there is none is told only where the interval is narrow.
     Each value has its own."""
-    found = Comparison(CASE, {"cpu_per_record": ratios, "seconds": [1.0] * len(ratios)})
+    found = Comparison({"cpu_per_record": ratios, "seconds": [1.0] * len(ratios)})
     assert command.verdict(found, "cpu_per_record", 2.0) == words
     assert command.verdict(found, "seconds", 2.0) == "time the same"
 
@@ -160,7 +160,7 @@ async def test_a_row_is_compared_as_often_as_asked(local_kafka: LocalKafka, few_
     takes no other with it."""
     said: list[str] = []
     asked = command.options([".", "--times", "2", "--seconds", "0"])
-    arena = Arena(local_kafka.bootstrap_servers, local_kafka.create_topic, {}, 0, 1, 1, lambda _: None, seconds=0.0)
+    arena = Arena(local_kafka.bootstrap_servers, local_kafka.create_topic, {}, 0, 1, 1, lambda _: None, 0.02, 0.0)
     row = command.Row(CASE)
     await command.compare_row(row, arena, [tree, tree], asked, said.append)
     assert [len(one.ratios["seconds"]) for one in row.comparisons] == [least_rounds(0.75)] * 2
@@ -170,9 +170,11 @@ async def test_a_row_is_compared_as_often_as_asked(local_kafka: LocalKafka, few_
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["HEAD", "--cases", "z"], "invalid choice: 'z'"),
-        (["HEAD", "--width", "0"], "--width above 0"),
-        (["HEAD", "--times", "0"], "--times from 1"),
+        (["--cases", "map,z", "HEAD"], "--cases z: there are no-op-key, "),
+        (["HEAD", "--width", "0"], "--width 0.0: above 0"),
+        (["HEAD", "--seconds", "-1"], "--seconds -1.0: from 0"),
+        (["HEAD", "--times", "0"], "--times 0: from 1"),
+        (["HEAD", "--scale", "0"], "--scale 0: from 1"),
         (["HEAD", "--json", "/no/such/folder/x"], "there is no folder /no/such/folder"),
         ([], "required: REV"),
     ],

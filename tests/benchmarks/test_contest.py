@@ -44,7 +44,7 @@ def case_of(*names: str, shape: Shape = SHAPE, limit: float = 120.0) -> Case:
 def arena_of(broker: EmbeddedBroker, *made: Contestant | str, said: list[str] | None = None) -> Arena:
     contestants = {**CONTESTANTS, **{"java" if isinstance(one, str) else one.name: one for one in made}}
     say = (said if said is not None else []).append
-    return Arena(broker.bootstrap_servers, broker.create_topic, contestants, 1, 1, 1, say, seconds=0.0)
+    return Arena(broker.bootstrap_servers, broker.create_topic, contestants, 1, 1, 1, say, 0.03, 0.0)
 
 
 async def rounds(case: Case, arena: Arena) -> Result:
@@ -346,7 +346,7 @@ async def create(name, partitions):
 
 case = Case("x-tiny", "Tiny", Shape(10, 1, 1), ("made",))
 made = Contestant("made", "Made up", {(sys.executable, "-c", of_a_sleeper(tmp_path / "pid"))!r})
-asyncio.run(play([case], Arena({broker.bootstrap_servers!r}, create, {{"made": made}}, 1, 1, 1, print)))
+asyncio.run(play([case], Arena({broker.bootstrap_servers!r}, create, {{"made": made}}, 1, 1, 1, print, 0.03, 0.0)))
 """
     folder = tmp_path / "tmp"
     folder.mkdir()

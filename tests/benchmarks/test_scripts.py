@@ -22,7 +22,7 @@ from benchmarks.scripts import crash, latency_figures, members, paced
 @pytest.fixture
 async def arena() -> AsyncIterator[Arena]:
     async with EmbeddedBroker() as broker:
-        yield Arena(broker.bootstrap_servers, broker.create_topic, CONTESTANTS, 1, 1, 100, print)
+        yield Arena(broker.bootstrap_servers, broker.create_topic, CONTESTANTS, 1, 1, 100, print, 0.03, 0.0)
 
 
 def smallest(name: str) -> Case:
