@@ -28,6 +28,9 @@ def main() -> int:
     parser.add_argument("room", choices=known)
     parser.add_argument("--sample", type=int, metavar="N", help="draw so many mutants (default: all)")
     parser.add_argument("--seed", type=int, default=1, help="of the draw (default: 1)")
+    parser.add_argument(
+        "--listed", action="store_true", help="in place of a draw those that the room's page lists: do tests kill them now?"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one for each core)")
     parser.add_argument("--minutes", type=float, help="stop after so many; another run goes on from there")
     asked = parser.parse_args()
@@ -42,12 +45,15 @@ def main() -> int:
     mutations = Mutations(workers=asked.jobs)
     mutations.make(fingerprint)
     mutants = mutants_of(room.folder, mutations.files)
-    drawn = sample(mutants, asked.sample, asked.seed)
+    page = Page.read(room.name, room.page)
+    if asked.listed:
+        drawn = [mutant for mutant in mutants if mutant.key in page.entries]
+    else:
+        drawn = sample(mutants, asked.sample, asked.seed)
     _run(mutations, [mutant.name for mutant in drawn], deadline)
     done = first_tried(drawn, _verdicts(mutations, drawn))
     score = Score.of(_verdicts(mutations, done).values(), wanted=len(drawn), population=len(mutants))
-    page = Page.read(room.name, room.page)
-    run = Run(commit, f"{datetime.now(UTC):%Y-%m-%d}", asked.seed, score)
+    run = None if asked.listed else Run(commit, f"{datetime.now(UTC):%Y-%m-%d}", asked.seed, score)
     page.take(run, mutants, _verdicts(mutations, mutants), mutations.killers())
     room.page.write_text(str(page))
     print(f"{room.name}: {score}. Survivors: {room.page.relative_to(ROOT)}")

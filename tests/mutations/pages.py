@@ -71,12 +71,14 @@ class Page:
         return cls(room, path.read_text() if path.exists() else "")
 
     def take(
-        self, run: Run, mutants: Iterable[Mutant], verdicts: Mapping[str, Verdict], killers: Mapping[str, str]
+        self, run: Run | None, mutants: Iterable[Mutant], verdicts: Mapping[str, Verdict], killers: Mapping[str, str]
     ) -> None:
-        """``mutants``: all there are; ``verdicts`` and ``killers`` by name, of those that are known. Entries of mutants
-        that are no more go; reasons of the others stay, but for those of mutants that are killed now."""
-        row = run.cells()
-        self._rows = [one for one in self._rows if (one[0], one[2]) != (row[0], row[2])] + [row]
+        """``run``: its line in the table; None: it was no draw, and has none. ``mutants``: all there are; ``verdicts``
+        and ``killers`` by name, of those that are known. Entries of mutants that are no more go; reasons of the others
+        stay, but for those of mutants that are killed now."""
+        if run is not None:
+            row = run.cells()
+            self._rows = [one for one in self._rows if (one[0], one[2]) != (row[0], row[2])] + [row]
         old, self.entries = self.entries, {}
         for mutant in mutants:
             verdict, entry = verdicts.get(mutant.name), old.get(mutant.key)

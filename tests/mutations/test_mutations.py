@@ -193,6 +193,18 @@ def test_a_page_tells_who_has_killed_a_survivor() -> None:
     assert [entry.reason for entry in page.entries.values()] == [OPEN]
 
 
+def test_those_that_are_listed_are_no_draw() -> None:
+    """Tried again by themselves they change their reasons, and no score."""
+    mutants = many(2)
+    verdicts = dict.fromkeys((one.name for one in mutants), Verdict.SURVIVED)
+    page = Page("room")
+    page.take(run_of(mutants, verdicts), mutants, verdicts, {})
+    before = str(page).count("\n| ")
+    page.take(None, mutants, verdicts | {mutants[0].name: Verdict.KILLED}, {mutants[0].name: "tests/t.py::test_it"})
+    assert str(page).count("\n| ") == before
+    assert [entry.reason for entry in page.entries.values()] == ["killed by `tests/t.py::test_it`", OPEN]
+
+
 def test_a_page_keeps_survivors_of_other_samples() -> None:
     """They were not tried this time."""
     mutants = many(1)
