@@ -29,7 +29,9 @@ def main() -> int:
     parser.add_argument("--sample", type=int, metavar="N", help="draw so many mutants (default: all)")
     parser.add_argument("--seed", type=int, default=1, help="of the draw (default: 1)")
     parser.add_argument(
-        "--listed", action="store_true", help="in place of a draw those that the room's page lists: do tests kill them now?"
+        "--listed",
+        action="store_true",
+        help="in place of a draw those that the room's page lists: do tests kill them now?",
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one for each core)")
     parser.add_argument("--minutes", type=float, help="stop after so many; another run goes on from there")
