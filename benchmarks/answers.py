@@ -97,10 +97,9 @@ def unbelievable(
             f"it says that it took {run.seconds:.3f} of {run.whole_seconds:.3f} s, but its answer came after"
             f" {watch.longest:.3f} s"
         )
-    least = watch.shortest
-    if run.stopped:
-        least = max(least, work.limit)
-    elif held is not None and work.handler == "sleep":
+    # What is stopped goes on ending records while it closes, and they are seen.
+    least = work.limit if run.stopped else watch.shortest
+    if not run.stopped and held is not None and work.handler == "sleep":
         quick = replace(workload, sleeps=np.maximum(workload.sleeps, SHORT) - np.uint32(SHORT))
         least = max(least, quick.bound(order, work.concurrency * (work.batch or 1)) or 0.0)
     if run.seconds < least - TOLERANCE:

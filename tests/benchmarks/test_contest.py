@@ -18,9 +18,11 @@ import pytest
 
 from aioparallel.testing import EmbeddedBroker
 from benchmarks import contest
+from benchmarks.answers import Watch, unbelievable
 from benchmarks.cases import Case
 from benchmarks.checks import check_commits
 from benchmarks.contest import Arena, Field
+from benchmarks.contestant import Work
 from benchmarks.intervals import least_rounds
 from benchmarks.measures import Result, Run, cpu_over
 from benchmarks.programs import CONTESTANTS, Contestant
@@ -187,6 +189,17 @@ async def test_what_was_not_committed_is_told(broker: EmbeddedBroker) -> None:
 async def test_programs_that_fail_are_told_of(broker: EmbeddedBroker, code: str, problem: str) -> None:
     """With what they said last; the contest goes on."""
     assert problem in (await runs_of(broker, program(code)))[0].problems[0]
+
+
+def test_what_is_stopped_may_go_on_in_its_log() -> None:
+    """Records end while it closes, and their entries are seen after the seconds that it counts."""
+    work = Work("x:1", "t", 1, 400, "key", 20, "return", "sleeps", 30.0)
+    watch = Watch(Path("log"), 400)
+    watch.longest, watch.shortest = 32.0, 30.2
+    run = Run(1, 30.02, 30.5, 380, 1.0, 1_000, stopped=True)
+    assert not list(unbelievable(run, 390, work, SHAPE.workload(1), "key", watch))
+    found = list(unbelievable(replace(run, seconds=29.5), 390, work, SHAPE.workload(1), "key", watch))
+    assert found == ["it says that it took 29.500 s, but it took 30.000 s at least"]
 
 
 HONEST = {
