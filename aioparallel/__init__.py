@@ -49,6 +49,7 @@ from aioparallel.errors import (
     NoOffsetMap,
     NotAuthorized,
     NotCommitted,
+    NotToBlame,
     OffsetMapError,
     OffsetOutOfRange,
     PositionOutsideLog,
@@ -66,6 +67,7 @@ from aioparallel.errors import (
     StateNotRestored,
     TopicNotFound,
     TransactionsUnsupported,
+    WorkCancelled,
 )
 from aioparallel.handling import CallNext, Handling, Ordering
 from aioparallel.keyed_state import State
@@ -123,6 +125,7 @@ __all__ = [
     "NoOffsetMap",
     "NotAuthorized",
     "NotCommitted",
+    "NotToBlame",
     "OffsetMapError",
     "OffsetOutOfRange",
     "OnError",
@@ -165,6 +168,7 @@ __all__ = [
     "Transactions",
     "TransactionsUnsupported",
     "Work",
+    "WorkCancelled",
     "__version__",
     "batches",
     "in_processes",

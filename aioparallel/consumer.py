@@ -56,6 +56,7 @@ from aioparallel.policies import Transactions
 from aioparallel.records import K_co, Record, TopicPartition, V_co
 from aioparallel.resources import Resources
 from aioparallel.transactions import keeping_of
+from aioparallel.user_errors import text_of
 
 __all__ = ["ParallelConsumer"]
 
@@ -268,7 +269,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
                 "The run of group %s has ended with %s: %s",
                 self._group_id,
                 type(error).__name__,
-                error,
+                text_of(error),
                 extra={"action": "run_failed", "group_id": self._group_id},
             )
             raise
@@ -487,7 +488,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         failure = self._state.failure
         if not isinstance(failure, Exception):
             return ()
-        return (Problem(ProblemKind.FAILED, f"the run ended with {type(failure).__name__}: {failure}"),)
+        return (Problem(ProblemKind.FAILED, f"the run ended with {type(failure).__name__}: {text_of(failure)}"),)
 
     @property
     def resources(self) -> Mapping[str, object]:

@@ -41,7 +41,9 @@
     │   ├── RequestTimeout (also TimeoutError) it did not answer in time
     │   ├── BadStatus                          it answered that it has failed
     │   └── RecordStopped                      a record's patience has ended, and the policy says stop
+    ├── WorkCancelled                          what was awaited was cancelled, and not by its consumer
     ├── RetryLater                             raised by a handler: try this record again after a delay
+    │   └── NotToBlame                         the library itself waits: a host has no room, a database is away
     └── Reject                                 raised by a handler: this record will never succeed
 
 Each message says what happened, with which topic, partition and offset, and what to do about it.
@@ -53,6 +55,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 from aioparallel.records import TopicPartition
+from aioparallel.user_errors import repr_of, text_of
 
 __all__ = [
     "AioparallelError",
@@ -79,6 +82,7 @@ __all__ = [
     "NoOffsetMap",
     "NotAuthorized",
     "NotCommitted",
+    "NotToBlame",
     "OffsetMapError",
     "OffsetOutOfRange",
     "PositionOutsideLog",
@@ -356,7 +360,7 @@ class DeserializationError(RecordFailure):
     """A deserialiser raised; its own error is the ``__cause__``. ``part`` is ``"key"`` or ``"value"``."""
 
     def __init__(self, part: str, size: int, error: BaseException) -> None:
-        super().__init__(f"cannot read the {part} ({size} bytes): {type(error).__name__}: {error}")
+        super().__init__(f"cannot read the {part} ({size} bytes): {type(error).__name__}: {text_of(error)}")
         self.part = part
 
 
@@ -381,7 +385,7 @@ class StateFailed(RecordFailure):
     """``State.apply`` raised for a record: its cause. The handler was not called."""
 
     def __init__(self, place: str, error: BaseException) -> None:
-        super().__init__(f"State apply raised {error!r} for {place}")
+        super().__init__(f"State apply raised {repr_of(error)} for {place}")
 
 
 class InvalidOutput(RecordFailure, TypeError):
@@ -488,6 +492,21 @@ class RetryLater(AioparallelError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.delay, str(self)), self.__dict__  # its args are the text alone
+
+
+class WorkCancelled(AioparallelError):
+    """What the consumer awaited (a resource that opens, a user's function) ended with a CancelledError that nobody here
+    has sent: it awaits something that others cancel. Shield that (``asyncio.shield``), or give it a task of its own."""
+
+    def __init__(self, what: str = "it") -> None:
+        super().__init__(
+            f"{what} ended with CancelledError, though nobody had cancelled it: something that it awaits was cancelled"
+        )
+
+
+class NotToBlame(RetryLater):
+    """The library itself waits, and the record has nothing to do with it: a host has no room, a database is away.
+    ``RetryPolicy(max_wait=...)`` bounds that as well; a retry function is not asked about it."""
 
 
 class Reject(AioparallelError):

@@ -77,15 +77,17 @@ def _kept() -> int:
 
 @contextlib.contextmanager
 def stopping_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
-    """Call ``stop`` on SIGINT and SIGTERM, where the loop can listen to signals."""
-    caught = [signal.SIGINT, signal.SIGTERM]
+    """Call ``stop`` on SIGINT and SIGTERM, where the loop can listen to them. What was there before comes back."""
+    there = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        for number in caught:
+        for number in there:
             loop.add_signal_handler(number, stop)
     except (NotImplementedError, RuntimeError, ValueError):
-        caught = []  # Windows, or not the main thread: Ctrl-C then raises KeyboardInterrupt as usual
+        there = {}  # Windows, or not the main thread: Ctrl-C then raises KeyboardInterrupt as usual
     try:
         yield
     finally:
-        for number in caught:
+        for number, handler in there.items():
             loop.remove_signal_handler(number)
+            if handler is not None:  # of no Python code: it cannot be placed again
+                signal.signal(number, handler)

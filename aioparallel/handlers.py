@@ -15,6 +15,7 @@ from aioparallel.errors import ConfigurationError, ConsumerStateError, Deseriali
 from aioparallel.handling import CallNext, Middleware
 from aioparallel.options import Deserializer, Options
 from aioparallel.records import K_co, Outgoing, Record, V_co
+from aioparallel.user_errors import RAISED
 
 __all__ = [
     "Batchings",
@@ -245,7 +246,7 @@ def _read(part: str, deserializer: Deserializer | None, raw: bytes | None) -> ob
         return raw
     try:
         return deserializer(raw)
-    except Exception as error:
+    except RAISED as error:
         raise DeserializationError(part, len(raw), error) from error
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from aioparallel.records import Failure, Headers, Origin, Record
+from aioparallel.user_errors import text_of
 
 if TYPE_CHECKING:
     from aioparallel.deferral import Deferral
@@ -40,9 +41,9 @@ class History:
         self.alone = False  # runs in no batch with others: it has failed with them
         self.attempts_before = 0  # in the topics the record stood in before
         self.idle_parks = 0  # times it was parked without an attempt: not due yet, or its handler asked for patience
-        self.waiting_since: float | None = None  # the handler asked for patience first, seconds since the epoch
+        self.waiting_since: float | None = None  # the handler asked for patience first, on the loop's clock
         self.waited = 0.0  # seconds it asked for since the first failed attempt
-        self.trying_since: float | None = None  # first failed attempt in this topic, seconds since the epoch
+        self.trying_since: float | None = None  # first failed attempt in this topic, on the loop's clock
         self.first_failure: Failure | None = None
         self.last_failure: Failure | None = None
         self.origin: Origin | None = None
@@ -52,7 +53,7 @@ class History:
         self.strayed = False  # its last attempt ended by a cancellation that may not have been its own
 
     def waits(self, delay: float, now: float) -> None:
-        """The handler asks for patience: no attempt, and no failure. ``now``: seconds since the epoch."""
+        """The handler asks for patience: no attempt, and no failure. ``now``: on the loop's clock."""
         self.idle_parks += 1
         if self.waiting_since is None:
             self.waiting_since = now
@@ -61,7 +62,7 @@ class History:
         self.strayed = False
 
     def turned_away(self, now: float) -> None:
-        """It has found a gate shut: no attempt, and no failure. ``now``: seconds since the epoch."""
+        """It has found a gate shut: no attempt, and no failure. ``now``: on the loop's clock."""
         self.waits(0.0, now)
 
     def waited_at_gate(self, seconds: float) -> None:
@@ -69,10 +70,10 @@ class History:
         if self.trying_since is not None:
             self.waited += seconds
 
-    def failed(self, failure: Failure) -> None:
-        """Note one more failed attempt."""
+    def failed(self, failure: Failure, now: float) -> None:
+        """Note one more failed attempt. ``now``: on the loop's clock."""
         if self.trying_since is None:
-            self.trying_since = failure.at
+            self.trying_since = now
         self.first_failure = self.first_failure or failure
         self.last_failure = failure
         self.strayed = False
@@ -126,8 +127,4 @@ def failure_of(error: BaseException, at: float) -> Failure:
     """What is kept of an exception. ``at``: seconds since the epoch."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    try:
-        message = str(error)
-    except Exception as broken:  # an exception of the user's whose __str__ fails
-        message = f"(its text could not be made: {type(broken).__name__})"
-    return Failure(at, name, message[:_MESSAGE_LENGTH])
+    return Failure(at, name, text_of(error)[:_MESSAGE_LENGTH])

@@ -11,6 +11,7 @@ from aioparallel.errors import ConfigurationError, ConsumerStateError
 from aioparallel.handling import check_count, check_time
 from aioparallel.policies import is_async
 from aioparallel.records import Record
+from aioparallel.user_errors import RAISED, repr_of
 
 __all__ = ["State"]
 
@@ -83,16 +84,16 @@ class State(Generic[S]):
     def _check_dump(self) -> None:
         try:
             dumped = self.dump(self.initial)
-        except Exception as error:
-            raise ConfigurationError("State dump", self.dump, f"raised {error!r} for initial") from error
+        except RAISED as error:
+            raise ConfigurationError("State dump", self.dump, f"raised {repr_of(error)} for initial") from error
         if type(dumped) is not bytes:
             raise ConfigurationError(
                 "State dump", self.dump, f"must give bytes, and gave {type(dumped).__name__} for initial"
             )
         try:
             self.load(dumped)
-        except Exception as error:
-            raise ConfigurationError("State load", self.load, f"raised {error!r} for what dump gave") from error
+        except RAISED as error:
+            raise ConfigurationError("State load", self.load, f"raised {repr_of(error)} for what dump gave") from error
 
     def of(self, record: Record[Any, Any]) -> S:
         """The state of this record's key, as the records before it have left it. Within its handler.

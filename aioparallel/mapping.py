@@ -21,6 +21,7 @@ from aioparallel.errors import ConfigurationError, ConsumerStateError
 from aioparallel.handling import Handling, Middleware, Resource, check_choice, check_time
 from aioparallel.policies import RetryPolicy, is_async
 from aioparallel.resources import Resources
+from aioparallel.user_errors import repr_of
 
 __all__ = ["ParallelMap", "parallel_map"]
 
@@ -264,7 +265,7 @@ def _raisable(failure: BaseException) -> BaseException:
     """A generator may not raise these two: the interpreter would say so, and not of which item they are."""
     if not isinstance(failure, StopIteration | StopAsyncIteration):
         return failure
-    error = RuntimeError(f"the handler raised {failure!r}")
+    error = RuntimeError(f"the handler raised {repr_of(failure)}")
     error.__cause__ = failure
     for note in getattr(failure, "__notes__", ()):
         error.add_note(note)

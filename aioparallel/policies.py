@@ -33,7 +33,8 @@ Verdict = float | EndOfPatience
 """Seconds until the next attempt, or what becomes of the record instead."""
 RetryFunction = Callable[[Record[Any, Any], Exception, int], Verdict]
 """Called with the record, what its handler raised, and the number of attempts so far (1 or more). Also for a
-RetryLater: a delay for it counts no attempt, so the next call sees the same number."""
+RetryLater that the handler raised: a delay for it counts no attempt, so the next call sees the same number. Not for
+NotToBlame: the library itself waits then."""
 DeadLetterFunction = Callable[[Record[Any, Any], Exception], Awaitable[None]]
 """Puts a record away by itself; when it returns the record is done with, when it raises it is called again."""
 OnProduced = Callable[[Record[Any, Any], Outgoing, Produced], None]

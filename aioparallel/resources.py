@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from typing import TypeVar
 
-from aioparallel.errors import ConsumerStateError
+from aioparallel.errors import ConsumerStateError, WorkCancelled
 from aioparallel.handling import Resource
 from aioparallel.wording import kind_of
 
@@ -106,6 +106,8 @@ class _Lifetime:
                 f"resource {self._name!r} did not open within {timeout:g} s, and ignores its cancellation"
             )
         value, error = opened.result()
+        if isinstance(error, asyncio.CancelledError):
+            raise WorkCancelled(f"opening resource {self._name!r}") from error
         if error is not None:
             error.add_note(f"while opening resource {self._name!r}")
             raise error
@@ -138,7 +140,7 @@ class _Lifetime:
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await manager.__aexit__(None, None, None)
-        except Exception:
+        except (Exception, asyncio.CancelledError):  # the last is its own, or the loop shuts down
             logger.exception("resource %r did not close", self._name, extra={"action": "resource_close_failed"})
 
 

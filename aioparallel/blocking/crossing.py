@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from aioparallel.errors import FailedInProcess
+from aioparallel.user_errors import RAISED, repr_of, text_of
 from aioparallel.wording import kind_of
 
 __all__ = [
@@ -97,9 +98,9 @@ def encoded(item: object) -> bytes:
     payload = crossing(item)
     try:
         return pickle.dumps(payload, pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
+    except RAISED as error:
         raise TypeError(
-            f"{kind_of(payload)} cannot be sent to a process ({type(error).__name__}: {error}); "
+            f"{kind_of(payload)} cannot be sent to a process ({type(error).__name__}: {text_of(error)}); "
             "in_processes needs items that can be pickled"
         ) from error
 
@@ -108,8 +109,8 @@ def decoded(message: bytes) -> tuple[object, BaseException | None]:
     """What came back, and with what the call has failed."""
     try:
         succeeded, found = pickle.loads(message)
-    except Exception as error:
-        return None, TypeError(f"what the handler returned cannot be made anew of its pickle: {error!r}")
+    except RAISED as error:
+        return None, TypeError(f"what the handler returned cannot be made anew of its pickle: {repr_of(error)}")
     if succeeded:
         return found, None
     remote = FailedInProcess(found.type, found.text, found.traceback)
@@ -118,7 +119,7 @@ def decoded(message: bytes) -> tuple[object, BaseException | None]:
     try:
         failure: BaseException = pickle.loads(found.pickled)
         failure.__cause__ = remote
-    except Exception:
+    except RAISED:
         return None, remote
     return None, failure
 
@@ -167,18 +168,17 @@ def _reply(function: Callable[[Any], object], message: bytes) -> bytes:
         return _failed(error)
     try:
         return pickle.dumps((True, value), pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
+    except RAISED as error:
         kind = type(value).__qualname__
-        return _failed(TypeError(f"a {kind}, which the handler returned, cannot be sent from its process: {error}"))
+        return _failed(
+            TypeError(f"a {kind}, which the handler returned, cannot be sent from its process: {text_of(error)}")
+        )
 
 
 def _failed(error: BaseException) -> bytes:
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    try:
-        text = str(error)
-    except Exception:
-        text = "(its text could not be made)"
+    text = text_of(error)
     lines = "".join(traceback.format_exception(error))
     return pickle.dumps((False, RemoteError(_pickled(error), name, text, lines)))
 
@@ -188,5 +188,5 @@ def _pickled(error: BaseException) -> bytes | None:
     try:
         pickled = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
         return pickled if type(pickle.loads(pickled)) is type(error) else None
-    except Exception:
+    except RAISED:
         return None

@@ -23,6 +23,7 @@ from aioparallel.blocking.lines import BlockingStats, Threads
 from aioparallel.blocking.plain import check_plain_handler, name_of
 from aioparallel.errors import ConfigurationError
 from aioparallel.handling import check_count
+from aioparallel.user_errors import text_of
 
 __all__ = ["InProcesses", "in_processes"]
 
@@ -219,6 +220,8 @@ def _reference(function: Callable[..., object]) -> object:
         pickle.loads(pickle.dumps(function))
     except Exception as error:
         raise ConfigurationError(
-            _OPTION, function, f"cannot be pickled, so that no process can have it ({type(error).__name__}: {error})"
+            _OPTION,
+            function,
+            f"cannot be pickled, so that no process can have it ({type(error).__name__}: {text_of(error)})",
         ) from None
     return function

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, cast
@@ -10,6 +9,7 @@ from typing import Any, Final, cast
 from aioparallel.errors import InvalidOutput
 from aioparallel.policies import OnProduced
 from aioparallel.records import Outgoing, Produced, Record
+from aioparallel.user_errors import RAISED
 from aioparallel.wording import kind_of
 
 __all__ = ["changed_since", "outputs_in", "size_of", "tell"]
@@ -59,7 +59,7 @@ def tell(on_produced: OnProduced, record: Record[Any, Any], output: Outgoing, pl
     """Call it; nothing comes of what it raises."""
     try:
         on_produced(record, output, place)
-    except (Exception, asyncio.CancelledError):  # nothing is awaited: a cancellation is its own
+    except RAISED:
         logger.exception(
             "on_produced failed for the output of %s at %s-%d offset %d, which stands there all the same",
             record,

@@ -30,6 +30,7 @@ from aioparallel.errors import HandlerCancelled, HandlerTimeout, RecordStopped
 from aioparallel.handlers import collect
 from aioparallel.history import history_of
 from aioparallel.policies import Patience
+from aioparallel.user_errors import RAISED, repr_of
 
 __all__ = ["Endings", "own", "stray"]
 
@@ -202,11 +203,13 @@ class Endings:
         """
         give_back_of(record)
         try:
-            decision = self._failures.decide(record, error, time.time(), beside=beside)
-        except (Exception, asyncio.CancelledError) as error_in_it:
+            decision = self._failures.decide(
+                record, error, asyncio.get_running_loop().time(), time.time(), beside=beside
+            )
+        except RAISED as error_in_it:
             # Nothing is awaited there, so a cancellation is its own; raised by run() it would look like somebody's.
             broken = error_in_it if isinstance(error_in_it, Exception) else RuntimeError("it raised CancelledError")
-            broken.add_note(f"while deciding what becomes of {record!r}, which failed with {error!r}")
+            broken.add_note(f"while deciding what becomes of {record!r}, which failed with {repr_of(error)}")
             self._signals.fatal(broken)
             return None
         if not decision.waits:
@@ -229,8 +232,8 @@ class Endings:
             self._retries.park(record, None)
             stopped = RecordStopped(
                 f"{record.place} failed for good (attempt {record.attempt - 1}): "
-                f"{error!r}; its offset is not committed. Mend the cause and start again, or tell the failure policy "
-                'where such records go: FailurePolicy(dead_letter="a topic"), or give_up="skip"'
+                f"{repr_of(error)}; its offset is not committed. Mend the cause and start again, or tell the failure "
+                'policy where such records go: FailurePolicy(dead_letter="a topic"), or give_up="skip"'
             )
             stopped.__cause__ = error
             self._signals.fatal(stopped)

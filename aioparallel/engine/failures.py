@@ -7,7 +7,7 @@ import math
 from typing import Any, NamedTuple
 
 from aioparallel.engine.gates import NoRoom
-from aioparallel.errors import ConfigurationError, Reject, RetryLater
+from aioparallel.errors import ConfigurationError, NotToBlame, Reject, RetryLater
 from aioparallel.history import failure_of, history_of
 from aioparallel.policies import EndOfPatience, Patience, RetryPolicy, Verdict
 from aioparallel.records import Record
@@ -50,18 +50,19 @@ class Failures:
         self._next_topic = dict(itertools.pairwise(chain))
         self._first_topic = topics[0] if topics else None
 
-    def decide(self, record: Record[Any, Any], error: Exception, now: float, *, beside: int = 0) -> Decision:
-        """``now``: seconds since the epoch. ``beside``: so many other records have failed with it, in one call: no
-        record is given up for what another may have failed with, so it runs by itself before that.
+    def decide(self, record: Record[Any, Any], error: Exception, now: float, at: float, *, beside: int = 0) -> Decision:
+        """``now``: seconds on the loop's clock, by which patience goes. ``at``: seconds since the epoch,
+        which are kept with the failure. ``beside``: so many other records have failed with it, in one call: no record
+        is given up for what another may have failed with, so it runs by itself before that.
 
         Raises what the user's retry function raises, or ConfigurationError for what it returns."""
-        decision = self._decide(record, error, now)
+        decision = self._decide(record, error, now, at)
         if beside and decision.delay is None:
             history_of(record).alone = True
             return Decision(delay=0.0)
         return decision
 
-    def _decide(self, record: Record[Any, Any], error: Exception, now: float) -> Decision:
+    def _decide(self, record: Record[Any, Any], error: Exception, now: float, at: float) -> Decision:
         history = history_of(record)
         if isinstance(error, NotDue):
             history.idle_parks += 1
@@ -70,9 +71,9 @@ class Failures:
             verdict = self._verdict_on_waiting(record, error, now)
             if isinstance(verdict, int | float):
                 return self._waiting(record, error, verdict, now)
-            history.failed(failure_of(error, now))
+            history.failed(failure_of(error, at), now)
         else:
-            history.failed(failure_of(error, now))
+            history.failed(failure_of(error, at), now)
             if isinstance(error, Reject):
                 return Decision(end=self._patience.end)
             verdict = self._verdict(record, error, now)
@@ -98,7 +99,9 @@ class Failures:
         if isinstance(retry, RetryPolicy):
             since = now if history.waiting_since is None else history.waiting_since
             # What waits at a gate does not know for how long: its patience ends when it has.
-            return retry.wait(0.0 if isinstance(error, NoRoom) else error.delay, max(0.0, now - since))
+            return retry.wait(0.0 if isinstance(error, NoRoom) else error.delay, now - since)
+        if isinstance(error, NotToBlame) and not self._patience.releases:
+            return error.delay
         return self._checked(record, retry(record, error, record.attempt - history.attempts_before))
 
     def _waiting(self, record: Record[Any, Any], error: RetryLater, delay: float, now: float) -> Decision:

@@ -31,6 +31,7 @@ from aioparallel.errors import HandlerCancelled, InvalidValues
 from aioparallel.handlers import Batchings, Stack, around, around_batches, coroutine_handler
 from aioparallel.policies import Patience, RetryPolicy
 from aioparallel.records import Record
+from aioparallel.user_errors import RAISED
 from aioparallel.wording import kind_of
 
 __all__ = ["Flow", "FlowStats", "Outcome"]
@@ -115,7 +116,7 @@ class _Items(Source):
         if self._label is not None:
             try:
                 return self._label(item, index)
-            except Exception as error:
+            except RAISED as error:
                 return f"item {index} (its label raised {type(error).__name__})"
         return f"item {index}"
 

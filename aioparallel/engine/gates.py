@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
-from aioparallel.errors import RetryLater
+from aioparallel.errors import NotToBlame
 from aioparallel.history import history_of
 from aioparallel.observe.stats import Waiting
 from aioparallel.records import Record
@@ -38,7 +38,7 @@ _EARLY: Final = 0.001
 _WOKEN: Final[ContextVar[AnyRecord | None]] = ContextVar("aioparallel_woken", default=None)
 
 
-class NoRoom(RetryLater):
+class NoRoom(NotToBlame):
     """There is no room at ``gate``: to be tried again when there is.
 
     ``keeping``: while it waits it keeps places at these, if nobody takes them before it does; the first is its turn,
@@ -51,7 +51,7 @@ class NoRoom(RetryLater):
         self.keeping = keeping
 
     def __reduce__(self) -> tuple[object, ...]:
-        return RetryLater, (self.delay, str(self))  # of no use where the gate is not
+        return NotToBlame, (self.delay, str(self))  # of no use where the gate is not
 
 
 class Waking(Protocol):

@@ -130,6 +130,10 @@ class Processor:
         """Handlers that ignore the cancellation at their deadline."""
         return self._pool.stuck
 
+    def time(self) -> float:
+        """On the loop's clock; in any thread."""
+        return self._pool.time()
+
     @property
     def oldest(self) -> tuple[AnyRecord, float] | None:
         """The record, or the first of a batch, whose handler runs for longest, and the seconds."""

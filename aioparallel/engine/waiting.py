@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from aioparallel.errors import ConsumerStateError
+from aioparallel.errors import ConsumerStateError, WorkCancelled
 
 __all__ = ["to_the_end", "unless", "why_ended"]
 
@@ -20,7 +20,8 @@ def _nothing() -> None:
 async def unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
     """Await ``work`` in a task of its own until ``event`` is set: then it is cancelled, and the result is None.
 
-    Returns when the task has ended, also when this wait is cancelled.
+    Returns when the task has ended, also when this wait is cancelled. Raises WorkCancelled where ``work`` ends as if it
+    were cancelled, and it was neither: only the event is the event.
     """
     if event.is_set():
         work.close()
@@ -35,7 +36,22 @@ async def unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None
         cancelled = await _outlast(task, _nothing)
     if cancelled is not None:
         raise cancelled
-    return None if task.cancelled() else task.result()
+    if not task.cancelled():
+        return task.result()
+    if event.is_set():
+        return None
+    raise _own(task)
+
+
+def _own(task: asyncio.Task[Any]) -> WorkCancelled:
+    """A cancellation that nobody here has sent, as an error."""
+    try:
+        task.result()
+    except asyncio.CancelledError as error:
+        failure = WorkCancelled()
+        failure.__cause__ = error
+        return failure
+    raise AssertionError("it was not cancelled")
 
 
 async def to_the_end(work: Coroutine[Any, Any, None], on_cancel: Callable[[], None] = _nothing) -> None:
@@ -47,6 +63,8 @@ async def to_the_end(work: Coroutine[Any, Any, None], on_cancel: Callable[[], No
     cancelled = await _outlast(task, on_cancel)
     if cancelled is not None:
         raise cancelled from (None if task.cancelled() else task.exception())
+    if task.cancelled():
+        raise _own(task)
     task.result()
 
 

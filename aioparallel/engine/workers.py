@@ -152,6 +152,10 @@ class WorkerPool:
         now = self._loop.time()
         return [stuck for worker in self._workers.values() if (stuck := worker.stuck(now)) is not None]
 
+    def time(self) -> float:
+        """On the loop's clock; in any thread."""
+        return self._loop.time()
+
     @property
     def oldest(self) -> tuple[AnyRecord | Call, float] | None:
         """What is run for longest, and for how many seconds; a few hundred microseconds more where several were started

@@ -3,7 +3,6 @@ partition waits for."""
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
@@ -24,8 +23,8 @@ def oldest_in_flight(processor: Processor) -> InFlight | None:
     return InFlight(record.topic_partition, record.offset, seconds, record.attempt)
 
 
-def longest_retrying(sources: Iterable[Source]) -> Retrying | None:
-    """The one that has failed first, of those that wait for their next attempt."""
+def longest_retrying(sources: Iterable[Source], now: float) -> Retrying | None:
+    """The one that has failed first, of those that wait for their next attempt. ``now``: on the loop's clock."""
     longest, since = None, float("inf")
     for source in sources:
         for record in source.parked:
@@ -38,7 +37,7 @@ def longest_retrying(sources: Iterable[Source]) -> Retrying | None:
     return Retrying(
         longest.topic_partition,
         longest.offset,
-        max(0.0, time.time() - since),
+        now - since,
         longest.attempt - 1,
         "" if failure is None else f"{failure.type}: {failure.message}",
     )

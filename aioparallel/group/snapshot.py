@@ -69,7 +69,7 @@ def stats_of(
         waiting=tuple(processor.waiting),
         contact=client.contact(),
         oldest_in_flight=oldest_in_flight(processor),
-        longest_retrying=longest_retrying(scheduler.sources),
+        longest_retrying=longest_retrying(scheduler.sources, processor.time()),
         intake=intake,
         longest_lane=_longest_lane(heads),
         commits=committer.commits,
@@ -129,7 +129,7 @@ def _held_up(processor: Processor) -> Iterator[Problem]:
             ProblemKind.LONG_HANDLER,
             f"{running.partition} offset {running.offset}: its handler has been running for {running.seconds:.0f} s",
         )
-    failing = longest_retrying(processor.scheduler.sources)
+    failing = longest_retrying(processor.scheduler.sources, processor.time())
     if failing is not None and (failing.failures >= _OFTEN or failing.seconds >= _LONG):
         yield Problem(
             ProblemKind.RETRYING,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from aioparallel.errors import ConfigurationError
+from aioparallel.user_errors import text_of
 
 __all__ = [
     "Hidden",
@@ -165,7 +166,7 @@ class TokenSource:
         except Exception as error:
             if limit.expired():
                 raise NoToken(f"no token: the token function took more than {TOKEN_TIMEOUT:g} s") from error
-            raise NoToken(f"no token: {type(error).__name__}: {error}") from error
+            raise NoToken(f"no token: {type(error).__name__}: {text_of(error)}") from error
         text = found.text if isinstance(found, Token) else found
         if not is_sendable(text):
             raise NoToken(f"no token: the token function returned {type(text).__name__}, not a text or a Token")

@@ -34,6 +34,7 @@ from aioparallel.state.pieces import EntryReader, Head, decode_head, decode_piec
 from aioparallel.state.table import Table
 from aioparallel.state.topics import StateTopics
 from aioparallel.state.view import Restored, position_of
+from aioparallel.user_errors import RAISED, repr_of
 
 __all__ = ["Restoring"]
 
@@ -196,11 +197,11 @@ class Restoring:
             for count, (key, dumped) in enumerate(reader.entries_in(record.value or b""), 1):
                 try:
                     table.set(key, load(dumped))
-                except Exception as error:
+                except RAISED as error:
                     raise StateNotRestored(
                         self._partition,
-                        f"State load raised {error!r} for the value of key {key!r}; it must read what an earlier dump "
-                        "has written, or the state begin anew under another group_id",
+                        f"State load raised {repr_of(error)} for the value of key {key!r}; it must read what an "
+                        "earlier dump has written, or the state begin anew under another group_id",
                     ) from error
                 if not count % _AT_ONCE:
                     await asyncio.sleep(0)
@@ -256,13 +257,14 @@ class Restoring:
         try:
             deserialise(self._options.key_deserializer, self._options.value_deserializer, record)
             after = policy.apply(table.get(key, policy.initial), record)
-        except Exception as error:
+        except RAISED as error:
             if is_lenient:
                 return False
-            reason = error.__cause__ if isinstance(error, DeserializationError) else error
+            cause = error.__cause__ if isinstance(error, DeserializationError) else None
+            told = repr_of(cause or error)
             raise StateNotRestored(
                 self._partition,
-                f"apply() or a deserialiser raised {reason!r} for offset {record.offset}, which it has taken before: "
+                f"apply() or a deserialiser raised {told} for offset {record.offset}, which it has taken before: "
                 "they must be pure. Where that passes by itself, start again; where apply() was changed, it must take "
                 "old records, too, or the state begin anew under another group_id",
             ) from error

@@ -12,6 +12,7 @@ from aioparallel.offsets import OffsetMap, decode_offset_map
 from aioparallel.records import Record
 from aioparallel.state.increments import Increment, Named, Unapplied, write_unapplied
 from aioparallel.state.table import Frozen, Table
+from aioparallel.user_errors import RAISED
 
 if TYPE_CHECKING:
     from aioparallel.group.sessions import Session
@@ -147,7 +148,7 @@ class StateView:
             before = policy.initial
         try:
             after = policy.apply(before, record) if self._trusted else self._watched(before, record)
-        except Exception as error:
+        except RAISED as error:
             raise StateFailed(record.place, error) from error
         self._begun[offset] = key, before, after, record._lane
         self._newest[key] = offset

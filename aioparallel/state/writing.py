@@ -14,6 +14,7 @@ from aioparallel.records import Outgoing, Produced, TopicPartition
 from aioparallel.state.increments import Named
 from aioparallel.state.pieces import EntryWriter, Head, PieceKey, encode_head, encode_piece_key
 from aioparallel.state.view import Taken
+from aioparallel.user_errors import RAISED, repr_of
 
 __all__ = ["DumpFailed", "Unwanted", "write_snapshot"]
 
@@ -58,8 +59,8 @@ async def write_snapshot(
 def _dumped(policy: State[Any], key: bytes, value: Any) -> bytes:
     try:
         dumped = policy.dump(value)
-    except (Exception, asyncio.CancelledError) as error:  # nothing is awaited there, so it is its own
-        raise DumpFailed(f"State dump raised {error!r} for the value of key {key!r}") from error
+    except RAISED as error:
+        raise DumpFailed(f"State dump raised {repr_of(error)} for the value of key {key!r}") from error
     if type(dumped) is not bytes:
         raise DumpFailed(f"State dump gave {type(dumped).__name__} for the value of key {key!r}, it must be bytes")
     return dumped

@@ -13,9 +13,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, overload
 
@@ -26,12 +24,12 @@ except ImportError as error:
 
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.handlers import HandlersOf
+from aioparallel.process_signals import ENDING, in_place_of_the_loops
 from aioparallel.records import K_co, V_co
 from aioparallel.web import answers
 from aioparallel.web.restarts import RestartPolicy
 from aioparallel.web.service import ConsumerService, OnFailure
 from aioparallel.web.services import Consumers, consumers_of
-from aioparallel.web.signals import ENDING
 
 __all__ = ["Running", "health_routes", "running"]
 
@@ -46,42 +44,18 @@ class Running(Consumers):
         try:
             yield
         finally:
-            with _hurried(self):
+            # run_app would end there and then: it cancels every task of the loop, those of the connection for the last
+            # commit too, and what was done since the one before would be done again.
+            with in_place_of_the_loops(ENDING, partial(_hurry, self)):
                 await self.__aexit__(None, None, None)
         for service in self.values():
             if service.ended_application and service.failure is not None:
                 raise service.failure
 
 
-@contextlib.contextmanager
-def _hurried(consumers: Consumers) -> Iterator[None]:
-    """While they end, a signal makes them wait for handlers no longer.
-
-    ``run_app`` would end there and then: it cancels every task of the loop, those of the connection for the last commit
-    too, and what was done since the one before would be done again. Its own handlers, which raise GracefulExit, are put
-    back for what it cleans up after this.
-    """
-    loop = asyncio.get_running_loop()
-    placed = []
-    for number in ENDING:
-        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # Windows, another thread
-            if loop.remove_signal_handler(number):
-                placed.append(number)
-                loop.add_signal_handler(number, partial(_hurry, consumers))
-    try:
-        yield
-    finally:
-        for number in placed:
-            loop.add_signal_handler(number, _exit)
-
-
 def _hurry(consumers: Consumers) -> None:
     for service in consumers.values():
         service.stop(drain=False)
-
-
-def _exit() -> None:
-    raise web.GracefulExit
 
 
 @overload

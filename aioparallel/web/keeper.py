@@ -11,11 +11,12 @@ from typing import Generic
 
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.engine.waiting import unless
-from aioparallel.errors import ConfigurationError, ConsumerStateError
+from aioparallel.errors import ConfigurationError, ConsumerStateError, WorkCancelled
 from aioparallel.handlers import HandlersOf
 from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.observe.stats import Stats
 from aioparallel.records import K_co, V_co
+from aioparallel.user_errors import text_of
 from aioparallel.web.restarts import RestartPolicy, Restarts, can_pass
 
 __all__ = ["Keeper"]
@@ -129,7 +130,9 @@ class Keeper(Generic[K_co, V_co]):
         try:
             if await unless(self._stopping, consumer.__aenter__()) is None:
                 return None
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
             return _Stage.STARTING, error
         return await self._one_run(consumer)
 
@@ -140,23 +143,20 @@ class Keeper(Generic[K_co, V_co]):
         telling = self._loop.call_soon(self._begun.set)
         try:
             await consumer.run(self._handler)
-        except asyncio.CancelledError:
-            raise
         except BaseException as error:
-            self._passes = can_pass(error)
-            failed = _Stage.RUNNING, error
+            failed = _Stage.RUNNING, _as_failure(error, "its run")
+            self._passes = can_pass(failed[1])
         finally:
             telling.cancel()
             self._run_ended = self._loop.time()
             try:
                 await consumer.__aexit__(None, None, None)
-            except asyncio.CancelledError:
-                raise
             except BaseException as error:
+                closing = _as_failure(error, "its end")
                 if failed is None:
-                    failed = _Stage.CLOSING, error
+                    failed = _Stage.CLOSING, closing
                 else:
-                    self._say(_Stage.CLOSING.value, error)
+                    self._say(_Stage.CLOSING.value, closing)
         return failed
 
     def _judged(self, stage: _Stage, error: BaseException) -> float | None:
@@ -178,7 +178,7 @@ class Keeper(Generic[K_co, V_co]):
             if self._begun.is_set() and not self._stopping.is_set():
                 self._on_failed()
             return None
-        self._trouble = f"{stage.value} with {type(error).__name__}: {error}"
+        self._trouble = f"{stage.value} with {type(error).__name__}: {text_of(error)}"
         logger.warning(
             "The consumer %s is started again in %.1f s (restart %d, %d in a row)",
             self._name,
@@ -195,7 +195,7 @@ class Keeper(Generic[K_co, V_co]):
             self._name,
             what,
             type(error).__name__,
-            error,
+            text_of(error),
             extra={"action": "service_failed", "service": self._name},
         )
 
@@ -224,7 +224,7 @@ class Keeper(Generic[K_co, V_co]):
     def health(self) -> Health:
         """At any time."""
         if self.failure is not None:
-            said = f"the consumer failed with {type(self.failure).__name__}: {self.failure}"
+            said = f"the consumer failed with {type(self.failure).__name__}: {text_of(self.failure)}"
             return Health(running=False, problems=(Problem(ProblemKind.FAILED, said),))
         if self._trouble and not self._stopping.is_set():
             said = f"the consumer {self._trouble}; it is started again (restart {self._restarts.total})"
@@ -243,6 +243,18 @@ class Keeper(Generic[K_co, V_co]):
             for one in health.problems
         )
         return Health(running=health.running, problems=problems, joined=health.joined)
+
+
+def _as_failure(error: BaseException, what: str) -> BaseException:
+    """What has failed. Raises it where it is the cancellation of this task."""
+    if not isinstance(error, asyncio.CancelledError):
+        return error
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise error
+    failure = WorkCancelled(what)
+    failure.__cause__ = error
+    return failure
 
 
 def _check_consumer(made: object) -> None:

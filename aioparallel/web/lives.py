@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from aioparallel.engine.waiting import to_the_end
+from aioparallel.process_signals import ENDING, beside_handlers
 from aioparallel.web.keeper import Keeper
-from aioparallel.web.signals import ENDING, told_of
 
 __all__ = ["Kept", "begin", "end"]
 
@@ -35,7 +35,8 @@ async def begin(services: Sequence[Kept]) -> None:
     begun: list[Kept] = []
     signalled = asyncio.Event()
     try:
-        with told_of(ENDING, signalled.set):
+        # uvicorn notes a signal, and looks at it when the application's start, or its end, is over.
+        with beside_handlers(ENDING, signalled.set):
             for service in services:
                 if signalled.is_set():
                     return
@@ -52,7 +53,7 @@ async def end(services: Collection[Kept]) -> None:
     but the rest is done all the same."""
     keepers = [service.keeper for service in services if service.keeper is not None]
     hurry = partial(_stop, keepers, drain=False)
-    with told_of((signal.SIGINT,), hurry):
+    with beside_handlers((signal.SIGINT,), hurry):
         _stop(keepers, drain=True)
         await to_the_end(_over(keepers), on_cancel=hurry)
 

@@ -72,4 +72,11 @@ class Restarts:
 
 def can_pass(error: BaseException) -> bool:
     """Whether the same might go well another time."""
-    return isinstance(error, Exception) and not isinstance(error, ConfigurationError | ConsumerStateError)
+    return not ends_the_process(error) and not isinstance(error, ConfigurationError | ConsumerStateError)
+
+
+def ends_the_process(error: BaseException | None) -> bool:
+    """Whether it means the whole process: Ctrl-C, or ``sys.exit()``; also within a group of errors."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup((KeyboardInterrupt, SystemExit)) is not None
+    return isinstance(error, KeyboardInterrupt | SystemExit)

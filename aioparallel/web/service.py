@@ -16,7 +16,7 @@ from aioparallel.observe.stats import Stats
 from aioparallel.records import K_co, V_co
 from aioparallel.web.keeper import Keeper
 from aioparallel.web.lives import begin, end
-from aioparallel.web.restarts import RestartPolicy
+from aioparallel.web.restarts import RestartPolicy, ends_the_process
 from aioparallel.web.signals import end_application
 
 __all__ = ["ConsumerService", "OnFailure"]
@@ -111,7 +111,7 @@ class ConsumerService(Generic[K_co, V_co]):
     def _failed(self) -> None:
         """It has failed for good, while the application goes on."""
         # sys.exit() in a handler means the process.
-        if self._on_failure != "exit" and isinstance(self.failure, Exception):
+        if self._on_failure != "exit" and not ends_the_process(self.failure):
             return
         self.ended_application = end_application()
         if self.ended_application:

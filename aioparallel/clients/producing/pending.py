@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
@@ -10,13 +9,11 @@ from typing import cast
 from aioparallel.delivery.producer import OnDelivered, PendingOutput
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Outgoing, Produced
+from aioparallel.user_errors import RAISED
 
 __all__ = ["Outstanding", "outputs_of"]
 
 logger = logging.getLogger(__name__)
-
-_ANY = (Exception, asyncio.CancelledError)
-"""What a callback may raise: nothing is awaited here, so a cancellation is its own, as of a future it has looked at."""
 
 
 def _nothing() -> None:
@@ -42,7 +39,7 @@ class Outstanding:
             written = entry.timestamp if timestamp < 0 else timestamp
             try:
                 entry.placed(new(Produced, (topic, partition, offset, written)))
-            except _ANY:
+            except RAISED:
                 _log_broken()
             offset += step
 
@@ -56,7 +53,7 @@ class Outstanding:
             self._end(1)
             try:
                 entry.failed(ProduceFailed(output.topic, where, reason, passing=passing))
-            except _ANY:
+            except RAISED:
                 _log_broken()
 
     def _end(self, count: int) -> None:

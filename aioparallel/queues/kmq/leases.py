@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from aioparallel.history import History, history_of
 from aioparallel.policies import RetryPolicy, Verdict
 from aioparallel.queues.kmq.end_markers import EndMarkers
 from aioparallel.records import Record, TopicPartition
+from aioparallel.user_errors import repr_of
 
 __all__ = ["Lease", "LeaseFailed", "LeaseOver", "Leased", "Redelivery", "check_lease", "check_seconds"]
 
@@ -47,8 +47,8 @@ class LeaseOver(AioparallelError):
 class LeaseFailed(AioparallelError):
     """In place of an attempt: the function ``lease`` has no lease for the record, or its bytes cannot be read."""
 
-    def __init__(self, error: Exception) -> None:
-        super().__init__(f"the function lease has failed for it: {error!r}")
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"the function lease has failed for it: {repr_of(error)}")
         self.__cause__ = error
 
 
@@ -127,9 +127,9 @@ class Redelivery:
 
     def __call__(self, record: Record[Any, Any], error: Exception, attempts: int) -> Verdict:
         """See :data:`~aioparallel.policies.RetryFunction`."""
-        delay = self._delay(history_of(record), error, attempts, time.time())
         source = record._source
         assert isinstance(source, Leased)
+        delay = self._delay(history_of(record), error, attempts, asyncio.get_running_loop().time())
         if delay is None or delay >= source.lease_left(record.offset):
             return "release"
         return delay

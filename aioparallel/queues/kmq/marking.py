@@ -19,6 +19,7 @@ from aioparallel.queues.kmq.leases import Lease, Leased, LeaseFailed, check_seco
 from aioparallel.queues.kmq.markers import output_of, start_of
 from aioparallel.queues.kmq.renewing import Renewal, Renewing
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
+from aioparallel.user_errors import RAISED
 
 __all__ = ["Marking"]
 
@@ -158,7 +159,7 @@ class Marking:
             self._prepare(record)
             seconds = lease(record)
             check_seconds("lease", seconds)
-        except Exception as error:
+        except RAISED as error:
             portion.failed[record.offset] = LeaseFailed(error)
             return _OTHERWISE
         return seconds

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from aioparallel.errors import RetryLater
+from aioparallel.errors import NotToBlame
 from aioparallel.records import TopicPartition
 from aioparallel.stores.sql.faults import NO_ANSWER, told_of
 from aioparallel.stores.sql.opened import CompleteAlready, Opening
@@ -24,7 +24,7 @@ _ANSWER: Final = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
-class Fenced(RetryLater):
+class Fenced(NotToBlame):
     """The partition is another member's by now: nothing of this transaction is in the database. Its record is that
     member's, so this is no failure of it."""
 
@@ -38,7 +38,7 @@ class Fenced(RetryLater):
         return f"{self.partition} is another member's by now; nothing of this transaction was written"
 
 
-class InDoubt(RetryLater):
+class InDoubt(NotToBlame):
     """It is not known whether the transaction was committed: whoever runs the record again finds out."""
 
     is_bounded = False

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from aioparallel.errors import RetryLater
+from aioparallel.errors import NotToBlame
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.records import Record
 from aioparallel.stores.sql.faults import is_away, is_conflict, is_databases, told_of
@@ -39,7 +39,7 @@ class Patience:
         self._since = self._last = self._told = -float("inf")
         self._why = ""
 
-    def away(self, error: BaseException) -> RetryLater:
+    def away(self, error: BaseException) -> NotToBlame:
         """It could not do what was asked: no failure of a record."""
         now = time.monotonic()
         self._why = told_of(error)
@@ -56,13 +56,13 @@ class Patience:
             self._why,
             extra={"action": "database_away"},
         )
-        return RetryLater(AWAY, self._why)
+        return NotToBlame(AWAY, self._why)
 
     def answered(self) -> None:
         """It has done what was asked."""
         self._last = -float("inf")
 
-    def later(self, error: Exception, first: Record, taken: Taken, *, is_lost: bool) -> RetryLater | None:
+    def later(self, error: Exception, first: Record, taken: Taken, *, is_lost: bool) -> NotToBlame | None:
         """When a record, or the batch that begins with it, is tried again; None: it has failed. ``is_lost``: whether
         the connection was, and nobody here has closed it."""
         if is_conflict(error):
@@ -76,7 +76,7 @@ class Patience:
                 told_of(error),
                 extra={"action": "transaction_conflict"},
             )
-            return RetryLater(min(AWAY, SOON * 2.0 ** min(count - 1, 10)) * random.uniform(0.5, 1), told_of(error))
+            return NotToBlame(min(AWAY, SOON * 2.0 ** min(count - 1, 10)) * random.uniform(0.5, 1), told_of(error))
         if is_away(error) or (is_lost and is_databases(error)):
             return self.away(error)
         return None

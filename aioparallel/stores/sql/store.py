@@ -22,6 +22,7 @@ from aioparallel.errors import (
     ConfigurationError,
     InvalidOutput,
     NotAHandler,
+    NotToBlame,
     ProduceFailed,
     RetryLater,
 )
@@ -249,7 +250,7 @@ class SqlStore:
                 if (record.topic_partition, record.offset) in found.done:
                     taken[record.topic_partition].done.append(record.offset)
                 else:
-                    cast("Batch[AnyRecord]", item).fail(record, RetryLater(SOON))
+                    cast("Batch[AnyRecord]", item).fail(record, NotToBlame(SOON))
 
     async def _handled(self, handle: SqlHandler[Any], item: Any, connection: AsyncConnection) -> object:
         lent = Lent(self._opening.engine, connection.sync_connection)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aioparallel.engine.failures import Decision, Failures, NotDue
-from aioparallel.errors import ConfigurationError, Reject, RetryLater
+from aioparallel.errors import ConfigurationError, NotToBlame, Reject, RetryLater
 from aioparallel.history import history_of
 from aioparallel.policies import EndOfPatience, FailurePolicy, RetryPolicy
 from aioparallel.records import Record
@@ -31,7 +31,7 @@ def decisions(policy: FailurePolicy, count: int, seconds: float = 0.0, topic: st
     """What is decided of one record that fails so many times, ``seconds`` apart."""
     failures, record, made = Failures(policy.patience), failed(topic=topic), []
     for attempt in range(count):
-        made.append(failures.decide(record, ERROR, 1_000.0 + attempt * seconds))
+        made.append(failures.decide(record, ERROR, 1_000.0 + attempt * seconds, 1_000.0 + attempt * seconds))
         record._parks += 1
     return made
 
@@ -102,7 +102,7 @@ def test_max_elapsed_ends_before_an_attempt_that_would_be_too_late() -> None:
     failures, record = Failures(policy.patience), failed()
     made = []
     for now in (100.0, 105.0, 110.0, 114.0):
-        made.append(failures.decide(record, ERROR, now))
+        made.append(failures.decide(record, ERROR, now, now))
         record._parks += 1
     assert made == [Decision(delay=1), Decision(delay=2), Decision(delay=4), Decision(end="stop")]
 
@@ -118,23 +118,23 @@ def test_a_clock_set_back_does_no_harm() -> None:
     """Elapsed time is never negative: the patience is not prolonged, and nothing raises."""
     policy = FailurePolicy(retry=RetryPolicy(first_delay=5, jitter=0, multiplier=1, max_elapsed=5))
     failures, record = Failures(policy.patience), failed()
-    assert failures.decide(record, ERROR, 1_000.0) == Decision(delay=5)
-    assert failures.decide(record, ERROR, 10.0) == Decision(delay=5)
+    assert failures.decide(record, ERROR, 1_000.0, 1_000.0) == Decision(delay=5)
+    assert failures.decide(record, ERROR, 10.0, 10.0) == Decision(delay=5)
 
 
 def test_what_is_not_retried_on_ends_at_once() -> None:
     """Exceptions outside retry_on are final; their subclasses inside it are not."""
     failures = Failures(FailurePolicy(retry=RetryPolicy(retry_on=(OSError, KeyError)), give_up="skip").patience)
-    assert failures.decide(failed(), ERROR, 0.0) == Decision(end="skip")
-    assert failures.decide(failed(), ConnectionResetError(), 0.0).delay is not None
+    assert failures.decide(failed(), ERROR, 0.0, 0.0) == Decision(end="skip")
+    assert failures.decide(failed(), ConnectionResetError(), 0.0, 0.0).delay is not None
 
 
 def test_retry_later_is_taken_at_its_word() -> None:
     """Its delay is neither jittered nor cut to max_delay, and retry_on does not matter. (Regression: a whole number
     was taken for an end, so the record went to the dead letters.)"""
     failures = Failures(FailurePolicy(retry=RetryPolicy(max_delay=1, retry_on=KeyError)).patience)
-    assert failures.decide(failed(), RetryLater(77), 0.0) == Decision(delay=77, waits=True)
-    assert failures.decide(failed(), RetryLater(0), 0.0) == Decision(delay=0, waits=True)
+    assert failures.decide(failed(), RetryLater(77), 0.0, 0.0) == Decision(delay=77, waits=True)
+    assert failures.decide(failed(), RetryLater(0), 0.0, 0.0) == Decision(delay=0, waits=True)
 
 
 @pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), 1e7, "5", None, True])
@@ -157,7 +157,7 @@ def test_retry_later_refuses_what_is_no_delay(delay: Any) -> None:
 )
 def test_reject_ends_the_patience(policy: FailurePolicy, end: EndOfPatience) -> None:
     """No more tries, no retry topic, no question to a retry function."""
-    assert Failures(policy.patience).decide(failed(), Reject("bad"), 0.0) == Decision(end=end)
+    assert Failures(policy.patience).decide(failed(), Reject("bad"), 0.0, 0.0) == Decision(end=end)
 
 
 def always(verdict: object) -> Callable[[Record[Any, Any], Exception, int], Any]:
@@ -179,7 +179,7 @@ def always(verdict: object) -> Callable[[Record[Any, Any], Exception, int], Any]
 def test_what_a_retry_function_may_say(verdict: object, decision: Decision) -> None:
     """Seconds, or an end."""
     assert (
-        Failures(FailurePolicy(retry=always(verdict), dead_letter="dead").patience).decide(failed(), ERROR, 0.0)
+        Failures(FailurePolicy(retry=always(verdict), dead_letter="dead").patience).decide(failed(), ERROR, 0.0, 0.0)
         == decision
     )
 
@@ -189,7 +189,7 @@ def test_what_a_retry_function_may_not_say(verdict: object) -> None:
     """The error names the verdict, the record, and what is allowed."""
     failures = Failures(FailurePolicy(retry=always(verdict), dead_letter="dead").patience)
     with pytest.raises(ConfigurationError) as caught:
-        failures.decide(failed(), ERROR, 0.0)
+        failures.decide(failed(), ERROR, 0.0, 0.0)
     text = str(caught.value)
     assert text.startswith(f"FailurePolicy retry={verdict!r}: ")
     assert "<Record t-0 offset 7 attempt 1>" in text
@@ -199,7 +199,7 @@ def test_what_a_retry_function_may_not_say(verdict: object) -> None:
 def test_a_retry_function_needs_somewhere_for_dead_letters() -> None:
     """ "dead_letter" without one is refused with the record's name, not taken for a skip."""
     with pytest.raises(ConfigurationError, match="there is no dead_letter to send it to"):
-        Failures(FailurePolicy(retry=always("dead_letter")).patience).decide(failed(), ERROR, 0.0)
+        Failures(FailurePolicy(retry=always("dead_letter")).patience).decide(failed(), ERROR, 0.0, 0.0)
 
 
 def test_a_retry_function_sees_record_error_and_attempts() -> None:
@@ -212,7 +212,7 @@ def test_a_retry_function_sees_record_error_and_attempts() -> None:
 
     failures, record = Failures(FailurePolicy(retry=retry).patience), failed(3)
     history_of(record).attempts_before = 5
-    failures.decide(record, ERROR, 0.0)
+    failures.decide(record, ERROR, 0.0, 0.0)
     assert seen == [(record, ERROR, 3)]
     assert record.attempt == 8
 
@@ -224,7 +224,7 @@ def test_what_a_retry_function_raises_comes_out() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        Failures(FailurePolicy(retry=retry).patience).decide(failed(), ERROR, 0.0)
+        Failures(FailurePolicy(retry=retry).patience).decide(failed(), ERROR, 0.0, 0.0)
 
 
 def test_retry_topics_come_in_turn() -> None:
@@ -240,7 +240,7 @@ def test_retry_topics_come_in_turn() -> None:
 def test_a_retry_function_does_not_know_retry_topics() -> None:
     """It says itself what becomes of the record, and a delay is a delay."""
     policy = FailurePolicy(retry=always("skip"), retry_topics={"r5": 5})
-    assert Failures(policy.patience).decide(failed(), ERROR, 0.0) == Decision(end="skip")
+    assert Failures(policy.patience).decide(failed(), ERROR, 0.0, 0.0) == Decision(end="skip")
 
 
 def test_attempts_are_counted_anew_in_each_topic() -> None:
@@ -248,28 +248,28 @@ def test_attempts_are_counted_anew_in_each_topic() -> None:
     failures = Failures(FailurePolicy(retry=RetryPolicy(max_attempts=2, jitter=0), dead_letter="dead").patience)
     record = failed(1)
     history_of(record).attempts_before = 7
-    assert failures.decide(record, ERROR, 0.0) == Decision(delay=1)
+    assert failures.decide(record, ERROR, 0.0, 0.0) == Decision(delay=1)
     assert record.attempt == 8
 
 
 def test_not_due_is_no_attempt_and_no_failure() -> None:
     """A retry topic's record that comes early waits its time; the attempts go on where they were."""
     failures, record = Failures(FailurePolicy(retry=RetryPolicy(max_attempts=2, jitter=0)).patience), failed()
-    assert failures.decide(record, NotDue(4.5), 0.0) == Decision(delay=4.5, waits=True)
+    assert failures.decide(record, NotDue(4.5), 0.0, 0.0) == Decision(delay=4.5, waits=True)
     record._parks += 1
     assert (record.attempt, record.first_failure, record.last_failure) == (1, None, None)
-    assert failures.decide(record, ERROR, 5.0) == Decision(delay=1)
+    assert failures.decide(record, ERROR, 5.0, 5.0) == Decision(delay=1)
     record._parks += 1
     assert record.attempt == 2
-    assert failures.decide(record, ERROR, 6.0) == Decision(end="stop")
+    assert failures.decide(record, ERROR, 6.0, 6.0) == Decision(end="stop")
 
 
 def test_failures_are_noted_on_the_record() -> None:
     """The first and the last, with time, class and text; the exception itself is not kept."""
     failures, record = Failures(FailurePolicy().patience), failed()
-    failures.decide(record, ValueError("one"), 10.0)
-    failures.decide(record, RetryLater(1, "waiting is not failing"), 15.0)
-    failures.decide(record, KeyError("two"), 20.0)
+    failures.decide(record, ValueError("one"), 10.0, 10.0)
+    failures.decide(record, RetryLater(1, "waiting is not failing"), 15.0, 15.0)
+    failures.decide(record, KeyError("two"), 20.0, 20.0)
     first, last = record.first_failure, record.last_failure
     assert first == (10.0, "ValueError", "one")
     assert last == (20.0, "KeyError", "'two'")
@@ -283,10 +283,10 @@ def test_a_failure_s_text_is_cut_and_may_fail() -> None:
             raise KeyError("x")
 
     failures, record = Failures(FailurePolicy().patience), failed()
-    failures.decide(record, ValueError("x" * 5_000), 0.0)
+    failures.decide(record, ValueError("x" * 5_000), 0.0, 0.0)
     assert record.last_failure is not None
     assert len(record.last_failure.message) == 1_000
-    failures.decide(record, MuteError(), 0.0)
+    failures.decide(record, MuteError(), 0.0, 0.0)
     assert record.last_failure.message == "(its text could not be made: KeyError)"
     assert record.last_failure.type.endswith("MuteError")
 
@@ -298,7 +298,7 @@ def waits(policy: FailurePolicy, times: list[float], delay: float = 1) -> tuple[
     """What is decided of one record that asks for patience at these times."""
     failures, record, made = Failures(policy.patience), failed(), []
     for now in times:
-        made.append(failures.decide(record, RetryLater(delay), now))
+        made.append(failures.decide(record, RetryLater(delay), now, now))
         record._parks += 1
     return record, made
 
@@ -310,10 +310,10 @@ def test_retry_later_counts_no_attempt() -> None:
     assert made == [Decision(delay=1, waits=True)] * 1_000
     assert (record.attempt, record.first_failure, record.last_failure) == (1, None, None)
     failures = Failures(policy.patience)
-    assert failures.decide(record, ERROR, 1_000.0) == Decision(delay=1)
+    assert failures.decide(record, ERROR, 1_000.0, 1_000.0) == Decision(delay=1)
     record._parks += 1
     assert record.attempt == 2
-    assert failures.decide(record, ERROR, 1_001.0) == Decision(end="dead_letter")
+    assert failures.decide(record, ERROR, 1_001.0, 1_001.0) == Decision(end="dead_letter")
 
 
 def test_time_spent_waiting_does_not_count_for_max_elapsed() -> None:
@@ -322,13 +322,13 @@ def test_time_spent_waiting_does_not_count_for_max_elapsed() -> None:
         Failures(FailurePolicy(retry=RetryPolicy(first_delay=1, jitter=0, max_elapsed=10)).patience),
         failed(),
     )
-    assert failures.decide(record, ERROR, 0.0) == Decision(delay=1)
+    assert failures.decide(record, ERROR, 0.0, 0.0) == Decision(delay=1)
     record._parks += 1
-    assert failures.decide(record, RetryLater(100), 4.0) == Decision(delay=100, waits=True)
+    assert failures.decide(record, RetryLater(100), 4.0, 4.0) == Decision(delay=100, waits=True)
     record._parks += 1
-    assert failures.decide(record, ERROR, 105.0) == Decision(delay=2)
+    assert failures.decide(record, ERROR, 105.0, 105.0) == Decision(delay=2)
     record._parks += 1
-    assert failures.decide(record, ERROR, 109.0) == Decision(end="stop")
+    assert failures.decide(record, ERROR, 109.0, 109.0) == Decision(end="stop")
 
 
 def test_max_wait_ends_the_waiting() -> None:
@@ -344,9 +344,9 @@ def test_max_wait_ends_the_waiting() -> None:
 def test_max_wait_itself_is_allowed_and_failures_between_do_not_begin_it_anew() -> None:
     """A wait that ends exactly then is made."""
     failures, record = Failures(FailurePolicy(retry=RetryPolicy(max_wait=10)).patience), failed()
-    assert failures.decide(record, RetryLater(10), 0.0) == Decision(delay=10, waits=True)
-    failures.decide(record, ERROR, 5.0)
-    assert failures.decide(record, RetryLater(5.1), 5.0) == Decision(end="stop")
+    assert failures.decide(record, RetryLater(10), 0.0, 0.0) == Decision(delay=10, waits=True)
+    failures.decide(record, ERROR, 5.0, 5.0)
+    assert failures.decide(record, RetryLater(5.1), 5.0, 5.0) == Decision(end="stop")
 
 
 def test_max_wait_leads_to_the_retry_topics() -> None:
@@ -365,8 +365,41 @@ def test_a_retry_function_sees_attempts_that_do_not_count_the_waiting() -> None:
 
     failures, record = Failures(FailurePolicy(retry=retry).patience), failed()
     for error in (RetryLater(5), RetryLater(5), ERROR, RetryLater(5), ERROR):
-        failures.decide(record, error, 0.0)
+        failures.decide(record, error, 0.0, 0.0)
         record._parks += 1
     assert asked == [("RetryLater", 1), ("RetryLater", 1), ("ValueError", 1), ("RetryLater", 2), ("ValueError", 2)]
     ends = Failures(FailurePolicy(retry=always("skip")).patience)
-    assert ends.decide(failed(), RetryLater(5), 0.0) == Decision(end="skip")
+    assert ends.decide(failed(), RetryLater(5), 0.0, 0.0) == Decision(end="skip")
+
+
+# -- whose clock, and whose waiting ---------------------------------------------------------------------
+
+
+def test_patience_goes_by_the_monotonic_clock() -> None:
+    """A wall clock that is put forward an hour ends nobody's patience; what is kept of a failure has its time."""
+    failures = Failures(FailurePolicy(retry=RetryPolicy(jitter=0, max_elapsed=10, max_wait=10)).patience)
+    record = failed()
+    assert failures.decide(record, ERROR, 100.0, 1_000.0) == Decision(delay=1)
+    record._parks += 1
+    assert failures.decide(record, ERROR, 102.0, 4_602.0) == Decision(delay=2)
+    assert record.last_failure is not None
+    assert record.last_failure.at == 4_602.0
+    waiting = failed()
+    for now, at in ((100.0, 1_000.0), (102.0, 4_602.0)):
+        assert failures.decide(waiting, RetryLater(1), now, at) == Decision(delay=1, waits=True)
+        waiting._parks += 1
+
+
+def test_a_retry_function_is_not_asked_about_the_librarys_own_waiting() -> None:
+    """The record has nothing to do with a host that has no room, or a database that is away."""
+    asked: list[Exception] = []
+
+    def retry(record: Record[Any, Any], error: Exception, attempts: int) -> Literal["dead_letter"]:
+        asked.append(error)
+        return "dead_letter"
+
+    failures = Failures(FailurePolicy(retry=retry, dead_letter="dead").patience)
+    assert failures.decide(failed(), NotToBlame(1.0, "the database is away"), 0.0, 0.0) == Decision(delay=1, waits=True)
+    assert not asked
+    assert failures.decide(failed(), RetryLater(1.0), 0.0, 0.0) == Decision(end="dead_letter")
+    assert len(asked) == 1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -93,9 +94,8 @@ async def test_a_shut_gate_opens_by_itself() -> None:
     assert max(entered) < 1.0  # not at the next look, a second later
 
 
-async def test_patience_ends_at_a_gate_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_patience_ends_at_a_gate_too() -> None:
     """``max_wait``: who has waited for so long has failed, with the word of the gate."""
-    monkeypatch.setattr("aioparallel.engine.endings.time.time", asyncio.get_running_loop().time)  # it may be virtual
     gate = Gate("https://busy", 1)
     gate.shut(60)
 
@@ -115,16 +115,16 @@ def test_it_counts_no_attempt_and_no_time_of_failures() -> None:
         record: Record[Any, Any] = Record("t", 0, 0)
         policy = FailurePolicy(retry=RetryPolicy(jitter=0, max_elapsed=10, max_attempts=3), give_up="skip")
         failures = Failures(policy.patience)
-        assert failures.decide(record, ValueError(), 100.0).delay == 1
+        assert failures.decide(record, ValueError(), 100.0, 100.0).delay == 1
         record._parks += 1
         gate = Gate("here", 1)
-        decision = failures.decide(record, NoRoom(gate), 101.0)
+        decision = failures.decide(record, NoRoom(gate), 101.0, 101.0)
         assert decision.no_room is not None
         assert (decision.no_room.gate, decision.waits, decision.end) == (gate, True, None)
         record._parks += 1
         history_of(record).waited_at_gate(50.0)
         assert record.attempt == 2
-        assert failures.decide(record, ValueError(), 152.0).delay == 2
+        assert failures.decide(record, ValueError(), 152.0, 152.0).delay == 2
 
     loop.run_until_complete(check())
     loop.close()
@@ -279,3 +279,15 @@ async def test_who_is_woken_may_go_elsewhere(limit: int) -> None:
     assert sorted(found) == list(range(300))
     assert loop.time() - began < 20
     assert all(gate.is_idle for gate in gates)
+
+
+async def test_a_retry_function_is_not_asked_about_a_gate() -> None:
+    """Who finds no room waits for it, for as long as it takes: it was never tried."""
+
+    def retry(record: Record[Any, Any], error: Exception, attempts: int) -> Literal["skip"]:
+        raise AssertionError("it was asked")
+
+    decision = Failures(FailurePolicy(retry=retry).patience).decide(
+        Record("t", 0, 0), NoRoom(Gate("https://busy", 1)), 0.0, 0.0
+    )
+    assert (decision.waits, decision.delay, decision.end) == (True, math.inf, None)

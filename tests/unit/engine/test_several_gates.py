@@ -242,7 +242,7 @@ async def test_any_trouble_leaves_no_place_behind(seed: int) -> None:
     ):
         ended[outcome.error is None] += 1
     assert ended.total() == 300
-    assert ended[True] > 200
+    assert ended[True] > (200 if retry.max_wait is None else 20)  # waits end for most, in a second
     assert loop.time() - began < 400
     await asyncio.sleep(5)  # what was told to wait
     assert asyncio.all_tasks() == tasks

@@ -254,6 +254,25 @@ async def test_apply_that_is_not_pure_is_told() -> None:
         await run(keeping(broker, sums(apply=apply), until="end"))
 
 
+def raises_cancelled(*_: object) -> int:
+    raise asyncio.CancelledError
+
+
+def cannot_load(dumped: bytes) -> int:
+    """But the initial value, which is tried when the state is described."""
+    return 0 if dumped == b"0" else raises_cancelled()
+
+
+@pytest.mark.parametrize("broken", [{"apply": raises_cancelled}, {"load": cannot_load}])
+async def test_what_a_function_of_the_state_cancels_is_its_own(broken: dict[str, Any]) -> None:
+    """A CancelledError out of it is its failure, as any other error: the run ends and says so."""
+    broker = broker_of()
+    write(broker, *range(10))
+    await run(keeping(broker, sums(snapshot_after=1 if "load" in broken else 1_000), until="end"))
+    with pytest.raises(StateNotRestored, match="CancelledError"):
+        await run(keeping(broker, sums(**broken), until="end"))
+
+
 async def test_a_state_that_is_new_to_a_group_is_made_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """Where the group has committed before without one."""
     broker = broker_of()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
 from aioparallel import FailurePolicy, ParallelConsumer, Record, RetryPolicy
-from aioparallel.errors import ConfigurationError, ConsumerStateError, RecordStopped, TopicNotFound
+from aioparallel.errors import ConfigurationError, ConsumerStateError, RecordStopped, TopicNotFound, WorkCancelled
 from aioparallel.observe.health import ProblemKind
 from aioparallel.testing.memory import InMemoryBroker
 from aioparallel.web import Consumers, ConsumerService, RestartPolicy, answers
@@ -517,3 +518,94 @@ async def test_what_no_restart_mends_is_dead_at_once(broker: InMemoryBroker) -> 
         consumers[-1]._state.fail(ConsumerStateError("its task was cancelled"))
         await until(lambda: not service.health().live, 0.5)
         assert not seen.ended
+
+
+class MuteError(Exception):
+    """Its text cannot be made."""
+
+    def __str__(self) -> str:
+        raise KeyError("no such text")
+
+    __repr__ = __str__
+
+
+async def test_an_error_without_a_text_is_a_failure_like_others(
+    broker: InMemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told, started again, and in the end neither ready nor live."""
+
+    async def handle(record: Record) -> None:
+        raise MuteError
+
+    produce(broker, [b"a"])
+    restart = RestartPolicy(first_delay=1, max_delay=1, max_restarts=1)
+    async with ConsumerService(factory(broker), handle, restart=restart) as service:
+        await until(lambda: service.restarts == 1)
+        await until(lambda: service.failure)
+        health = service.health()
+        assert not health.live
+        assert "MuteError" in health.problems[0].message
+
+
+async def test_a_start_that_raises_a_group_of_errors_is_tried_again(broker: InMemoryBroker) -> None:
+    """Of a resource's task group, say, with a KeyboardInterrupt in it."""
+    opened = 0
+
+    @contextlib.asynccontextmanager
+    async def resource() -> AsyncIterator[None]:
+        nonlocal opened
+        opened += 1
+        if opened == 1:
+            raise BaseExceptionGroup("both", [ValueError("one"), GeneratorExit("two")])
+        yield
+
+    def make() -> ParallelConsumer[Any, Any]:
+        return consumer_of(broker, "t", resources={"pool": resource})
+
+    async with ConsumerService(make, Seen(), restart=QUICK) as service:
+        await until(lambda: service.health().ready)
+        assert service.restarts == 1
+
+
+async def test_a_resource_that_somebody_else_cancels_is_no_stop(broker: InMemoryBroker) -> None:
+    """The start has failed: it is told, and tried again."""
+    opened = 0
+
+    @contextlib.asynccontextmanager
+    async def resource() -> AsyncIterator[None]:
+        nonlocal opened
+        opened += 1
+        if opened == 1:
+            shared = asyncio.get_running_loop().create_future()
+            shared.cancel()
+            await shared
+        yield
+
+    def make() -> ParallelConsumer[Any, Any]:
+        return consumer_of(broker, "t", resources={"pool": resource})
+
+    with pytest.raises(WorkCancelled, match="opening resource 'pool'"):
+        await ConsumerService(make, Seen()).__aenter__()
+    opened = 0
+    async with ConsumerService(make, Seen(), restart=QUICK) as service:
+        await until(lambda: service.health().ready)
+        assert service.restarts == 1
+
+
+async def test_a_run_that_ends_as_if_it_were_cancelled_has_failed(
+    broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has cancelled it, so it is started again like any other."""
+    runs = 0
+
+    async def run(self: object, handler: object) -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            raise asyncio.CancelledError
+        await asyncio.sleep(3_600)
+
+    monkeypatch.setattr(ParallelConsumer, "_run_engine", lambda self, handler, outlet: run(self, handler))
+    async with ConsumerService(factory(broker), Seen(), restart=QUICK) as service:
+        await until(lambda: runs == 2)
+        assert service.restarts == 1
