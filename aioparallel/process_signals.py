@@ -13,6 +13,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from types import FrameType
@@ -136,4 +137,5 @@ def _is_a_loops(handler: object) -> bool:
 
 def _place(number: signal.Signals, handler: object) -> None:
     signal.signal(number, handler)  # type: ignore[arg-type]
-    signal.siginterrupt(number, False)
+    if sys.platform != "win32":
+        signal.siginterrupt(number, False)  # as event loops do: system calls go on after it
