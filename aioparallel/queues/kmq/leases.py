@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from aioparallel.engine.gates import NoRoom
 from aioparallel.engine.sources import Source
 from aioparallel.errors import AioparallelError, ConfigurationError, RetryLater
 from aioparallel.handling import check_time
@@ -56,22 +57,32 @@ class Leased(Source):
     """The records of one partition of the queue, whoever has it now: what was begun here ends here. Made within the
     running loop."""
 
-    __slots__ = ("_ends", "_place", "_renew", "_time", "failed", "leases", "partition", "waiting")
+    __slots__ = (
+        "_ends", "_on_wait", "_place", "_renew", "_time", "failed", "leases", "partition", "seconds", "waiting",
+    )  # fmt: skip
 
     def __init__(
-        self, partition: TopicPartition, ends: EndMarkers, renew: Callable[[Leased, int, float], None]
+        self,
+        partition: TopicPartition,
+        ends: EndMarkers,
+        renew: Callable[[Leased, int, float], None],
+        on_wait: Callable[[float], None],
     ) -> None:
         super().__init__(partition)
         self._place = partition
         self.partition = partition.partition
         self.leases: dict[int, float] = {}
         """By offset, when the lease ends, on the loop's clock; of records not ended."""
+        self.seconds: dict[int, float] = {}
+        """By offset, how long a lease of it is; of the same records."""
         self.failed: dict[int, LeaseFailed] = {}
         """By offset, of those whose own lease could not be told."""
         self.waiting: dict[int, tuple[float, float]] = {}
-        """By offset, of those whose handler was not called yet: their lease in seconds, and how long it is renewed."""
+        """By offset, of those whose handler was not called yet, or waits at a gate: their lease in seconds, and until
+        when it is renewed."""
         self._ends = ends
         self._renew = renew
+        self._on_wait = on_wait
         self._time = asyncio.get_running_loop().time  # to ask for the loop is a system call each time
         self.complete = self._ended
         self.complete_all = self._all_ended
@@ -91,6 +102,12 @@ class Leased(Source):
         if left < _MOST * seconds:
             self._renew(self, offset, seconds)
 
+    def wait(self, offset: int) -> None:
+        """It waits for room, for as long as that takes, and has not failed: its lease is renewed meanwhile."""
+        seconds = self.seconds[offset]
+        self.waiting[offset] = seconds, math.inf
+        self._on_wait(seconds)
+
     def _ended(self, offset: int) -> None:
         left = self.lease_left(offset)
         if left < 0:
@@ -104,6 +121,7 @@ class Leased(Source):
 
     def _released(self, offset: int) -> None:
         self.leases.pop(offset, None)
+        self.seconds.pop(offset, None)
         self.waiting.pop(offset, None)
         if self.failed:
             self.failed.pop(offset, None)
@@ -132,11 +150,14 @@ class Redelivery:
         delay = self._delay(history_of(record), error, attempts, asyncio.get_running_loop().time())
         if delay is None or delay >= source.lease_left(record.offset):
             return "release"
+        if isinstance(error, NoRoom):
+            source.wait(record.offset)
         return delay
 
     def _delay(self, history: History, error: Exception, attempts: int, now: float) -> float | None:
         if isinstance(error, LeaseOver | LeaseFailed):
             return None
         if isinstance(error, RetryLater):
-            return self._retry.wait(error.delay, now - (history.waiting_since or now))
+            wish = 0.0 if isinstance(error, NoRoom) else error.delay
+            return self._retry.wait(wish, now - (history.waiting_since or now))
         return self._retry.delay(error, attempts, max(0.0, now - (history.trying_since or now) - history.waited))

@@ -194,8 +194,11 @@ class Marking:
         offsets = [record.offset for record in portion.records]
         source = self._sources.get(session.partition)
         if source is None:
-            source = self._sources[session.partition] = Leased(session.partition, self.ends, self._renew)
+            source = self._sources[session.partition] = Leased(
+                session.partition, self.ends, self._renew, self._renewing.wait
+            )
         source.leases.update(zip(offsets, portion.until, strict=True))
+        source.seconds.update(zip(offsets, portion.seconds, strict=True))
         now, patience = self._loop.time(), self._patience
         waits = [(seconds, now + patience * seconds) for seconds in portion.seconds]
         source.waiting.update(zip(offsets, waits, strict=True))

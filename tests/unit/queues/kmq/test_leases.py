@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from aioparallel import Batch, ConfigurationError, ConsumerStateError, Ordering, Record, RetryPolicy, batches
+from aioparallel.engine.gates import Gate, name_woken
 from aioparallel.observe.health import ProblemKind
 from aioparallel.queues.kmq.markers import read_marker
 from aioparallel.testing.memory import InMemoryBroker
@@ -163,3 +164,27 @@ def test_a_lease_that_would_be_awaited(broker: InMemoryBroker) -> None:
 
     with pytest.raises(ConfigurationError, match="must be a plain function"):
         consumer(broker, lease=lease)
+
+
+async def test_who_waits_for_room_keeps_its_lease(broker: InMemoryBroker) -> None:
+    """A host is shut for longer than all deliveries of a record would last: each record is delivered once, and sent."""
+    handler, gate = Handler(), Gate("https://busy", 1)
+    gate.shut(4.0)
+
+    async def handle(record: Record) -> None:
+        name_woken(record)
+        gate.enter()
+        try:
+            await handler(record)
+        finally:
+            gate.leave()
+
+    async with (
+        running(tracker(broker, max_redeliveries=2)),
+        running(consumer(broker, lease=0.3, retry=RetryPolicy(first_delay=0.05, max_attempts=2)), handle) as one,
+    ):
+        produce(broker, [b"%d" % number for number in range(5)])
+        await until(lambda: one.stats().succeeded == 5, 30)
+    assert handler.seen == {b"%d" % number: 1 for number in range(5)}
+    assert len(held(broker, "q")) == 5
+    assert not held(broker, "q__undelivered")
