@@ -36,22 +36,12 @@ async def unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None
         cancelled = await _outlast(task, _nothing)
     if cancelled is not None:
         raise cancelled
-    if not task.cancelled():
-        return task.result()
-    if event.is_set():
-        return None
-    raise _own(task)
-
-
-def _own(task: asyncio.Task[Any]) -> WorkCancelled:
-    """A cancellation that nobody here has sent, as an error."""
     try:
-        task.result()
+        return task.result()
     except asyncio.CancelledError as error:
-        failure = WorkCancelled()
-        failure.__cause__ = error
-        return failure
-    raise AssertionError("it was not cancelled")
+        if event.is_set():
+            return None
+        raise WorkCancelled from error
 
 
 async def to_the_end(work: Coroutine[Any, Any, None], on_cancel: Callable[[], None] = _nothing) -> None:
@@ -63,9 +53,10 @@ async def to_the_end(work: Coroutine[Any, Any, None], on_cancel: Callable[[], No
     cancelled = await _outlast(task, on_cancel)
     if cancelled is not None:
         raise cancelled from (None if task.cancelled() else task.exception())
-    if task.cancelled():
-        raise _own(task)
-    task.result()
+    try:
+        task.result()
+    except asyncio.CancelledError as error:
+        raise WorkCancelled from error
 
 
 async def _outlast(task: asyncio.Task[Any], on_cancel: Callable[[], None]) -> asyncio.CancelledError | None:

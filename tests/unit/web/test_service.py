@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import json
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -547,47 +548,43 @@ async def test_an_error_without_a_text_is_a_failure_like_others(
         assert "MuteError" in health.problems[0].message
 
 
-async def test_a_start_that_raises_a_group_of_errors_is_tried_again(broker: InMemoryBroker) -> None:
-    """Of a resource's task group, say, with a KeyboardInterrupt in it."""
-    opened = 0
+def opening_at_the_second_try(
+    broker: InMemoryBroker, fail: Callable[[], Awaitable[None]]
+) -> Callable[[], ParallelConsumer[Any, Any]]:
+    """Consumers of one resource, which ``fail`` keeps from opening the first time."""
+    tries = itertools.count()
 
     @contextlib.asynccontextmanager
     async def resource() -> AsyncIterator[None]:
-        nonlocal opened
-        opened += 1
-        if opened == 1:
-            raise BaseExceptionGroup("both", [ValueError("one"), GeneratorExit("two")])
+        if not next(tries):
+            await fail()
         yield
 
-    def make() -> ParallelConsumer[Any, Any]:
-        return consumer_of(broker, "t", resources={"pool": resource})
+    return lambda: consumer_of(broker, "t", resources={"pool": resource})
 
-    async with ConsumerService(make, Seen(), restart=QUICK) as service:
+
+async def test_a_start_that_raises_a_group_of_errors_is_tried_again(broker: InMemoryBroker) -> None:
+    """Of a resource's task group, say, which holds more than Exceptions."""
+
+    async def fail() -> None:
+        raise BaseExceptionGroup("both", [ValueError("one"), GeneratorExit("two")])
+
+    async with ConsumerService(opening_at_the_second_try(broker, fail), Seen(), restart=QUICK) as service:
         await until(lambda: service.health().ready)
         assert service.restarts == 1
 
 
 async def test_a_resource_that_somebody_else_cancels_is_no_stop(broker: InMemoryBroker) -> None:
     """The start has failed: it is told, and tried again."""
-    opened = 0
 
-    @contextlib.asynccontextmanager
-    async def resource() -> AsyncIterator[None]:
-        nonlocal opened
-        opened += 1
-        if opened == 1:
-            shared = asyncio.get_running_loop().create_future()
-            shared.cancel()
-            await shared
-        yield
-
-    def make() -> ParallelConsumer[Any, Any]:
-        return consumer_of(broker, "t", resources={"pool": resource})
+    async def fail() -> None:
+        shared = asyncio.get_running_loop().create_future()
+        shared.cancel()
+        await shared
 
     with pytest.raises(WorkCancelled, match="opening resource 'pool'"):
-        await ConsumerService(make, Seen()).__aenter__()
-    opened = 0
-    async with ConsumerService(make, Seen(), restart=QUICK) as service:
+        await ConsumerService(opening_at_the_second_try(broker, fail), Seen()).__aenter__()
+    async with ConsumerService(opening_at_the_second_try(broker, fail), Seen(), restart=QUICK) as service:
         await until(lambda: service.health().ready)
         assert service.restarts == 1
 
