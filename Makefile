@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo exactly-once pipeline bench bench-all test docs spark-jars lint format unit unit-newer spark-newer explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-kmq load-map load-spark load-pipeline clean
+.PHONY: help demo exactly-once pipeline bench bench-all test docs spark-jars lint format unit unit-newer spark-newer explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-upgrade load-kmq load-map load-spark load-pipeline clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -147,11 +147,17 @@ load-state: $(VENV)/.dev  ## sums of 200,000 records through kills, and a millio
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m pytest -s tests/load/test_state.py $(ARGS)
 
+FROM ?= 2698a47
+load-upgrade: export UPGRADE_FROM := $(FROM)
+load-upgrade: $(VENV)/.dev  ## members of an older revision and of this one in one group, and back: nothing lost (FROM=2698a47; 5 minutes)
+	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
+	$(BIN)/python -m pytest -s tests/load/test_upgrade.py $(ARGS)
+
 load-partitions: $(VENV)/.dev  ## 500 partitions, also with full maps: no long holds of the loop (1 minute)
 	$(BIN)/python -m pytest tests/load/test_partitions.py $(ARGS)
 
 load-brokers: $(VENV)/.dev  ## three brokers that die, hang and restart below process and produce (15 minutes)
-	$(BIN)/python -m pytest tests/load/test_three_brokers.py $(ARGS)
+	$(BIN)/python -m pytest tests/load/test_three_brokers.py tests/load/test_unclean_election.py $(ARGS)
 
 load-failures: $(VENV)/.dev  ## poison, hanging handlers, dead brokers, outputs, at full size (8 minutes)
 	$(BIN)/python -m pytest tests/load/test_process_and_produce.py tests/load/test_poison.py tests/load/test_hanging.py tests/load/test_parked.py $(ARGS)

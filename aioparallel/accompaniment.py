@@ -48,7 +48,7 @@ class Accompaniment:
         """That of the run, from its start on."""
         if (deduplicate := options.deduplicate) is not None and producer is not None:  # Delivery has refused it else
             self._refuse_as_input("Deduplicate topic", deduplicate.topic)
-            self._seen = SeenTopic(deduplicate.topic, group_id, client, producer)
+            self._seen = SeenTopic(deduplicate.topic, group_id, client, producer, options.skip_unreadable)
         if (state := options.state) is not None:
             if producer is None:
                 raise ConfigurationError("producer", None, "state needs one beside a client of your own: producer=...")

@@ -24,6 +24,7 @@ from aioparallel.callables import check_async
 from aioparallel.errors import ConfigurationError, ConsumerStateError, FailedInProcess, NotAHandler
 from aioparallel.handling import check_choice, check_count, check_time
 from aioparallel.records import Record, TopicPartition
+from aioparallel.user_errors import repr_of
 from aioparallel.wording import kind_of
 
 __all__ = ["Batch", "BatchHandler", "Batching", "By", "Call", "batches"]
@@ -73,7 +74,7 @@ class Batch(Sequence[T_co]):
         places = self._places_of.get(id(item), ())
         if len(places) != 1:
             what = "is not in this batch" if not places else f"is there {len(places)} times: use fail_at(index, error)"
-            raise ValueError(f"{item!r} {what}")
+            raise ValueError(f"{repr_of(item)} {what}")
         self.fail_at(places[0], error)
 
     def fail_at(self, index: int, error: Exception) -> None:

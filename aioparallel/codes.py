@@ -81,6 +81,8 @@ class ErrorCode(enum.IntEnum):
     STALE_MEMBER_EPOCH = 113
     TRANSACTION_ABORTABLE = 120
     """The transaction must be aborted; then its producer may go on."""
+    REBOOTSTRAP_REQUIRED = 129
+    """The client is to begin again from its configured addresses (KIP-1102)."""
 
 
 RETRIABLE: Final = frozenset(

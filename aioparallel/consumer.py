@@ -22,15 +22,17 @@ from aioparallel.delivery.retry_topics import from_retry_topics, origin_topic, w
 from aioparallel.engine.gates import name_woken
 from aioparallel.engine.other_threads import ask_on
 from aioparallel.engine.outlets import Outlet
+from aioparallel.engine.own_loop import own_runner
 from aioparallel.engine.waiting import to_the_end, unless
 from aioparallel.errors import (
     BrokerUnreachable,
     ClientError,
     ConfigurationError,
     ConsumerStateError,
+    HandlerNotStopped,
     TopicNotFound,
 )
-from aioparallel.event_loop import loop_factory, quick_collections, stopping_signals
+from aioparallel.event_loop import quick_collections, stopping_signals
 from aioparallel.group.admission import MakeAdmission, at_once
 from aioparallel.group.client import Client
 from aioparallel.group.committer import in_group
@@ -48,6 +50,7 @@ from aioparallel.handlers import (
     handler_stack,
 )
 from aioparallel.keepers import PositionKeeper
+from aioparallel.left_behind import LeftBehind
 from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.observe.stats import Stats
 from aioparallel.options import Options, PlainFields, checked_text, checked_topics
@@ -376,6 +379,9 @@ class ParallelConsumer(Generic[K_co, V_co]):
         SIGINT and SIGTERM stop it with a drain, also while it connects; a second one no longer waits for handlers. The
         process is the consumer's own, so its garbage collector is set up for it
         (:func:`aioparallel.event_loop.quick_collections`).
+
+        Handlers that go on though they were cancelled are left behind with the loop: when all else is done it raises
+        :class:`~aioparallel.errors.HandlerNotStopped`, with the place where they stand.
         """
         check_handlers(handler)  # before anything is connected
         self._state.expect_new()
@@ -391,8 +397,18 @@ class ParallelConsumer(Generic[K_co, V_co]):
                 finally:
                     await self.__aexit__(None, None, None)
 
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(main())
+        try:
+            with own_runner() as runner:
+                runner.run(main())
+        except Exception as error:
+            if self.left_behind:
+                raise self._not_stopped() from error
+            raise
+        if self.left_behind:
+            raise self._not_stopped()
+
+    def _not_stopped(self) -> HandlerNotStopped:
+        return HandlerNotStopped([(one.record, one.stack) for one in self.left_behind])
 
     def _on_signal(self) -> None:
         self.stop(drain=not self._state.ending.is_set())
@@ -450,6 +466,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         if engine is None:
             raise ConsumerStateError("this consumer does not run yet, so it has no statistics")
         found = ask_on(self._loop, lambda: engine.stats(self._delivery.outputs), _ASK_TIMEOUT)
+        found = replace(found, cut_letters=self._delivery.cut.count)
         return found if self._keeper is None else replace(found, positions_in=self._keeper.kept_in)
 
     def states(self, partition: TopicPartition) -> dict[bytes, Any]:
@@ -489,6 +506,11 @@ class ParallelConsumer(Generic[K_co, V_co]):
         if not isinstance(failure, Exception):
             return ()
         return (Problem(ProblemKind.FAILED, f"the run ended with {type(failure).__name__}: {text_of(failure)}"),)
+
+    @property
+    def left_behind(self) -> Sequence[LeftBehind]:
+        """After leaving: handlers that went on though they were cancelled twice."""
+        return () if self._engine is None else self._engine.left_behind
 
     @property
     def resources(self) -> Mapping[str, object]:

@@ -13,6 +13,7 @@
     ├── JarsMissing                            jars that Java needs are not there and could not be fetched
     ├── ClientError                            the Kafka client or the cluster behind it
     │   ├── BrokerUnreachable                  no broker answered within the deadline
+    │   ├── ClusterChanged                     behind the same addresses is another cluster than before
     │   ├── AuthenticationFailed               TLS or the login: a broker and this client do not trust each other
     │   ├── TopicNotFound                      a topic asked for by name does not exist
     │   ├── NotAuthorized                      the cluster refuses this user the topic or the group
@@ -24,7 +25,9 @@
     │   ├── NoOffsetMap                        the text beside an offset says nothing, and it must (Transactions)
     │   ├── TransactionsUnsupported            the brokers have not the transactions that are needed
     │   ├── NotCommitted                       the broker did not acknowledge a commit that was waited for
+    │   ├── InstanceFenced                     another process has joined with this one's group_instance_id
     │   ├── FetchFailed                        a partition's data cannot be read
+    │   │   └── UnreadableBatch                one batch of it: which offsets, and how to pass over it
     │   └── ProduceFailed                      an output could not be written; fails the record it belongs to
     ├── RecordFailure                          why an attempt failed, or the run because of one record
     │   ├── HandlerTimeout (also TimeoutError) the handler ran longer than handler_timeout
@@ -32,6 +35,7 @@
     │   ├── DeferralTimeout (also TimeoutError) a deferred record was not completed in time
     │   ├── NoHandler                      handlers are given by topic, and this topic has none
     │   ├── DeserializationError               a deserialiser did not accept the key or the value
+    │   ├── UndecodableRecord                  the record itself cannot be decoded; the handler was not called
     │   ├── RecordWithoutKey                   a record has no key, and the consumer keeps a state for each
     │   ├── StateFailed                        apply() of the state raised
     │   ├── InvalidOutput (also TypeError)     the handler returned something that cannot be produced
@@ -41,6 +45,7 @@
     │   ├── RequestTimeout (also TimeoutError) it did not answer in time
     │   ├── BadStatus                          it answered that it has failed
     │   └── RecordStopped                      a record's patience has ended, and the policy says stop
+    ├── HandlerNotStopped                      a handler goes on though it was cancelled; its event loop has ended
     ├── WorkCancelled                          what was awaited was cancelled, and not by its consumer
     ├── RetryLater                             raised by a handler: try this record again after a delay
     │   └── NotToBlame                         the library itself waits: a host has no room, a database is away
@@ -52,9 +57,9 @@ Each message says what happened, with which topic, partition and offset, and wha
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from aioparallel.records import TopicPartition
+from aioparallel.records import Record, TopicPartition
 from aioparallel.user_errors import repr_of, text_of
 
 __all__ = [
@@ -65,6 +70,7 @@ __all__ = [
     "BrokerUnreachable",
     "CheckFailed",
     "ClientError",
+    "ClusterChanged",
     "ConfigurationError",
     "ConsumerStateError",
     "DeferralTimeout",
@@ -72,7 +78,9 @@ __all__ = [
     "FailedInProcess",
     "FetchFailed",
     "HandlerCancelled",
+    "HandlerNotStopped",
     "HandlerTimeout",
+    "InstanceFenced",
     "InvalidOutput",
     "JarsMissing",
     "JavaNotFound",
@@ -100,6 +108,8 @@ __all__ = [
     "StateNotRestored",
     "TopicNotFound",
     "TransactionsUnsupported",
+    "UndecodableRecord",
+    "UnreadableBatch",
 ]
 
 
@@ -111,7 +121,7 @@ class ConfigurationError(AioparallelError, ValueError):
     """An option is wrong: the message names it, the value found, and what is allowed."""
 
     def __init__(self, option: str, value: object, allowed: str) -> None:
-        super().__init__(f"{option}={value!r}: {allowed}")
+        super().__init__(f"{option}={repr_of(value)}: {allowed}")
         self.option = option
         self.value = value
         self.allowed = allowed
@@ -167,6 +177,24 @@ class BrokerUnreachable(ClientError):
             "check bootstrap_servers, the network, and whether the cluster wants TLS or a login (security)"
         )
         self.bootstrap_servers = bootstrap_servers
+
+
+class ClusterChanged(ClientError):
+    """Behind the configured addresses is another cluster than the one that this client began with.
+
+    Nothing was read from it, committed to it or produced to it: positions and outputs belong to the one before.
+    ``before``, ``found``: the ids of both.
+    """
+
+    def __init__(self, bootstrap_servers: str, before: str, found: str) -> None:
+        super().__init__(
+            f"another Kafka cluster answers at {bootstrap_servers}: its id is {found!r}, and this client began with "
+            f"{before!r}. Nothing was read from it, committed or produced to it. Let bootstrap_servers lead to the one "
+            "before; where the other one is meant, look what the group has committed there, and start again"
+        )
+        self.bootstrap_servers = bootstrap_servers
+        self.before = before
+        self.found = found
 
 
 class AuthenticationFailed(ClientError):
@@ -292,6 +320,23 @@ class TransactionsUnsupported(ClientError):
         )
 
 
+class InstanceFenced(ClientError):
+    """Another process has joined the group with the ``group_instance_id`` of this one, which has lost its place there.
+
+    Nothing of this run is committed from then on; what was not runs again at the other one. Nothing starts it again by
+    itself: it would take the place back, and the two would throw each other out for ever.
+    """
+
+    def __init__(self, group_id: str, instance_id: str) -> None:
+        super().__init__(
+            f"group {group_id!r}: another process has joined with group_instance_id {instance_id!r}, and has taken "
+            "this one's place (FENCED_INSTANCE_ID); nothing of this run is committed any more. Give each process a "
+            "group_instance_id of its own (client_options), or stop the other one, and start this one again"
+        )
+        self.group_id = group_id
+        self.instance_id = instance_id
+
+
 class NotCommitted(ClientError):
     """A commit that was waited for was not acknowledged: what it would have said runs again at the next owner, unless a
     later commit says it. ``partitions``: whose, and why. ``trouble``: what else is known."""
@@ -313,16 +358,51 @@ class FetchFailed(ClientError):
         self.offset = offset
 
 
-class ProduceFailed(ClientError):
-    """An output could not be written. ``passing``: whether the same output may well be taken later."""
+class UnreadableBatch(FetchFailed):
+    """A batch of a partition cannot be read: its checksum is wrong, its codec is unknown, or its structure is broken.
 
-    def __init__(self, topic: str, partition: int | None, reason: str, *, passing: bool) -> None:
+    ``offset``: the first offset that was not read. ``batch``: the offset that the batch bears, by which
+    ``skip_unreadable`` names it. ``next_offset``: the first one behind it; None where the damage leaves that open, and
+    then nothing can pass over it.
+    """
+
+    def __init__(
+        self, partition: TopicPartition, offset: int, batch: int, next_offset: int | None, reason: str
+    ) -> None:
+        if next_offset is None:
+            behind, way = "to an end that it does not tell", "It cannot be passed over alone, as its end is unknown"
+        else:
+            behind = f"to {next_offset - 1}"
+            way = (
+                "To pass over just this batch, whose records are lost then: "
+                f'skip_unreadable=[("{partition.topic}", {partition.partition}, {batch})], on the command line '
+                f"--skip-unreadable {partition.topic}:{partition.partition}:{batch}"
+            )
+        super().__init__(
+            partition,
+            offset,
+            f"the batch at offset {batch} cannot be read ({reason}), so offsets {offset} {behind} are not; nothing was "
+            f"skipped. Let a replica lead that has it whole, or have the client's codec. {way}",
+        )
+        self.batch = batch
+        self.next_offset = next_offset
+        self.reason = reason
+
+
+class ProduceFailed(ClientError):
+    """An output could not be written. ``passing``: whether the same output may well be taken later. ``too_large``:
+    whether it is refused for its size."""
+
+    def __init__(
+        self, topic: str, partition: int | None, reason: str, *, passing: bool, too_large: bool = False
+    ) -> None:
         where = topic if partition is None else f"{topic}-{partition}"
         super().__init__(f"could not produce to {where}: {reason}")
         self.topic = topic
         self.partition = partition
         self.reason = reason
         self.passing = passing
+        self.too_large = too_large
 
 
 class NotAHandler(BaseException):
@@ -362,6 +442,25 @@ class DeserializationError(RecordFailure):
     def __init__(self, part: str, size: int, error: BaseException) -> None:
         super().__init__(f"cannot read the {part} ({size} bytes): {type(error).__name__}: {text_of(error)}")
         self.part = part
+
+
+class UndecodableRecord(RecordFailure):
+    """The brokers hold a record that cannot be decoded whole: the name of a header is not UTF-8, say, which is legal to
+    them. The handler is not called, and nothing is tried again: the failure policy gives the record up at once.
+
+    Key, value and headers are there as far as they are readable. A name that is not UTF-8 has each of its bytes that do
+    not fit as a lone surrogate, as Python's ``surrogateescape`` has it: ``name.encode("utf-8", "surrogateescape")``
+    gives its bytes.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"{reason}; the handler was not called, and to try again would read the same. Mend who writes such records"
+        )
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.reason,)
 
 
 class NoHandler(RecordFailure):
@@ -502,6 +601,27 @@ class WorkCancelled(AioparallelError):
         super().__init__(
             f"{what} ended with CancelledError, though nobody had cancelled it: something that it awaits was cancelled"
         )
+
+
+class HandlerNotStopped(AioparallelError):
+    """``run_sync()`` has ended, and a handler has not: it goes on though it was cancelled twice, so it was left behind
+    with the event loop. What else the run has failed with is the ``__cause__``.
+
+    ``record``: whose handler it is, of a batch the first one; ``stack``: where it stands. ``left``: both of all such
+    handlers.
+    """
+
+    def __init__(self, left: Sequence[tuple[Record[Any, Any], str]]) -> None:
+        record, stack = left[0]
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        super().__init__(
+            f"the handler for {record.place}{more} goes on though it was cancelled twice, and was left behind with its "
+            "event loop; its record is not committed, so it runs again. Let CancelledError pass in it: catch "
+            f"Exception, not BaseException. It stands at:\n{stack}"
+        )
+        self.record = record
+        self.stack = stack
+        self.left = tuple(left)
 
 
 class NotToBlame(RetryLater):

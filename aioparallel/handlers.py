@@ -13,9 +13,10 @@ from aioparallel.batches import Batch, BatchHandler, Batching, Call
 from aioparallel.callables import check_async
 from aioparallel.errors import ConfigurationError, ConsumerStateError, DeserializationError, NoHandler, NotAHandler
 from aioparallel.handling import CallNext, Middleware
+from aioparallel.history import may_be_undecodable, refuse_undecodable
 from aioparallel.options import Deserializer, Options
 from aioparallel.records import K_co, Outgoing, Record, V_co
-from aioparallel.user_errors import RAISED
+from aioparallel.user_errors import RAISED, repr_of
 
 __all__ = [
     "Batchings",
@@ -135,7 +136,10 @@ def together(handler: BatchHandler[Any, Any], before: Sequence[Before], middlewa
     handle = around_batches(handler, middleware)
 
     async def run(call: Call) -> object:
-        batch = _prepared_batch(call, before) if before else Batch(call.records, call)
+        if may_be_undecodable():
+            batch = _prepared_batch(call, (refuse_undecodable, *before))
+        else:
+            batch = _prepared_batch(call, before) if before else Batch(call.records, call)
         return await handle(cast("Any", batch)) if batch else None
 
     return Batching(handler, run)
@@ -151,8 +155,8 @@ def around_batches(handler: BatchHandler[Any, Any], middleware: Sequence[Middlew
         # What is not in it would count as handled, and what is failed in it as well.
         if not isinstance(given, Batch) or not given.is_run:
             raise ConsumerStateError(
-                f"middleware gave call_next() {given!r} in place of the batch that it got: pass that on, and fail "
-                "records in it with batch.fail()"
+                f"middleware gave call_next() {repr_of(given)} in place of the batch that it got: pass that on, "
+                "and fail records in it with batch.fail()"
             )
         return await handle(cast("Any", given))
 

@@ -6,6 +6,7 @@ import copyreg
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from aioparallel.errors import UndecodableRecord
 from aioparallel.records import Failure, Headers, Origin, Record
 from aioparallel.user_errors import text_of
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from aioparallel.deferral import Deferral
     from aioparallel.engine.gates import Gate
 
-__all__ = ["History", "failure_of", "history_of"]
+__all__ = ["History", "failure_of", "history_of", "make_undecodable", "may_be_undecodable", "refuse_undecodable"]
 
 _MESSAGE_LENGTH = 1_000  # characters
 
@@ -33,6 +34,7 @@ class History:
         "origin",
         "strayed",
         "trying_since",
+        "undecodable",
         "waited",
         "waiting_since",
     )
@@ -51,6 +53,7 @@ class History:
         self.deferral: Deferral | None = None
         self.kept_at: tuple[Gate, ...] = ()  # where a place is kept for it, until it enters some gate
         self.strayed = False  # its last attempt ended by a cancellation that may not have been its own
+        self.undecodable: str | None = None  # why no handler may have it
 
     def waits(self, delay: float, now: float) -> None:
         """The handler asks for patience: no attempt, and no failure. ``now``: on the loop's clock."""
@@ -85,6 +88,30 @@ def history_of(record: Record[Any, Any]) -> History:
     if history is None:
         history = record._history = History()
     return history
+
+
+class _Met:
+    """Whether this process has met a record that cannot be decoded. Until then nobody looks for them in batches."""
+
+    undecodable = False
+
+
+def make_undecodable(record: Record[Any, Any], reason: str) -> None:
+    """It fails with UndecodableRecord where it would be handled."""
+    history_of(record).undecodable = reason
+    _Met.undecodable = True
+
+
+def may_be_undecodable() -> bool:
+    """Whether it is worth to look at each record."""
+    return _Met.undecodable
+
+
+def refuse_undecodable(record: Record[Any, Any]) -> None:
+    """Raises UndecodableRecord for one that could not be decoded whole: no handler may have it."""
+    history = record._history
+    if history is not None and history.undecodable is not None:
+        raise UndecodableRecord(history.undecodable)
 
 
 def _rebuilt(

@@ -19,6 +19,7 @@ from aioparallel.engine.waiting import to_the_end
 from aioparallel.engine.work import Label, OnError, Work
 from aioparallel.errors import ConfigurationError, ConsumerStateError
 from aioparallel.handling import Handling, Middleware, Resource, check_choice, check_time
+from aioparallel.left_behind import leave_behind
 from aioparallel.policies import RetryPolicy, is_async
 from aioparallel.resources import Resources
 from aioparallel.user_errors import repr_of
@@ -129,7 +130,7 @@ class ParallelMap(Generic[T, R]):
     """
 
     def __init__(self, work: Work[T, R], items: Iterable[T] | AsyncIterable[T], *, read_in_thread: bool) -> None:
-        self._name = getattr(work.handler, "__qualname__", repr(work.handler))
+        self._name = getattr(work.handler, "__qualname__", None) or repr_of(work.handler)
         self._running = _Running[T, R]()
         # No part of it knows this object, and outside of `async with` only who iterates holds it: so it is closed as
         # soon as nobody does.
@@ -299,6 +300,7 @@ async def _end_running(flow: Flow[Any, Any], feeding: asyncio.Task[None]) -> Non
                 _SOURCE_TIMEOUT,
                 extra={"action": "source_abandoned"},
             )
+            leave_behind((feeding,))
         elif not feeding.cancelled() and (error := feeding.exception()) is not None and not had_ended:
             logger.warning(
                 "the source of items failed while it was closed", exc_info=error, extra={"action": "source_failed"}

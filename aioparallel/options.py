@@ -9,7 +9,7 @@ import datetime as dt
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
@@ -59,6 +59,7 @@ class PlainFields(HandlingFields, total=False):
     deduplicate: Deduplicate | None
     state: State[Any] | None
     auto_offset_reset: Literal["earliest", "latest", "error"]
+    skip_unreadable: Collection[tuple[str, int, int]]
     start_at: StartAt | None
     until: Literal["end"] | None
     when_map_is_full: Literal["continue", "block"]
@@ -111,7 +112,14 @@ class Options(Handling):
     value_deserializer: Deserializer | None = None
     """The same for the value."""
     auto_offset_reset: Literal["earliest", "latest", "error"] = "earliest"
-    """Where to start without a committed offset, or when it is outside the log. ``"error"`` ends the run."""
+    """Where to start without a committed offset, or when it is beyond the end of the log. ``"error"`` ends the run. A
+    position behind the beginning of the log (retention was faster) goes on at the beginning, also under ``"latest"``:
+    what is left there came after it, and nobody has handled it."""
+    skip_unreadable: Collection[tuple[str, int, int]] = ()
+    """Batches that are passed over where they cannot be read, each as ``(topic, partition, offset)``: the one that the
+    problem ``unreadable`` names, by the offset that it bears. **Their records are lost.** Each is logged and counted in
+    ``stats().skipped_batches``; nothing else is skipped, nor a batch of these that can be read. One that is not named
+    here holds its partition, and the others go on."""
     start_at: StartAt | None = None
     """Where partitions start whose group has committed nothing yet: an aware datetime (the first record at or
     after it), or offsets by partition (others follow ``auto_offset_reset``)."""
@@ -152,6 +160,7 @@ class Options(Handling):
             check_count(name, getattr(self, name))
         _check_times(self)
         _check_start(self)
+        _check_skip(self)
         _check_kinds(self)
         _check_deduplicate(self)
         _check_transactions(self)
@@ -227,6 +236,23 @@ def _check_start(options: Options) -> None:
                 )
     else:
         raise ConfigurationError("start_at", start, "must be an aware datetime or a mapping of offsets")
+
+
+def _check_skip(options: Options) -> None:
+    given: object = options.skip_unreadable
+    if not isinstance(given, list | tuple | set | frozenset) or not all(_is_batch(one) for one in given):
+        raise ConfigurationError(
+            "skip_unreadable",
+            given,
+            'must be batches, each as (topic, partition, offset), e.g. [("orders", 3, 4711)]: the problem "unreadable" '
+            "names them",
+        )
+
+
+def _is_batch(place: object) -> bool:
+    if not (isinstance(place, tuple) and len(place) == 3 and isinstance(place[0], str)):
+        return False
+    return all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in place[1:])
 
 
 def _is_partition(place: object) -> bool:

@@ -21,8 +21,10 @@ __all__ = [
     "Producing",
     "RetryFunction",
     "RetryPolicy",
+    "TooLargeLetters",
     "Transactions",
     "Verdict",
+    "check_too_large",
     "is_async",
 ]
 
@@ -38,6 +40,9 @@ NotToBlame: the library itself waits then."""
 DeadLetterFunction = Callable[[Record[Any, Any], Exception], Awaitable[None]]
 """Puts a record away by itself; when it returns the record is done with, when it raises it is called again."""
 OnProduced = Callable[[Record[Any, Any], Outgoing, Produced], None]
+
+TooLargeLetters = Literal["drop_value", "truncate", "hold"]
+"""What becomes of a dead letter that is larger than its topic takes."""
 
 _FOREVER = 1e7  # seconds; more is a mistake
 
@@ -155,13 +160,22 @@ class FailurePolicy:
     """Topics by delay in seconds, shortest first: ``{"orders.retry.5s": 5, "orders.retry.1m": 60}``. When the patience
     of ``retry`` ends the record goes to the next of them, where the same consumer reads it after the delay and has
     the same patience again; after the last one, ``dead_letter`` or ``give_up``. Its key goes on meanwhile: **order is
-    given up for progress**. Needs a ``retry`` with an end."""
+    given up for progress**. Needs a ``retry`` with an end. A record that is too large for such a topic, with the
+    headers that it gets, goes to ``dead_letter`` or ``give_up`` at once."""
+    dead_letter_too_large: TooLargeLetters = "drop_value"
+    """What becomes of a dead letter that its topic does not take for its size, also without the texts of its error
+    (its headers add some hundred bytes to the record). ``"drop_value"``: it stands there without its value, or
+    whatever part of it is largest, and says so in the header ``aioparallel.left.out``; ``aioparallel dlq`` reads that
+    part from where the record stands, while it does. ``"truncate"``: with the first half of its value, or quarter, as
+    much as the topic takes. ``"hold"``: the record waits, and its key with it, until the topic takes it; so does one
+    that is too large for a retry topic."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.retry, RetryPolicy) and not callable(self.retry):
             raise ConfigurationError("FailurePolicy retry", self.retry, "must be a RetryPolicy or a function")
         if self.give_up not in ("stop", "skip"):
             raise ConfigurationError("FailurePolicy give_up", self.give_up, 'must be "stop" or "skip"')
+        check_too_large("FailurePolicy dead_letter_too_large", self.dead_letter_too_large)
         if self.dead_letter is not None:
             self._check_dead_letter()
         if self.retry_topics:
@@ -308,6 +322,12 @@ class Transactions:
         if prefix is not None and (size := len(prefix.encode())) > _LONGEST_PREFIX:
             shown = f"{prefix[:20]}... ({size:,} bytes)"
             raise ConfigurationError("Transactions id_prefix", shown, f"must be at most {_LONGEST_PREFIX:,} bytes long")
+
+
+def check_too_large(option: str, value: object) -> None:
+    """Raises ConfigurationError for what is no :data:`TooLargeLetters`."""
+    if value not in ("drop_value", "truncate", "hold"):
+        raise ConfigurationError(option, value, 'must be "drop_value", "truncate" or "hold"')
 
 
 _LONGEST_PREFIX: Final = 32_000

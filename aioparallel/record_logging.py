@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 from aioparallel.batches import Batch, Call
 from aioparallel.handling import CallNext, check_choice
 from aioparallel.records import Record
+from aioparallel.user_errors import text_of
 
 __all__ = ["RecordFilter", "about", "coordinates", "name_records"]
 
@@ -83,7 +84,7 @@ class RecordFilter(logging.Filter):
         key = record._raw[0] if hasattr(record, "_raw") else record.key
         if key is None:
             return None
-        raw = key if isinstance(key, bytes) else str(key).encode()
+        raw = key if isinstance(key, bytes) else text_of(key).encode(errors="backslashreplace")
         if self._keys == "hash":
             return hashlib.blake2b(raw).hexdigest()[:_HASHED]
         return raw.decode(errors="backslashreplace")

@@ -24,7 +24,18 @@ else:
     K_co = TypeVar("K_co", covariant=True)
     V_co = TypeVar("V_co", covariant=True)
 
-__all__ = ["Failure", "Headers", "Origin", "Outgoing", "Produced", "Record", "TopicPartition", "size_of_headers"]
+__all__ = [
+    "Failure",
+    "Headers",
+    "Origin",
+    "Outgoing",
+    "Produced",
+    "Record",
+    "TopicPartition",
+    "raw_name",
+    "readable_name",
+    "size_of_headers",
+]
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -32,6 +43,27 @@ Headers = tuple[tuple[str, bytes | None], ...]
 def size_of_headers(headers: Headers) -> int:
     """Their names and values, in bytes."""
     return sum([len(name) + (0 if value is None else len(value)) for name, value in headers])
+
+
+def raw_name(name: str) -> bytes | None:
+    """The bytes of a header's name that is not UTF-8, of a record as it was read: what did not fit is in it as lone
+    surrogates (``surrogateescape``, PEP 383). None: it is a plain text."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        pass
+    else:
+        return None
+    try:
+        return name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # surrogates that no bytes have become: nothing that was read has them
+        return name.encode("utf-8", "surrogatepass")
+
+
+def readable_name(name: str) -> str:
+    """A header's name as a plain text, bytes that are not UTF-8 as ``\\xff``."""
+    raw = None if name.isascii() else raw_name(name)
+    return name if raw is None else raw.decode("utf-8", "backslashreplace")
 
 
 class TopicPartition(NamedTuple):
@@ -69,7 +101,8 @@ class Failure(NamedTuple):
 class Outgoing:
     """A record to be produced, as a handler returns it.
 
-    ``topic``: where to. ``key``, ``value``: bytes, or None. ``headers``: pairs of name and bytes.
+    ``topic``: where to. ``key``, ``value``: bytes, or None. ``headers``: pairs of name and bytes; a name that was read
+    from bytes which are not UTF-8 (UndecodableRecord) is written as these.
     ``partition``: None lets the key decide, as Kafka's own producers do (murmur2); a record without a key goes to
     any partition. ``timestamp``: milliseconds since the epoch; None is the time of sending.
 
@@ -151,7 +184,8 @@ class Record(Generic[K_co, V_co]):
     ``key``, ``value``: raw bytes, or None where the record has none; with ``key_deserializer`` or
     ``value_deserializer`` what these made of them, and then ``raw_key`` and ``raw_value`` are the bytes.
     ``timestamp``: milliseconds since the epoch, as the log holds it; -1 where it holds none (message format 0).
-    ``headers``: pairs of name and raw bytes, in the log's order.
+    ``headers``: pairs of name and raw bytes, in the log's order. No handler gets a record with a name that is not
+    UTF-8: it fails with UndecodableRecord.
 
     For type checkers it is generic: ``Record[str, Order]`` says what the deserialisers give; ``Record`` alone is
     raw. A record compares by identity; its place in the log, ``(topic, partition, offset)``, names it for good.

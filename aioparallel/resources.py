@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from aioparallel.errors import ConsumerStateError, WorkCancelled
 from aioparallel.handling import Resource
+from aioparallel.left_behind import leave_behind
 from aioparallel.wording import kind_of
 
 __all__ = ["Resources", "reach", "resource"]
@@ -125,6 +126,7 @@ class _Lifetime:
                 _CLOSE_TIMEOUT,
                 extra={"action": "resource_close_failed"},
             )
+            leave_behind((self._task,))
 
     async def _live(self, timeout: float, opened: asyncio.Future[tuple[object, BaseException | None]]) -> None:
         try:

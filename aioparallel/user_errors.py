@@ -1,4 +1,4 @@
-"""What the code of a user raises: which of it is a failure, and its text, whatever the exception does."""
+"""What the code of a user raises: which of it is a failure; and texts of its errors and objects, whatever they do."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ RAISED: Final = (Exception, asyncio.CancelledError)
 future that it has looked at, say."""
 
 
-def text_of(error: BaseException) -> str:
-    """What it says, also where its ``__str__`` raises."""
+def text_of(value: object) -> str:
+    """What it says, an exception of a user's or any other object, also where its ``__str__`` raises."""
     try:
-        return str(error)
+        return str(value)
     except RAISED as broken:
         return f"(its text could not be made: {type(broken).__name__})"
 
 
-def repr_of(error: BaseException) -> str:
-    """Its class and arguments, also where its ``__repr__``, or that of an argument, raises."""
+def repr_of(value: object) -> str:
+    """Of an exception its class and arguments, also where its ``__repr__``, or that of an argument, raises."""
     try:
-        return repr(error)
+        return repr(value)
     except RAISED as broken:
-        return f"{type(error).__name__} (its text could not be made: {type(broken).__name__})"
+        return f"{type(value).__name__} (its text could not be made: {type(broken).__name__})"

@@ -9,6 +9,7 @@ failed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -27,12 +28,14 @@ from aioparallel.cli.console import as_typed, say, say_error
 from aioparallel.cli.dlq.commands import dlq
 from aioparallel.cli.kmq.commands import kmq
 from aioparallel.cli.store.commands import store
-from aioparallel.errors import AioparallelError, ConfigurationError
+from aioparallel.errors import AioparallelError, ConfigurationError, HandlerNotStopped
+from aioparallel.left_behind import still_running
 
 __all__ = ["app", "main", "run"]
 
 FAILED: Final = 1
 WRONG_USE: Final = 2
+NOT_STOPPED: Final = 3
 
 
 def shown_default(value: object) -> str | None:
@@ -57,13 +60,23 @@ app.register_install_completion_command()
 
 
 def main() -> None:
-    """Run the command that was typed, and leave with its exit code. SIGTERM ends it as Ctrl-C does."""
+    """Run the command that was typed, and leave with its exit code. SIGTERM ends it as Ctrl-C does.
+
+    What goes on though it was cancelled would keep the process: that is ended here, with an exit code of its own.
+    """
     signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if still_running():
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+                stream.flush()
+        os._exit(NOT_STOPPED)
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command; its exit code: 0 done, 1 failed, 2 wrong use, 130 interrupted.
+    """Run a command; its exit code: 0 done, 1 failed, 2 wrong use, 3 a handler goes on, 130 interrupted.
 
     What the user can do something about is said in a sentence; a traceback means a defect.
     """
@@ -85,7 +98,8 @@ def run(arguments: Sequence[str]) -> int:
         return WRONG_USE
     except AioparallelError as error:
         say_error(as_typed(error, flags(arguments)))
-        return WRONG_USE if isinstance(error, ConfigurationError) else FAILED
+        codes = ((ConfigurationError, WRONG_USE), (HandlerNotStopped, NOT_STOPPED))
+        return next((code for kind, code in codes if isinstance(error, kind)), FAILED)
     except OSError as error:
         say_error(str(error))
         return FAILED

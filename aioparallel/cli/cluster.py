@@ -32,7 +32,21 @@ class Cluster:
     ] = ()
     """An option of aiokafka's consumer by its name there, as in `request_timeout_ms=60000`. Repeatable; several in the
     variable are separated by spaces."""
+    skip_unreadable: Annotated[tuple[str, ...], Parameter(metavar="TOPIC:PARTITION:OFFSET")] = ()
+    """Pass over just this batch, as the error names it, where it cannot be read; its records are lost. Repeatable."""
     secure: Secure = field(default_factory=Secure)
+
+    @property
+    def skipped(self) -> tuple[tuple[str, int, int], ...]:
+        """As the clients have them. Raises ConfigurationError."""
+        return tuple(map(_batch, self.skip_unreadable))
+
+
+def _batch(text: str) -> tuple[str, int, int]:
+    topic, *numbers = text.split(":")
+    if not topic or len(numbers) != 2 or not all(number.isascii() and number.isdigit() for number in numbers):
+        raise ConfigurationError("skip_unreadable", text, "topic:partition:offset of a batch, as in orders:3:4711")
+    return topic, int(numbers[0]), int(numbers[1])
 
 
 def connecting_options(access: Cluster) -> dict[str, object]:

@@ -16,6 +16,7 @@ from aioparallel.deduplication.memory import Changes, Memory
 from aioparallel.delivery.producer import Producer
 from aioparallel.errors import ConfigurationError, ProduceFailed
 from aioparallel.group.client import Client, Span
+from aioparallel.group.unreadable import read_past
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
 
 __all__ = ["Restore", "SeenTopic"]
@@ -33,10 +34,18 @@ class Restore:
 
 
 class SeenTopic:
-    """Reads and writes memories for one group."""
+    """Reads and writes memories for one group. ``skip``: batches that are passed over where they cannot be read."""
 
-    def __init__(self, topic: str, group_id: str, client: Client, producer: Producer) -> None:
+    def __init__(
+        self,
+        topic: str,
+        group_id: str,
+        client: Client,
+        producer: Producer,
+        skip: Collection[tuple[str, int, int]] = (),
+    ) -> None:
         self.topic = topic
+        self._skip = skip
         self._partitions = 0
         self.group_id = group_id
         self._client = client
@@ -94,7 +103,7 @@ class SeenTopic:
                 start = max(first, min((first if at is None else at) for at in starts))
                 if start < (end := ends.get(place, first)):
                     spans[place] = Span(start, end)
-            async with aclosing(self._client.read(spans)) as reads:
+            async with aclosing(read_past(self._client, spans, self._skip)) as reads:
                 async for fetched in reads:
                     self._take(fetched.records, fetched.partition.partition, fetched.next_offset, restores)
 

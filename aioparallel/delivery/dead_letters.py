@@ -1,6 +1,7 @@
 """Where records go whose patience has ended: the dead-letter topic, a function, or the next retry topic.
 
-While that is not possible the record stays *producing*, so incomplete and uncommitted, and is tried again for ever.
+While that is not possible the record stays *producing*, so incomplete and uncommitted, and is tried again for ever. One
+that is too large for the topic goes with less of it (:mod:`~aioparallel.delivery.shrinking`), as the policy says.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Protocol
 
-from aioparallel.delivery.letters import Letter, without_texts, write_letter
+from aioparallel.delivery.cut_letters import CutLetters
+from aioparallel.delivery.letters import Letter, write_letter
+from aioparallel.delivery.shrinking import SentLetter, is_cut, sent_letter, smaller
 from aioparallel.delivery.waiters import Waiters
-from aioparallel.engine.outlets import Done, Receipts
+from aioparallel.engine.outlets import Done, Receipts, Unfit
 from aioparallel.errors import HandlerCancelled, ProduceFailed
 from aioparallel.history import failure_of
+from aioparallel.left_behind import ended
 from aioparallel.policies import DeadLetterFunction, FailurePolicy
 from aioparallel.record_logging import coordinates
 from aioparallel.records import Outgoing, Record
+from aioparallel.user_errors import repr_of
 
 __all__ = ["DeadLetters", "LetterBox"]
 
@@ -47,7 +52,14 @@ class LetterBox(Protocol):
 class DeadLetters:
     """Puts records away. A :class:`~aioparallel.engine.outlets.Disposal`. Made within the running loop."""
 
-    def __init__(self, policy: FailurePolicy, group_id: str, outbox: LetterBox | None, timeout: float) -> None:
+    def __init__(
+        self,
+        policy: FailurePolicy,
+        group_id: str,
+        outbox: LetterBox | None,
+        timeout: float,
+        cut: CutLetters | None = None,
+    ) -> None:
         self._policy = policy
         self._context = copy_context()
         self._waiters = Waiters()
@@ -58,6 +70,8 @@ class DeadLetters:
         self._called: set[Record[Any, Any]] = set()  # what a function is to put away
         self._closed = False
         self._timers: dict[Record[Any, Any], asyncio.TimerHandle] = {}
+        self.cut = CutLetters() if cut is None else cut
+        """Letters that are without a part of their record."""
         self.undelivered: dict[Record[Any, Any], str] = {}
         """Records that could not be put away so far, and why."""
 
@@ -74,7 +88,8 @@ class DeadLetters:
         assert where is not None
         if isinstance(where, str):
             due = None if retry_topic is None else time.time() + self._policy.retry_topics[retry_topic]
-            self._send(record, self._letter(record, where, error, due), done, 1)
+            letter = self._letter(record, where, error, due)
+            self._send(record, letter, done if retry_topic is None else _of_handler(done, error), 1)
         else:
             self._called.add(record)
             self._call(_Call(where, record, error, done))
@@ -87,12 +102,11 @@ class DeadLetters:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=_CANCEL_GRACE)
+        await ended(tasks, _CANCEL_GRACE)
 
     # -- a topic ----------------------------------------------------------------------------------------
 
-    def _letter(self, record: Record[Any, Any], topic: str, error: Exception, due: float | None) -> Outgoing:
+    def _letter(self, record: Record[Any, Any], topic: str, error: Exception, due: float | None) -> SentLetter:
         last = record.last_failure or failure_of(error, time.time())
         letter = Letter(
             origin=record.origin,
@@ -104,7 +118,7 @@ class DeadLetters:
             due=due,
         )
         headers = write_letter(record.headers, letter)
-        return Outgoing(topic, record.raw_value, record.raw_key, headers)
+        return sent_letter(topic, record.raw_value, record.raw_key, headers)
 
     def _send(self, record: Record[Any, Any], letter: Outgoing, done: Done, tries: int) -> None:
         self._timers.pop(record, None)
@@ -114,15 +128,36 @@ class DeadLetters:
     def _sent(
         self, letter: Outgoing, done: Done, tries: int, record: Record[Any, Any], error: Exception | None
     ) -> None:
+        is_too_large = isinstance(error, ProduceFailed) and error.too_large and record._source.current
+        if is_too_large and (less := self.smaller(letter)) is not None:
+            # Not within this call: a long way of steps would be as many frames.
+            self._timers[record] = asyncio.get_running_loop().call_later(0, self._send, record, less, done, tries)
+            return
+        if is_too_large and error is not None and self._goes_on(letter):
+            self.undelivered.pop(record, None)
+            _log_unfit(record, letter.topic, error)
+            done(record, Unfit(error))
+            return
+        if error is None and is_cut(letter):
+            self.cut.note(record, letter)
         if self._is_over(record, letter.topic, done, tries, error):
             return
-        if isinstance(error, ProduceFailed) and not error.passing:
-            # The letter is larger than the record was, and brokers have limits: leave out what may be left out.
-            letter = Outgoing(letter.topic, letter.value, letter.key, without_texts(tuple(letter.headers)))
+        if isinstance(letter, SentLetter) and letter.whole is not None:
+            letter = letter.whole  # who lets the topic take larger ones may have mended it by then
         # If the session goes meanwhile, the next try says so: a letter too many, at its next owner's as well.
         self._timers[record] = asyncio.get_running_loop().call_later(
             _pause(tries), self._send, record, letter, done, tries + 1
         )
+
+    def smaller(self, letter: Outgoing) -> SentLetter | None:
+        """With less in it, after it was refused for its size; None: it cannot be smaller. What goes to a retry topic is
+        handled from there, so all of the record stays in it."""
+        is_whole = letter.topic in self._policy.retry_topics
+        return smaller(letter, "hold" if is_whole else self._policy.dead_letter_too_large)
+
+    def _goes_on(self, letter: Outgoing) -> bool:
+        """Whether the record is for what follows the retry topics, when one of these does not take it for its size."""
+        return letter.topic in self._policy.retry_topics and self._policy.dead_letter_too_large != "hold"
 
     # -- a function -------------------------------------------------------------------------------------
 
@@ -161,16 +196,36 @@ class DeadLetters:
         self.undelivered[record] = f"{where}: {failure_of(error, 0).message}"
         logger.log(
             logging.ERROR if tries in (1, 10) or tries % 100 == 0 else logging.DEBUG,
-            "%s offset %d cannot be put away (try %d): %s: %r; it stays uncommitted, its key waits, and it is tried "
+            "%s offset %d cannot be put away (try %d): %s: %s; it stays uncommitted, its key waits, and it is tried "
             "again",
             record.topic_partition,
             record.offset,
             tries,
             where,
-            error,
+            repr_of(error),
             extra={"action": "dead_letter_failed", **coordinates(record)},
         )
         return False
+
+
+def _of_handler(done: Done, error: Exception) -> Done:
+    """What follows the retry topics is told what the handler has failed with."""
+
+    def told(record: Record[Any, Any], outcome: Exception | None) -> None:
+        done(record, Unfit(error) if isinstance(outcome, Unfit) else outcome)
+
+    return told
+
+
+def _log_unfit(record: Record[Any, Any], topic: str, error: Exception) -> None:
+    logger.warning(
+        "%s: it is too large for the retry topic %s with the headers that it gets there, so it goes at once to what "
+        "follows the retry topics: %s",
+        record.place,
+        topic,
+        error,
+        extra={"action": "retry_topic_too_small", **coordinates(record)},
+    )
 
 
 class _Call:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from aioparallel.delivery.cut_letters import CutLetters
 from aioparallel.delivery.dead_letters import DeadLetters, LetterBox
 from aioparallel.delivery.outbox import Outbox
 from aioparallel.delivery.producer import Producer
@@ -40,6 +41,8 @@ class Delivery:
         self._options = options
         self._group_id = group_id
         self._dead_letters: DeadLetters | None = None
+        self.cut = CutLetters()
+        """Dead letters that are without a part of their record."""
         if producer is not None and outlet is None:
             outlet = letters = Outbox(producer, options.producing)
         self.outlet = outlet
@@ -75,7 +78,7 @@ class Delivery:
         if self._letters is None and failures.dead_letter is None:
             return None
         timeout = self._options.producing.delivery_timeout
-        self._dead_letters = DeadLetters(failures, self._group_id, self._letters, timeout)
+        self._dead_letters = DeadLetters(failures, self._group_id, self._letters, timeout, self.cut)
         return self._dead_letters
 
     @property

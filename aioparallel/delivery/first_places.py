@@ -13,7 +13,7 @@ from typing import Any, Final
 from aioparallel.delivery.letters import REPLAYED_ORIGIN, Letter
 from aioparallel.records import Origin, Record
 
-__all__ = ["first_place", "replayed_origin"]
+__all__ = ["checksum_of", "first_place", "replayed_origin"]
 
 _PARTS: Final = 5
 
@@ -22,7 +22,7 @@ def first_place(record: Record[Any, Any]) -> Origin:
     """Before retry topics, and before all replays."""
     for name, value in record.headers:
         if name == REPLAYED_ORIGIN and value is not None:
-            found = _read(value, _checksum(record.raw_key, record.raw_value))
+            found = _read(value, checksum_of(record.raw_key, record.raw_value))
             if found is not None:
                 return found
     return record.origin
@@ -30,7 +30,7 @@ def first_place(record: Record[Any, Any]) -> Origin:
 
 def replayed_origin(record: Record[Any, Any], letter: Letter) -> tuple[str, bytes | None]:
     """The header of a record that is sent back: the one it has, or a new one."""
-    checksum = _checksum(record.raw_key, record.raw_value)
+    checksum = checksum_of(record.raw_key, record.raw_value)
     for header in record.headers:
         if header[0] == REPLAYED_ORIGIN and header[1] is not None and _read(header[1], checksum) is not None:
             return header
@@ -48,7 +48,8 @@ def _read(value: bytes, checksum: int) -> Origin | None:
         return None
 
 
-def _checksum(key: object, value: object) -> int:
+def checksum_of(key: object, value: object) -> int:
+    """A CRC-32 of the bytes of both."""
     checksum = 0
     for part in (key, value):
         held = part if isinstance(part, bytes) else b""

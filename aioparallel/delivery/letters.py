@@ -16,7 +16,16 @@ record's own headers, which are unchanged, as are key and value.
 ``aioparallel.error.message``           its text, cut after 1,000 characters
 ``aioparallel.error.traceback``         its traceback, of a long one the last 4,000 characters
 ``aioparallel.retry.due``               in retry topics only: not before, milliseconds since the epoch
-======================================  ==============================================================
+``aioparallel.left.out``                in dead letters only: what of the record is not in it, see below
+
+A record that is too large with all of these is without some of its parts: ``aioparallel.left.out`` names each with its
+bytes in the record, ``value=1048500 kept=0 key=12 headers=300 checksum=3735928559``. ``kept``: so many bytes of the
+value, the first ones, are in the letter. ``headers``: bytes of the record's own headers that are not. ``checksum``:
+CRC-32 of the record's key and value, as in :mod:`~aioparallel.delivery.first_places`. A value that is left out is
+empty, and a key is missing.
+======================================  =======================================================
+Such a name is written as a text, ``\\xffa``, for a letter that nobody can read would help nobody; who sends the letter
+back gives the record its bytes again.
 
 A letter that is sent back carries none of these, and two more where it has coordinates of a source
 (:mod:`aioparallel.coordinates`), so that it is not taken for a copy of what was handled before:
@@ -31,18 +40,22 @@ Those stay with the record through retry topics, which have seen it before as we
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
-from aioparallel.records import Failure, Headers, Origin, Record
+from aioparallel.records import Failure, Headers, Origin, Record, raw_name, readable_name
 
 __all__ = [
     "ATTEMPTS",
     "REPLAYED",
     "REPLAYED_FOR",
     "REPLAYED_ORIGIN",
+    "LeftOut",
     "Letter",
+    "is_of_letter",
     "original_headers",
     "read_letter",
+    "with_left_out",
     "without_texts",
     "write_letter",
 ]
@@ -64,6 +77,41 @@ _ERROR_TYPE = "aioparallel.error.type"
 _ERROR_MESSAGE = "aioparallel.error.message"
 _ERROR_TRACEBACK = "aioparallel.error.traceback"
 _RETRY_DUE = "aioparallel.retry.due"
+_RAW_NAMES = "aioparallel.raw_names"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What of the record is not in its letter. None: all of that part is."""
+
+    HEADER: ClassVar[str] = "aioparallel.left.out"
+
+    value: int | None
+    """Bytes of the record's value."""
+    kept: int
+    """And so many of them, the first ones, are there."""
+    key: int | None
+    """Bytes of its key."""
+    headers: int | None
+    """Bytes of those of its own headers that are not there."""
+    checksum: int
+    """Of its key and value."""
+
+    @property
+    def is_something(self) -> bool:
+        """Whether anything is left out."""
+        return (self.value, self.key, self.headers) != (None, None, None)
+
+    def __str__(self) -> str:
+        parts = []
+        if self.value is not None:
+            of = f"all but the first {self.kept:,} bytes" if self.kept else "all"
+            parts.append(f"{of} of the value's {self.value:,} bytes")
+        if self.key is not None:
+            parts.append(f"the key ({self.key:,} bytes)")
+        if self.headers is not None:
+            parts.append(f"headers ({self.headers:,} bytes)")
+        return ", ".join(parts)
 
 
 class Letter(NamedTuple):
@@ -78,6 +126,8 @@ class Letter(NamedTuple):
     traceback: str
     due: float | None = None
     """In a retry topic: not before, seconds since the epoch."""
+    left_out: LeftOut | None = None
+    """What of the record is not in it; None: all of it is. Written by :func:`with_left_out`."""
 
 
 def write_letter(headers: Headers, letter: Letter) -> Headers:
@@ -98,8 +148,12 @@ def write_letter(headers: Headers, letter: Letter) -> Headers:
     ]
     if letter.due is not None:
         texts.append((_RETRY_DUE, str(round(letter.due * 1000))))
+    own = original_headers(headers)
+    if raw := [(place, found) for place, (name, _) in enumerate(own) if (found := raw_name(name)) is not None]:
+        texts.append((_RAW_NAMES, " ".join(f"{place}={name.hex()}" for place, name in raw)))
+        own = tuple((readable_name(name), value) for name, value in own)
     # A text of the user's may hold lone surrogates, which UTF-8 cannot.
-    return (*original_headers(headers), *((name, text.encode("utf-8", "replace")) for name, text in texts))
+    return (*own, *((name, text.encode("utf-8", "replace")) for name, text in texts))
 
 
 def without_texts(headers: Headers) -> Headers:
@@ -107,9 +161,37 @@ def without_texts(headers: Headers) -> Headers:
     return tuple((name, b"" if name in (_ERROR_MESSAGE, _ERROR_TRACEBACK) else value) for name, value in headers)
 
 
+def with_left_out(headers: Headers, left_out: LeftOut) -> Headers:
+    """The same letter's, which says what is not in it."""
+    parts = {"value": left_out.value, "kept": left_out.kept, "key": left_out.key, "headers": left_out.headers}
+    told = [f"{name}={size}" for name, size in parts.items() if size is not None]
+    return (*headers, (LeftOut.HEADER, " ".join([*told, f"checksum={left_out.checksum}"]).encode()))
+
+
+def is_of_letter(name: str) -> bool:
+    """Whether a header is the letter's, and not the record's own. That it was sent back before is its own."""
+    return name not in _OWN and name.startswith(PREFIX)
+
+
 def original_headers(headers: Headers) -> Headers:
-    """The headers without those of a letter. That it was sent back before is the record's own, and stays."""
-    return tuple(header for header in headers if header[0] in _OWN or not header[0].startswith(PREFIX))
+    """The headers without those of a letter."""
+    own = tuple(header for header in headers if not is_of_letter(header[0]))
+    for name, value in headers:
+        if name == _RAW_NAMES and value is not None:
+            return _with_raw_names(own, value)
+    return own
+
+
+def _with_raw_names(headers: Headers, told: bytes) -> Headers:
+    """With the names that they had, as far as that can be read."""
+    names: dict[int, str] = {}
+    for one in told.decode("utf-8", "replace").split():
+        place, _, name = one.partition("=")
+        try:
+            names[int(place)] = bytes.fromhex(name).decode("utf-8", "surrogateescape")
+        except ValueError:
+            return headers
+    return tuple((names.get(place, name), value) for place, (name, value) in enumerate(headers))
 
 
 def read_letter(record: Record[Any, Any]) -> Letter | None:
@@ -130,9 +212,16 @@ def read_letter(record: Record[Any, Any]) -> Letter | None:
             Failure(int(found[_FAILED_LAST]) / 1000, *error),
             found.get(_ERROR_TRACEBACK, ""),
             int(found[_RETRY_DUE]) / 1000 if _RETRY_DUE in found else None,
+            _left_out(found[LeftOut.HEADER]) if LeftOut.HEADER in found else None,
         )
     except (KeyError, ValueError):
         return None
+
+
+def _left_out(text: str) -> LeftOut:
+    found = {name: int(number) for name, _, number in (part.partition("=") for part in text.split())}
+    value, key, headers = (found.get(name) for name in ("value", "key", "headers"))
+    return LeftOut(value=value, kept=found.get("kept", 0), key=key, headers=headers, checksum=found["checksum"])
 
 
 def _timestamp(text: str) -> int:

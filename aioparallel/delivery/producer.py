@@ -20,10 +20,16 @@ from aioparallel.observe.health import Problem
 from aioparallel.observe.stats import BrokerOutputs
 from aioparallel.records import Outgoing, Produced, TopicPartition
 
-__all__ = ["OnDelivered", "PendingOutput", "Producer"]
+__all__ = ["OnDelivered", "PendingOutput", "Producer", "TooLarge"]
 
 OnDelivered = Callable[[Sequence[Produced] | ProduceFailed], None]
 """Hears how one :meth:`Producer.send` ended: where each output stands, in their order; or why not all do."""
+
+
+class TooLarge(str):
+    """Why an output cannot be written, where that is its size: with less in it, it can."""
+
+    __slots__ = ()
 
 
 class PendingOutput:

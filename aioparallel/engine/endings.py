@@ -21,7 +21,7 @@ from aioparallel.engine.failures import Decision, Failures, NotDue
 from aioparallel.engine.gates import give_back_of
 from aioparallel.engine.hits import Hit, Worker
 from aioparallel.engine.isolation import Ended, drive, resume
-from aioparallel.engine.outlets import Abandoned, Disposal, Offered, Outlet
+from aioparallel.engine.outlets import Abandoned, Disposal, Offered, Outlet, Unfit
 from aioparallel.engine.retries import Retries
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
 from aioparallel.engine.signals import Signals
@@ -265,6 +265,11 @@ class Endings:
         """It is put away, or not, because its source is stopped."""
         if error is None:
             self._end(record, EndState.DEAD_LETTERED)
+        elif isinstance(error, Unfit) and not record._source.dropped:
+            decision = Decision(end=self._failures.end)
+            self._log.decided(record, error.failure, decision, time.monotonic())
+            self.follow(record, error.failure, decision)
+            self.look_around()
         else:
             self._retries.park(record, None)
             self.look_around()

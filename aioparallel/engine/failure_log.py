@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from aioparallel.engine.failures import Decision
-from aioparallel.errors import BadStatus, Reject, RequestFailed, RequestTimeout, RetryLater
+from aioparallel.errors import BadStatus, Reject, RequestFailed, RequestTimeout, RetryLater, UndecodableRecord
 from aioparallel.record_logging import about, coordinates
 from aioparallel.records import Record
+from aioparallel.user_errors import repr_of, text_of
 
 __all__ = ["FailureLog"]
 
@@ -67,7 +68,7 @@ class FailureLog:
                 "%s asks to be tried again in %g s: %s",
                 record,
                 decision.delay,
-                error,
+                text_of(error),
                 extra={"action": "retry_later", **self._fields, **coordinates(record)},
             )
             return
@@ -76,17 +77,18 @@ class FailureLog:
             return  # of a record that is passed over there is always a line
         more = f" ({budget.suppressed} more lines about {type(error).__name__} left out)" if budget.suppressed else ""
         budget.suppressed = 0
-        # Who raises Reject or RetryLater knows where; and the message of a request says all there is to know.
-        known = isinstance(error, Reject | RetryLater | RequestFailed | RequestTimeout | BadStatus)
+        # Who raises Reject or RetryLater knows where; and the message of a request says all there is to know, as does
+        # that of a record which cannot be decoded.
+        known = isinstance(error, Reject | RetryLater | RequestFailed | RequestTimeout | BadStatus | UndecodableRecord)
         traceback = now - budget.traceback_at >= _TRACEBACK_PAUSE and not known
         if traceback:
             budget.traceback_at = now
         logger.warning(
-            "%s%s failed (attempt %d): %r; %s%s",
+            "%s%s failed (attempt %d): %s; %s%s",
             record.place,
             f" and {beside} more of its batch" if beside else "",
             record.attempt,
-            error,
+            repr_of(error),
             following,
             more,
             exc_info=error if traceback else None,

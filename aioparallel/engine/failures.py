@@ -7,7 +7,7 @@ import math
 from typing import Any, NamedTuple
 
 from aioparallel.engine.gates import NoRoom
-from aioparallel.errors import ConfigurationError, NotToBlame, Reject, RetryLater
+from aioparallel.errors import ConfigurationError, NotToBlame, Reject, RetryLater, UndecodableRecord
 from aioparallel.history import failure_of, history_of
 from aioparallel.policies import EndOfPatience, Patience, RetryPolicy, Verdict
 from aioparallel.records import Record
@@ -44,6 +44,8 @@ class Failures:
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
+        self.end = patience.end
+        """What becomes of a record that no retry topic takes."""
         topics = patience.retry_topics
         # The topic after each; records of any other topic begin with the first.
         chain: list[str | None] = [*topics, None]
@@ -74,8 +76,8 @@ class Failures:
             history.failed(failure_of(error, at), now)
         else:
             history.failed(failure_of(error, at), now)
-            if isinstance(error, Reject):
-                return Decision(end=self._patience.end)
+            if isinstance(error, Reject | UndecodableRecord):
+                return Decision(end=self._end_of(record, error))
             verdict = self._verdict(record, error, now)
             if isinstance(verdict, int | float):
                 return Decision(delay=float(verdict))
@@ -91,6 +93,15 @@ class Failures:
             since = now if history.trying_since is None else history.trying_since
             return retry.delay(error, attempts, max(0.0, now - since - history.waited))
         return self._checked(record, retry(record, error, attempts))
+
+    def _end_of(self, record: Record[Any, Any], error: Reject | UndecodableRecord) -> EndOfPatience:
+        """Without another attempt, and without another delivery, which would read the same. What a handler rejects it
+        has decided itself; of what it never saw a function decides."""
+        retry = self._patience.retry
+        if isinstance(error, Reject) or isinstance(retry, RetryPolicy):
+            return self._patience.end
+        verdict = self._checked(record, retry(record, error, record.attempt - history_of(record).attempts_before))
+        return self._patience.end if verdict == "release" or not isinstance(verdict, str) else verdict
 
     def _verdict_on_waiting(self, record: Record[Any, Any], error: RetryLater, now: float) -> Verdict | None:
         retry, history = self._patience.retry, history_of(record)

@@ -27,7 +27,7 @@ from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.engine.work import Label, OnError, Work
-from aioparallel.errors import HandlerCancelled, InvalidValues
+from aioparallel.errors import HandlerCancelled, InvalidValues, WorkCancelled
 from aioparallel.handlers import Batchings, Stack, around, around_batches, coroutine_handler
 from aioparallel.policies import Patience, RetryPolicy
 from aioparallel.records import Record
@@ -115,7 +115,7 @@ class _Items(Source):
         """In messages."""
         if self._label is not None:
             try:
-                return self._label(item, index)
+                return str(self._label(item, index))
             except RAISED as error:
                 return f"item {index} (its label raised {type(error).__name__})"
         return f"item {index}"
@@ -216,6 +216,10 @@ class Flow(Generic[T, R]):
         self._outstanding += len(items)
         try:
             self._admit(items, first)
+        except asyncio.CancelledError as error:  # of its own: nothing is awaited there
+            failure = WorkCancelled("the key of an item, when it was compared with others,")
+            self._fail(failure)
+            raise failure from error
         except BaseException as error:  # a key whose == raises, amid the lanes: nobody can tell what is where
             self._fail(error)
             raise

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextvars import Context
 from typing import Any, Final
 
+from aioparallel.history import refuse_undecodable
 from aioparallel.records import Record
 
 __all__ = ["ENDED", "Driver", "Ended", "drive", "resume"]
@@ -56,6 +57,8 @@ def drive(handler: Callable[[Record[Any, Any]], Coroutine[Any, Any, object]], ca
     plain = Ended(None, is_plain=True)
     while True:
         try:
+            if record._history is not None:
+                refuse_undecodable(record)
             value: object = yield from handler(record)  # type: ignore[func-returns-value]
         except GeneratorExit:
             raise

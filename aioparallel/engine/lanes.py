@@ -14,13 +14,16 @@ that name asks.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 from aioparallel.engine.sources import Source
+from aioparallel.errors import WorkCancelled
 from aioparallel.handling import OrderBy, Ordering
 from aioparallel.records import Record
+from aioparallel.user_errors import RAISED
 
 __all__ = ["Orphans", "lane_keys", "length_from"]
 
@@ -30,11 +33,35 @@ AnyRecord = Record[Any, Any]
 def lane_keys(records: Sequence[Record[Any, Any]], ordering: Ordering, order_by: OrderBy | None) -> Iterable[Hashable]:
     """The lane of each record within its partition; None: no order."""
     if order_by is not None:
-        return [order_by(record) for record in records]
+        return _ordered(records, order_by)
     if ordering is Ordering.KEY:
         return [record.key for record in records]
     # One lane for the partition, or none.
     return itertools.repeat(True if ordering is Ordering.PARTITION else None)
+
+
+def _ordered(records: Sequence[Record[Any, Any]], order_by: OrderBy) -> list[Hashable]:
+    """Raises what ``order_by`` raises, with the record's place; never as if somebody had cancelled the reading."""
+    lanes: list[Hashable] = []
+    try:
+        for record in records:
+            hash(lane := order_by(record) if record._history is None else _lane_key(record, order_by))
+            lanes.append(lane)
+    except RAISED as error:
+        place = records[len(lanes)].place
+        failure = error if isinstance(error, Exception) else WorkCancelled(f"order_by for {place}")
+        with contextlib.suppress(Exception):  # some take no notes
+            failure.add_note(f"from order_by, for {place}: it gives any hashable value, or None for no order")
+        if failure is error:
+            raise
+        raise failure from error
+    return lanes
+
+
+def _lane_key(record: Record[Any, Any], order_by: OrderBy) -> Hashable:
+    """None for one that could not be decoded: the function may count on what is missing in it."""
+    history = record._history
+    return None if history is not None and history.undecodable is not None else order_by(record)
 
 
 def length_from(head: Record[Any, Any]) -> int:

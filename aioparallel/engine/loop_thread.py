@@ -21,11 +21,12 @@ from concurrent.futures import Future
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from aioparallel.engine.flow import Flow, FlowStats, Outcome
+from aioparallel.engine.own_loop import own_runner
 from aioparallel.engine.work import Work
 from aioparallel.errors import ConsumerStateError, LoopThreadEnded
-from aioparallel.event_loop import loop_factory
 from aioparallel.handling import Resource
 from aioparallel.resources import Resources, reach
+from aioparallel.user_errors import repr_of
 
 __all__ = ["LoopThread", "ThreadedFlow"]
 
@@ -159,7 +160,7 @@ class LoopThread:
 
     def _run(self, started: Future[None]) -> None:
         try:
-            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            with own_runner() as runner:
                 self._loop = runner.get_loop()
                 self._opening = asyncio.Lock()
                 self._loop.call_soon(started.set_result, None)
@@ -187,7 +188,7 @@ class LoopThread:
             await resources.close()
 
     def _gone(self) -> LoopThreadEnded:
-        error = LoopThreadEnded(f"the thread of this flow's event loop has ended: {self._ended!r}")
+        error = LoopThreadEnded(f"the thread of this flow's event loop has ended: {repr_of(self._ended)}")
         error.__cause__ = self._ended
         return error
 

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 from aioparallel.errors import InvalidOutput
 from aioparallel.records import Record
 
-__all__ = ["Abandoned", "Disposal", "Done", "NoOutlet", "Offered", "Outlet", "Receipts"]
+__all__ = ["Abandoned", "Disposal", "Done", "NoOutlet", "Offered", "Outlet", "Receipts", "Unfit"]
 
 Done = Callable[[Record[Any, Any], Exception | None], None]
-"""``done(record, None)`` when it is put away, or ``done(record, error)``."""
+"""``done(record, None)`` when it is put away, or ``done(record, error)``; :class:`Unfit` is an error that is no end."""
 
 
 class Offered(enum.Enum):
@@ -40,6 +40,15 @@ class Receipts(Protocol):
 
 class Abandoned(Exception):
     """As the error that is told: nothing left, and that is nobody's failure. The record runs again."""
+
+
+class Unfit(Exception):
+    """As the error that is told: the retry topic does not take the record, so what follows these is its turn.
+    ``failure``: why the record has failed."""
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
 
 
 class Outlet(Protocol):

@@ -28,6 +28,7 @@ from aioparallel.engine.sources import Source
 from aioparallel.engine.workers import WorkerPool
 from aioparallel.handlers import Stack
 from aioparallel.handling import Handling
+from aioparallel.left_behind import LeftBehind
 from aioparallel.observe.stats import Waiting
 from aioparallel.policies import Patience
 from aioparallel.record_logging import coordinates
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds for which a partition that is full is not told of again.
 _TELL_AGAIN = 60.0
+# Seconds that a handler has to end after its second cancellation, when it is left behind.
+_LAST_GRACE = 0.2
 
 
 class Processor:
@@ -74,6 +77,8 @@ class Processor:
             ring=ring,
         )
         self._told_full: dict[Hashable, float] = {}
+        self.left_behind: Sequence[LeftBehind] = ()
+        """After :meth:`close`: handlers that go on."""
         self._retries = Retries(self.scheduler, self.notify)
         self.has_deadlines = handling.handler_timeout is not None
         """Whether handlers are cancelled that run for too long."""
@@ -171,7 +176,8 @@ class Processor:
         return self._pool.cancel(lambda record: record._source in wanted)
 
     async def close(self, timeout: float) -> None:
-        """End the workers; names the handlers that do not end within ``timeout`` seconds."""
+        """End the workers; names the handlers that do not end within ``timeout`` seconds. They are cancelled once more,
+        and no event loop waits for those that go on all the same."""
         self._retries.close()
         if self._lingering is not None:
             self._lingering.close()
@@ -180,6 +186,15 @@ class Processor:
                 "handler for %s did not end after it was cancelled; it is left behind",
                 record.place,
                 extra={"action": "handler_abandoned", **coordinates(record)},
+            )
+        self.left_behind = tuple(await self._pool.leave(_LAST_GRACE))
+        for left in self.left_behind:
+            logger.error(
+                "handler for %s goes on though it was cancelled twice: its event loop ends without it. It stands at:\n"
+                "%s",
+                left.record.place,
+                left.stack,
+                extra={"action": "handler_not_stopped", **coordinates(left.record)},
             )
 
     def _fullness_changed(self, source: Source) -> None:

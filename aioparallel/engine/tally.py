@@ -159,6 +159,17 @@ class Tally:
         else:
             self.released += 1
 
+    def move(self, counted: EndState, outcome: EndState) -> None:
+        """A record that has ended, and was counted so, has ended otherwise: what it let leave was refused."""
+        if counted is EndState.SUCCEEDED:
+            self.succeeded -= 1
+        else:
+            self.dead_lettered -= 1
+        if outcome is EndState.SKIPPED:
+            self.skipped += 1
+        else:
+            self.dead_lettered += 1
+
     def count_succeeded(self, count: int) -> None:
         """So many have ended well."""
         self.succeeded += count

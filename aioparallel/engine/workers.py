@@ -33,6 +33,7 @@ from aioparallel.engine.signals import Signals
 from aioparallel.engine.turn import TOGETHER
 from aioparallel.errors import ConsumerStateError, NotAHandler
 from aioparallel.handlers import Handler, coroutine_handler, in_task
+from aioparallel.left_behind import LeftBehind, leave_behind, stack_of
 from aioparallel.records import Record
 
 __all__ = ["WorkerPool"]
@@ -187,6 +188,20 @@ class WorkerPool:
         self.abandoned = True
         self.loop_watch.leave(self)
         return [worker.record for worker in self._workers.values() if worker.record is not None]
+
+    async def leave(self, timeout: float) -> list[LeftBehind]:
+        """After :meth:`close`: cancel what goes on once more, and let no event loop wait for what ignores that, too."""
+        for task in list(self._workers):
+            task.cancel()
+        if self._workers:
+            await asyncio.wait(self._workers, timeout=timeout)
+        left = [
+            LeftBehind(worker.records[0], stack_of(task), task)
+            for task, worker in self._workers.items()
+            if worker.records
+        ]
+        leave_behind(list(self._workers))
+        return left
 
     # -- one worker -------------------------------------------------------------------------------------
 

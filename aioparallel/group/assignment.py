@@ -16,14 +16,17 @@ from typing import Any
 from aioparallel.engine.processor import Processor
 from aioparallel.errors import OffsetOutOfRange
 from aioparallel.group.admission import Admission
-from aioparallel.group.client import Client, CommitFault, Generation
+from aioparallel.group.client import Client, CommitFault, Fetched, Generation
 from aioparallel.group.committing import Keeping
 from aioparallel.group.holdings import Holdings
 from aioparallel.group.opening import Opener
 from aioparallel.group.ranking import is_one
-from aioparallel.group.resets import Resets
+from aioparallel.group.resets import Resets, differs
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
+from aioparallel.group.truncations import Truncations
+from aioparallel.group.unreadable import UnreadablePartitions
+from aioparallel.left_behind import ended
 from aioparallel.options import Options
 from aioparallel.records import TopicPartition
 
@@ -33,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds that handlers get to end after they were cancelled at the drain deadline.
 CANCEL_GRACE = 0.5
+# Seconds for the engine's own tasks to end once they are cancelled: some await a driver, of a database say.
+END_TIMEOUT = 5.0
 
 
 class Assignment:
@@ -64,19 +69,33 @@ class Assignment:
         self._on_change = on_change
         self._on_ended = on_ended
         starts = Starts(client, group_id, options)
+        self._truncations = Truncations()
+        is_error = options.auto_offset_reset == "error"
         self._opener = Opener(
             client,
             group_id,
             keeping.positions,
             starts,
+            self._truncations,
             on_fresh=keeping.committer.soon,
             on_change=on_change,
             refuses_unreadable_maps=keeping.refuses_unreadable_maps,
             refuses_resets=keeping.refuses_resets,
+            is_error=is_error,
         )
         self._resets = Resets(
-            client, starts, holdings, processor, self._opener, on_change, refuses=keeping.refuses_resets
+            client,
+            starts,
+            holdings,
+            processor,
+            self._opener,
+            self._truncations,
+            on_change,
+            refuses=keeping.refuses_resets,
+            is_error=is_error,
         )
+        self.unreadable = UnreadablePartitions(client, holdings, options.skip_unreadable, on_change)
+        """Those whose data cannot be read."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.sessions: Mapping[TopicPartition, Session] = holdings.sessions
         self._has_assignment = False  # between a join and the next revoked or lost
@@ -166,11 +185,11 @@ class Assignment:
 
     async def close(self) -> None:
         """End the openers and resets. The sessions were settled before."""
+        self.unreadable.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await ended(tasks, END_TIMEOUT)
 
     # -- out of range -----------------------------------------------------------------------------------
 
@@ -183,6 +202,18 @@ class Assignment:
             raise error
         session.resetting = True
         self._spawn(self._resets.reset(session), "reset")
+
+    def is_same_log(self, session: Session, fetched: Fetched) -> bool:
+        """Whether what was fetched continues what was read of this session before. If that is not sure, it is looked
+        at, and nothing is fetched meanwhile."""
+        if differs(session, fetched):
+            session.resetting = True
+            self._spawn(self._resets.check(session, fetched), "log-check")
+            return False
+        session.topic_id = session.topic_id or fetched.topic_id
+        for offset, epoch in fetched.leader_epochs:
+            session.leader_epochs.note(offset, epoch)
+        return True
 
     # -- looking ----------------------------------------------------------------------------------------
 
@@ -201,6 +232,11 @@ class Assignment:
     def offset_resets(self) -> int:
         """Positions that were outside the log and moved into it."""
         return self._resets.count
+
+    @property
+    def log_truncations(self) -> int:
+        """Logs that had lost records of which something was known."""
+        return self._truncations.count
 
     @property
     def unreadable_maps(self) -> int:

@@ -18,6 +18,7 @@ import sys
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from aioparallel.errors import InstanceFenced
 from aioparallel.observe.stats import Contact
 from aioparallel.records import Record, TopicPartition
 
@@ -53,6 +54,8 @@ class Committed(NamedTuple):
 
     offset: int
     metadata: str
+    leader_epoch: int = -1
+    """Under which leader the last record that both speak of was written, or a later one; -1: unknown."""
 
 
 class CommitFault(enum.Enum):
@@ -81,6 +84,13 @@ class Fetched(NamedTuple):
     partition: TopicPartition
     records: Sequence[Record]
     next_offset: int
+    leader_epochs: tuple[tuple[int, int], ...] = ()
+    """Under which leaders they were written, as far as that is known: pairs of first offset and leader epoch, both
+    ascending. The first one may begin below them."""
+    topic_id: bytes = b""
+    """Of the topic they were read from, as far as it is known: another one is another topic of the same name."""
+    leader_changed: bool = False
+    """Nothing was read, but another leader leads: it may not have what was read before."""
 
 
 class Span(NamedTuple):
@@ -108,6 +118,11 @@ class RebalanceListener(Protocol):
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         """These partitions are gone already (session expired, fenced): no commit is possible any more. None: the member
         merely waits for an assignment."""
+
+    def fenced(self, error: InstanceFenced) -> None:
+        """Another process has joined with this member's ``group_instance_id``: it is a member no more, and joins not
+        again. What it held was told as ``lost`` before; only what was being revoked still is. Once, and the last call
+        but for the end of that one."""
 
 
 class Client(Protocol):
@@ -137,9 +152,11 @@ class Client(Protocol):
         Waits until there is something for one of them, or :meth:`wake` was called (then the list may be empty).
         Partitions without a quota are left alone and lose nothing; ones no longer assigned are ignored.
 
-        Raises OffsetOutOfRange when the position of a partition in ``quotas`` is outside the log (after
-        everything else there was returned; it raises again until :meth:`seek`), NotAuthorized, FetchFailed,
-        ClientError.
+        Raises OffsetOutOfRange when the position of a partition in ``quotas`` is outside the log, and FetchFailed
+        (UnreadableBatch where it is known which offsets it holds) when the data there cannot be read: after everything
+        else there was returned, and again until :meth:`seek`, at which it is fetched anew. And NotAuthorized,
+        InstanceFenced, ClientError. A record that cannot be decoded, in a batch that can be read, comes like any other,
+        marked (:func:`~aioparallel.history.make_undecodable`).
         """
 
     def wake(self) -> None:
@@ -153,11 +170,13 @@ class Client(Protocol):
 
         FENCED under the generation that the member believes in is news for the client itself: unless it is giving
         partitions away already, the listener hears ``lost`` at once, and the client joins again. Nobody stays a member
-        whose commits are refused.
+        whose commits are refused. Where it is the ``group_instance_id`` that another process has, it does not join
+        again: the listener hears ``fenced`` as well.
         """
 
-    def fenced(self, generation: Generation) -> None:
-        """The group has refused this generation elsewhere: as for :meth:`commit`, that is news for the client."""
+    def fenced(self, generation: Generation, *, instance_fenced: bool = False) -> None:
+        """The group has refused this generation elsewhere: as for :meth:`commit`, that is news for the client.
+        ``instance_fenced``: with FENCED_INSTANCE_ID."""
 
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float
@@ -180,6 +199,15 @@ class Client(Protocol):
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, int]:
         """The offset the next record will get, whatever is decided: behind records of open transactions, too."""
+
+    async def valid_ends(self, epochs: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, int]:
+        """The offset up to which each log is the one that a leader epoch is of: where the records of that epoch, and of
+        those before it, end. For -1, and where brokers do not tell it, the end of the log; where the log never had that
+        leader, its beginning. Partitions whose leader does not answer in time are not in the result."""
+
+    async def topic_ids(self, topics: Collection[str], timeout: float) -> Mapping[str, bytes]:
+        """The id of each topic, which another one of the same name does not have; those of which the cluster tells none
+        are not in the result."""
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float

@@ -110,6 +110,9 @@ class TransactionalCompanion(Companion, Protocol):
     def outputs(self, partition: TopicPartition, committed: Committed) -> Sequence[Outgoing]:
         """What is to be written in the transaction that commits this."""
 
+    def too_large(self) -> None:
+        """One of these was refused for its size: from now on less is to be in each."""
+
 
 class AccompaniedPositions:
     """:class:`~aioparallel.group.stores.Positions` with a companion beside them: they are read first, and the companion

@@ -47,6 +47,8 @@ class Ends:
         try:
             ends = await self._client.end_offsets([session.partition for session in doubtful], REQUEST_TIMEOUT)
         except TimeoutError:
+            if len(doubtful) > 1:  # one whose log nobody knows holds up no other
+                await asyncio.gather(*[self._ask([session]) for session in doubtful])
             return  # the next look asks again
         for session in doubtful:
             end = ends.get(session.partition)

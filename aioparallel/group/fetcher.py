@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from aioparallel.engine.processor import Processor
-from aioparallel.errors import OffsetOutOfRange
+from aioparallel.errors import FetchFailed, OffsetOutOfRange
 from aioparallel.group.admission import Admission
 from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Client, Fetched
@@ -60,6 +60,9 @@ class Fetcher:
             except OffsetOutOfRange as error:
                 self._assignment.reset(error)
                 continue
+            except FetchFailed as error:
+                self._assignment.unreadable.found(error, sessions.get(error.partition))
+                continue
             if not fetched:
                 continue
             for one in fetched:
@@ -70,7 +73,7 @@ class Fetcher:
     def _sate(self, sessions: Iterable[Session], plan: Plan) -> None:
         """Tell whose batches wait for nothing: no more is asked for, or there is no room for it before some start."""
         for session in sessions:
-            at_end = session.opened and session.ledger.position >= session.target
+            at_end = session.opened and (session.waits or session.ledger.position >= session.target)
             # Where there is no room, others may still bring a record each, for which nobody waits.
             waits = plan.is_full(session.rank) or (session.partition not in plan.quotas and not session.ready)
             self._processor.set_sated(session, at_end or (waits and session.opened))
@@ -81,10 +84,14 @@ class Fetcher:
         session = self._assignment.sessions.get(fetched.partition)
         if session is None or session is not stamped or session.state is not SessionState.OPEN:
             return
+        if session.resetting or not self._assignment.is_same_log(session, fetched):
+            return
         records, next_offset = fetched.records, fetched.next_offset
         if next_offset > session.target:
             records, next_offset = _below(records, session.target), session.target
         wanted = session.register(records, next_offset)
+        if session.unreadable is not None:
+            self._assignment.unreadable.is_read(session)
         self._planner.saw(len(wanted), self._admission.admit(session, wanted), session.rank)
 
 

@@ -130,7 +130,9 @@ class Intake:
             return Plan({}, 0, 0, "paused")
         # As attributes, not as a state: this is asked of hundreds of sessions, hundreds of times a second.
         takers = [
-            s for s in sessions if s.opened and not s.stopped and not s.resetting and s.ledger.position < s.target
+            s
+            for s in sessions
+            if s.opened and not s.stopped and not s.resetting and not s.waits and s.ledger.position < s.target
         ]
         if not takers:
             return Plan({}, 0, 0, _why_nothing(sessions))
@@ -228,4 +230,6 @@ def _why_nothing(sessions: Sequence[Session]) -> str:
     states = {session.state for session in sessions}
     if SessionState.OPENING in states or any(session.resetting for session in sessions):
         return "opening"
+    if any(session.waits for session in sessions):
+        return "held"
     return "at the end" if SessionState.OPEN in states else "nothing assigned"

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Literal, NamedTuple
 
 from aioparallel.group.client import Committed, Generation
+from aioparallel.group.leader_epochs import epoch_of
 from aioparallel.group.sessions import Session
 from aioparallel.offsets import OffsetMap, fit_offset_map
 
@@ -41,6 +42,8 @@ class Said(NamedTuple):
     session: Session
     map: OffsetMap
     version: tuple[int, int]
+    epochs: tuple[tuple[int, int], ...] = ()
+    """See :attr:`LeaderEpochs.seen <aioparallel.group.leader_epochs.LeaderEpochs.seen>`."""
 
     @property
     def is_large(self) -> bool:
@@ -63,14 +66,16 @@ class Sample(NamedTuple):
 
 def said(session: Session) -> Said:
     """Take offset and map of a session."""
-    return Said(session, session.ledger.snapshot(), session.ledger.version)
+    return Said(session, session.ledger.snapshot(), session.ledger.version, session.leader_epochs.seen)
 
 
 def sample(what: Said, limit: int, formats: Literal["all", "java"]) -> Sample:
-    """Write it. ``limit``: characters of metadata the broker takes. Reads nothing but ``what.map``: any thread may."""
+    """Write it. ``limit``: characters of metadata the broker takes. Reads ``what.map`` and ``what.epochs`` alone: any
+    thread may."""
     base, highest = what.map.base_offset, what.map.highest_succeeded
     text, reached = fit_offset_map(base, highest, what.map.incompletes, limit=limit, formats=formats)
-    return Sample(what.session, Committed(base, text), what.version, reached, cut=reached < highest)
+    committed = Committed(base, text, epoch_of(what.epochs, max(base - 1, reached)))
+    return Sample(what.session, committed, what.version, reached, cut=reached < highest)
 
 
 def requests(samples: Iterable[Sample]) -> Iterator[tuple[Generation, list[Sample]]]:

@@ -1,29 +1,53 @@
-"""Positions that the log does not hold: where to go on. Each in a task of its own, so that nobody else waits for it."""
+"""Logs that do not hold a session's position any more, or may hold other records below it: where to go on. Each in a
+task of its own, so that nobody else waits for it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import NamedTuple
 
 from aioparallel.engine.processor import Processor
-from aioparallel.errors import PositionOutsideLog
-from aioparallel.group.client import REQUEST_PAUSE, REQUEST_TIMEOUT, Client
+from aioparallel.errors import OffsetOutOfRange, PositionOutsideLog
+from aioparallel.group.client import REQUEST_PAUSE, REQUEST_TIMEOUT, Client, Fetched
 from aioparallel.group.holdings import Holdings
+from aioparallel.group.leader_epochs import UNKNOWN, LeaderEpochs
 from aioparallel.group.opening import Opener
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
+from aioparallel.group.truncations import Truncations, ledger_below
 from aioparallel.offsets import Ledger
-from aioparallel.records import TopicPartition
 
-__all__ = ["Resets"]
+__all__ = ["Resets", "differs"]
 
 logger = logging.getLogger(__name__)
 
 
+def differs(session: Session, fetched: Fetched) -> bool:
+    """Whether what was fetched tells that the log may not be the one that was read before."""
+    if fetched.topic_id and session.topic_id and fetched.topic_id != session.topic_id:
+        return True
+    if fetched.leader_changed:
+        return session.leader_epochs.newest != UNKNOWN
+    newest = fetched.leader_epochs[-1][1] if fetched.leader_epochs else UNKNOWN
+    return session.leader_epochs.differs(fetched.next_offset - 1, newest)
+
+
+class _Log(NamedTuple):
+    """What a partition has now. ``valid``: up to where it holds what was read; where its topic ``is_new``, where it
+    begins."""
+
+    valid: int
+    topic_id: bytes
+    is_new: bool
+
+
 class Resets:
-    """Moves sessions into their logs, by ``auto_offset_reset``. Until then they are ``resetting``: nothing is fetched
-    for them, all else goes on.
+    """Moves sessions to where their logs go on: to the beginning where that has overtaken them, else by
+    ``auto_offset_reset``. Until then they are ``resetting``: nothing is fetched for them, all else goes on.
+
+    ``refuses``: what is kept beside positions belongs to the lost records, so the run ends.
     """
 
     def __init__(
@@ -33,51 +57,107 @@ class Resets:
         holdings: Holdings,
         processor: Processor,
         opener: Opener,
+        truncations: Truncations,
         on_change: Callable[[], None],
         *,
         refuses: bool = False,
+        is_error: bool = False,
     ) -> None:
         self._refuses = refuses
+        self._is_error = is_error
         self._client = client
         self._starts = starts
         self._holdings = holdings
         self._processor = processor
         self._opener = opener
+        self._truncations = truncations
         self._on_change = on_change
         self.count = 0
 
     async def reset(self, session: Session) -> None:
-        """Find where it goes on, trying again while there is no answer and it is still ours.
+        """The log does not hold the position: find where it goes on, trying again while there is no answer and it is
+        still ours.
 
         Behind the log's beginning (retention was faster): the same session goes on there, what was read before still
-        counts. Beyond its end (truncated): a new session, what was read belongs to another log.
+        counts, and what is left in the log is owed, also under ``"latest"``. Beyond its end (truncated): a new session,
+        what was read belongs to another log. It goes on where the records end that leaders wrote who are known, or by
+        ``auto_offset_reset``.
         """
         if self._refuses:
             raise PositionOutsideLog(session.partition, session.ledger.position)
         while _is_open(session):
-            found = await self._look(session.partition)
+            log = await self._log(session)
+            found = None if log is None else await self._look(session)
             if not _is_open(session):
                 return  # went while we waited
-            if found is not None:
-                self._move(session, *found)
+            if found is not None and log is not None:
+                if log.valid < session.ledger.position:
+                    self._truncate(session, log._replace(valid=max(log.valid, found[0])))
+                else:
+                    self._move(session, *found)
                 return
-            logger.warning(
-                "%s: position %d is outside the log, and the broker does not tell where that begins and ends; "
-                "asking again",
-                session.partition,
-                session.ledger.position,
-                extra={"action": "reset_retry"},
-            )
+            self._tell_waiting(session, "is outside the log, and the broker does not tell where that begins and ends")
             await asyncio.sleep(REQUEST_PAUSE)
 
-    async def _look(self, partition: TopicPartition) -> tuple[int, int] | None:
+    async def check(self, session: Session, news: Fetched) -> None:
+        """The log may have lost what was read before: see, trying again as in :meth:`reset`, and go on."""
+        while _is_open(session):
+            log = await self._log(session)
+            if not _is_open(session):
+                return
+            position = session.ledger.position
+            if log is not None and not log.is_new and log.valid >= position:
+                if news.leader_epochs:
+                    session.leader_epochs = LeaderEpochs(position, news.leader_epochs[-1][1])
+                self._opener.go(session)
+                self._on_change()
+                return
+            if log is not None:
+                if self._refuses:
+                    raise PositionOutsideLog(session.partition, position)
+                if self._is_error:
+                    raise OffsetOutOfRange(session.partition, position)
+                self._truncate(session, log)
+                return
+            self._tell_waiting(session, "may be in another log by now, and the broker does not tell")
+            await asyncio.sleep(REQUEST_PAUSE)
+
+    async def _log(self, session: Session) -> _Log | None:
+        """What is left of the log that was read; None without an answer."""
+        partition, epoch = session.partition, session.leader_epochs.newest
+        try:
+            topic_id = (await self._client.topic_ids([partition.topic], REQUEST_TIMEOUT)).get(partition.topic, b"")
+            if topic_id and session.topic_id and topic_id != session.topic_id:
+                begins = (await self._client.beginning_offsets([partition], REQUEST_TIMEOUT)).get(partition)
+                return None if begins is None else _Log(begins, topic_id, is_new=True)
+            valid: int | None = session.ledger.position  # where no leader is known of what was read
+            if epoch != UNKNOWN:
+                valid = (await self._client.valid_ends({partition: epoch}, REQUEST_TIMEOUT)).get(partition)
+        except TimeoutError:
+            return None
+        return None if valid is None else _Log(valid, topic_id or session.topic_id, is_new=False)
+
+    async def _look(self, session: Session) -> tuple[int, int] | None:
         """Where the log begins, and where to start; None without an answer."""
+        partition = session.partition
         try:
             begins = (await self._client.beginning_offsets([partition], REQUEST_TIMEOUT)).get(partition)
+            if begins is not None and session.ledger.position < begins:
+                return begins, begins
             start = (await self._starts.by_policy([partition], REQUEST_TIMEOUT)).get(partition)
         except TimeoutError:
             return None
         return None if begins is None or start is None else (begins, start)
+
+    @staticmethod
+    def _tell_waiting(session: Session, what: str) -> None:
+        logger.warning(
+            "%s: position %d %s; asking again",
+            session.partition,
+            session.ledger.position,
+            what,
+            extra={"action": "reset_retry"},
+        )
 
     def _move(self, session: Session, begins: int, start: int) -> None:
         self.count += 1
@@ -92,12 +172,29 @@ class Resets:
         )
         if position <= begins <= start:
             session.ledger.register([], start)
+            self._opener.go(session)
+            self._on_change()
         else:
-            gone, session = session, self._holdings.replace(session)
-            self._processor.cancel([gone])
-            session.ledger = Ledger(start)
+            self._replace(session, Ledger(start), session.topic_id)
+
+    def _truncate(self, session: Session, log: _Log) -> None:
+        self.count += 1
+        known_until = session.ledger.position - 1
+        ledger = Ledger(log.valid) if log.is_new else ledger_below(session.ledger.snapshot(), log.valid)
+        session = self._replace(session, ledger, log.topic_id)
+        what = "its topic was made anew" if log.is_new else "its log was truncated"
+        self._truncations.told(session, known_until, log.valid, ledger.position, what)
+
+    def _replace(self, session: Session, ledger: Ledger, topic_id: bytes) -> Session:
+        """What was read belongs to another log: a new session. What is in flight of the old one is cancelled."""
+        gone, session = session, self._holdings.replace(session)
+        self._processor.cancel([gone])
+        session.ledger = ledger
+        session.promised = ledger.restored_until
+        session.topic_id = topic_id
         self._opener.go(session)
         self._on_change()
+        return session
 
 
 def _is_open(session: Session) -> bool:

@@ -11,16 +11,16 @@ import logging
 import re
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from aioparallel.engine.failure_log import FailureLog
 from aioparallel.engine.outlets import Disposal, Outlet
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.waiting import unless, why_ended
-from aioparallel.errors import NotCommitted
+from aioparallel.errors import FetchFailed, InstanceFenced, NotCommitted
 from aioparallel.group.admission import MakeAdmission, at_once
-from aioparallel.group.assignment import CANCEL_GRACE, Assignment
+from aioparallel.group.assignment import CANCEL_GRACE, END_TIMEOUT, Assignment
 from aioparallel.group.client import Client, Generation
 from aioparallel.group.committer import in_group
 from aioparallel.group.committing import MakeKeeping, Member, reasons
@@ -33,10 +33,12 @@ from aioparallel.group.run_state import RunState
 from aioparallel.group.sessions import SessionState
 from aioparallel.group.snapshot import problems_of, stats_of
 from aioparallel.handlers import Stack
+from aioparallel.left_behind import LeftBehind, ended
 from aioparallel.observe.health import Problem
 from aioparallel.observe.stats import BrokerOutputs, Stats
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
+from aioparallel.user_errors import repr_of
 
 __all__ = ["GroupRun"]
 
@@ -218,8 +220,7 @@ class GroupRun:
             await self._processor.close(CANCEL_GRACE)
             if self._companion is not None:
                 await self._companion.close()
-            if self._tasks:
-                await asyncio.wait(self._tasks)
+            await ended(self._tasks, END_TIMEOUT)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=f"aioparallel-{name}")
@@ -237,7 +238,7 @@ class GroupRun:
             # Of all that was in flight each may fail as the first one did: one line tells.
             level = logging.DEBUG if self._failed_late else logging.ERROR
             self._failed_late = True
-            logger.log(level, "after the end of the run: %r", error, extra={"action": "late_failure"})
+            logger.log(level, "after the end of the run: %s", repr_of(error), extra={"action": "late_failure"})
         self.follow()
 
     def _fail_at_end(self, error: BaseException) -> None:
@@ -261,6 +262,10 @@ class GroupRun:
         """See :class:`~aioparallel.group.client.RebalanceListener`."""
         self._assignment.lost(partitions)
 
+    def fenced(self, error: InstanceFenced) -> None:
+        """The run ends, also where it was about to end: its last commit was not taken."""
+        self._fail_at_end(error)
+
     # -- reacting ---------------------------------------------------------------------------------------
 
     def _changed(self) -> None:
@@ -273,9 +278,14 @@ class GroupRun:
             return
         if not (self._admission.is_idle and self._assignment.settled_down()):
             return
-        if all(session.ledger.position >= session.target for session in self._assignment.sessions.values()):
-            self._state.stop(drain=True)
-            self.follow()
+        short = [one for one in self._assignment.sessions.values() if one.ledger.position < one.target]
+        if any(session.unreadable is None for session in short):
+            return
+        if short:  # all else is done, and those go on only once somebody does something
+            self._fail(cast("FetchFailed", short[0].unreadable))
+            return
+        self._state.stop(drain=True)
+        self.follow()
 
     # -- showing ----------------------------------------------------------------------------------------
 
@@ -288,6 +298,11 @@ class GroupRun:
             self._client, self._processor, self._assignment, self._committer, intake, tuple(outputs), copies
         )
         return found if self._companion is None else replace(found, state=self._companion.stats())
+
+    @property
+    def left_behind(self) -> Sequence[LeftBehind]:
+        """After :meth:`close`: handlers that go on."""
+        return self._processor.left_behind
 
     @property
     def held(self) -> Collection[TopicPartition]:

@@ -92,6 +92,8 @@ class Sampler:
         session, text = one.session, one.committed.metadata
         session.acknowledged, session.acknowledged_version, session.fault = one.committed, one.version, None
         session.promised = one.highest
+        if session.truncated is not None and one.committed.offset > session.truncated[1]:
+            session.truncated = None
         if session.beside is not None:
             session.beside.acknowledged()
         self.limit.accepted(len(text))

@@ -7,8 +7,10 @@ import sys
 from collections.abc import Callable, Sequence
 
 from aioparallel.engine.sources import Source
+from aioparallel.errors import FetchFailed
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.group.companions import Beside
+from aioparallel.group.leader_epochs import LeaderEpochs
 from aioparallel.offsets import Ledger
 from aioparallel.records import Record, TopicPartition
 
@@ -35,7 +37,8 @@ COMMITTABLE = (SessionState.OPEN, SessionState.DRAINING)
 class Session(Source):
     """One partition under one epoch: a source whose completions go into a ledger.
 
-    Written by: the assignment with opener and resets (``opened``, ``resetting``, generation, ledger, target), the
+    Written by: the assignment with opener, resets and holds (``opened``, ``resetting``, ``unreadable``, ``waits``,
+    generation, ledger, target), the
     scheduler (what a source has), the committer (``acknowledged`` and what follows). Everything on one event loop.
     """
 
@@ -50,12 +53,17 @@ class Session(Source):
         "fenced",
         "forsaken",
         "generation",
+        "leader_epochs",
         "opened",
         "partition",
         "promised",
         "resetting",
         "start",
         "target",
+        "topic_id",
+        "truncated",
+        "unreadable",
+        "waits",
         "wrote_dense",
     )
 
@@ -72,9 +80,17 @@ class Session(Source):
         self.epoch = epoch
         self.generation = generation or Generation(-1, "")
         self.ledger = Ledger(base)
+        # Which leaders wrote what was read, and in which topic of that name: other ones mean another log.
+        self.leader_epochs = LeaderEpochs()
+        self.topic_id = b""
+        # What is said of a log that lost records, until those read instead are committed; and up to which offset.
+        self.truncated: tuple[str, int] | None = None
         self.opened = False
         # The log does not hold the position: a reset looks for the next one, nothing is fetched.
         self.resetting = False
+        # Why the data at its position cannot be read; and whether nothing is fetched, until it is tried anew.
+        self.unreadable: FetchFailed | None = None
+        self.waits = False
         # Offsets from here on are not admitted: the end offset of the start under until="end".
         self.target = sys.maxsize
 

@@ -76,6 +76,7 @@ def stats_of(
         failed_commits=committer.failed_commits,
         offset_resets=assignment.offset_resets,
         unreadable_maps=assignment.unreadable_maps,
+        log_truncations=assignment.log_truncations,
         cut_maps=committer.cut_maps,
         metadata_limit=committer.limit.characters,
         partitions=partitions,
@@ -83,6 +84,7 @@ def stats_of(
         copies=copies,
         transactions=committer.transactions(),
         released=tally.released,
+        skipped_batches=assignment.unreadable.skipped,
     )
 
 
@@ -158,6 +160,20 @@ def _unanswered(contact: Contact) -> Iterator[Problem]:
         named = ", ".join(map(str, contact.leaderless[:_AT_MOST]))
         more = f" and {len(contact.leaderless) - _AT_MOST} more" if len(contact.leaderless) > _AT_MOST else ""
         yield Problem(ProblemKind.NO_LEADER, f"no broker leads {named}{more}: nothing is read there")
+    if contact.missing:
+        yield Problem(
+            ProblemKind.TOPIC_GONE,
+            f"not in the cluster any more: {', '.join(contact.missing[:_AT_MOST])}. Nothing is read there until it is "
+            "made again",
+        )
+
+
+def _unreadable(sessions: Iterable[Session]) -> Iterator[Problem]:
+    found = [session.unreadable for session in sessions if session.unreadable is not None]
+    for error in found[:_AT_MOST]:
+        yield Problem(ProblemKind.UNREADABLE, str(error))
+    if len(found) > _AT_MOST:
+        yield Problem(ProblemKind.UNREADABLE, f"and {len(found) - _AT_MOST} more partitions that cannot be read")
 
 
 def _held(hold: Hold, times: int) -> str:
@@ -172,6 +188,7 @@ def problems_of(
 ) -> Iterator[Problem]:
     """What is wrong, the most pressing first."""
     yield from _unanswered(contact)
+    yield from _unreadable(sessions)
     for session in sessions:
         if session.fenced:
             yield Problem(
@@ -206,6 +223,13 @@ def problems_of(
                 ProblemKind.MAX_PARKED,
                 f"{source.name}: starts retries only, {len(source.parked)} records wait for theirs{at_gates}",
             )
+    yield from _logs_and_maps(sessions)
+
+
+def _logs_and_maps(sessions: Iterable[Session]) -> Iterator[Problem]:
+    for session in sessions:
+        if session.truncated is not None:
+            yield Problem(ProblemKind.LOG_TRUNCATED, session.truncated[0])
     for session in sessions:
         if session.cut is not None:
             yield Problem(

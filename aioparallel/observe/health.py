@@ -23,7 +23,7 @@ class ProblemKind(StrEnum):
     FENCED = "fenced"
     """The group refuses this member's commits.
 
-    Nothing, it should join again. If it stays: does another one use its ``group_instance_id``?"""
+    Nothing, it joins again. Where another process has its ``group_instance_id``, it does not: its run ends."""
     BROKER_UNREACHABLE = "broker_unreachable"
     """A broker has not answered the consumer for five seconds or more, cannot be reached, or refuses its login.
 
@@ -33,6 +33,15 @@ class ProblemKind(StrEnum):
     """No broker leads a partition, so nothing can be read of it.
 
     Look at the brokers that have it."""
+    UNREADABLE = "unreadable"
+    """A batch of a partition cannot be read: its checksum is wrong, its codec is unknown, or its structure is broken.
+    The partition is held there, and tried anew twice a minute; the others go on.
+
+    Let a replica lead that has it whole. ``skip_unreadable`` passes over just the batch that the message names."""
+    TOPIC_GONE = "topic_gone"
+    """A topic that is read by its name is not there any more, so nothing is read of it. The others go on.
+
+    Make it again, and it is read; or start the consumer without it."""
     COMMIT_REFUSED = "commit_refused"
     """The broker refuses the commits of a partition: not authorised, or the topic is gone.
 
@@ -108,6 +117,12 @@ class ProblemKind(StrEnum):
     """Too many records of a partition wait for a retry. Nothing new of it starts.
 
     Look at what its handlers fail with."""
+    LOG_TRUNCATED = "log_truncated"
+    """A partition has lost records: an unclean leader election, or the topic was made anew. The records that have their
+    offsets now are read.
+
+    Find out what the lost records were: nothing that was not read of them will be. Told until all that was lost is
+    committed anew."""
     MAP_CUT = "map_cut"
     """The offset map does not fit the commit: what is complete above an offset would run again after a crash.
 

@@ -168,6 +168,8 @@ class Contact:
     """Those that were asked for anything, of those that the cluster has."""
     leaderless: tuple[TopicPartition, ...] = ()
     """Assigned partitions that no broker leads."""
+    missing: tuple[str, ...] = ()
+    """Topics that are read by their names, and that the cluster has not had for five seconds or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +261,8 @@ class Stats:
     intake: str
     """What the fetcher does: "fetching", "enough ready", "full: max_buffered reached", "full:
     max_buffered_bytes reached", "at the end" (everything read that ``until="end"`` asks for), "paused", "stopped",
-    "opening" or "nothing assigned". Full while few lanes are ready means that ``longest_lane`` sets the pace."""
+    "opening", "held" (where nothing can be read) or "nothing assigned". Full while few lanes are ready means that
+    ``longest_lane`` sets the pace."""
     longest_lane: LongestLane | None
     """None while no lane has more than one record."""
     commits: int
@@ -270,6 +273,8 @@ class Stats:
     """Positions that were outside the log and moved into it."""
     unreadable_maps: int
     """Committed texts that were no offset map."""
+    log_truncations: int
+    """Logs that had lost records of which something was known: an unclean leader election, or a topic made anew."""
     cut_maps: int
     """Maps that did not fit and were cut."""
     metadata_limit: int
@@ -297,6 +302,11 @@ class Stats:
     """The state of keys, where ``state`` asks for one; else None."""
     released: int = 0
     """Records of a queue that were left to be delivered again."""
+    cut_letters: int = 0
+    """Of those dead-lettered, the letters that are without a part of their record, most often its value, because their
+    topic does not take them whole: ``FailurePolicy(dead_letter_too_large=)``."""
+    skipped_batches: int = 0
+    """Batches that could not be read and were passed over, as ``skip_unreadable`` said."""
     positions_in: str = "the group"
     """Where positions are read from: the group's committed offsets, or the table of a store. What else is told is for
     tools that show lag."""

@@ -19,7 +19,7 @@ import aiokafka.errors as kafka
 
 from aioparallel.clients.aiokafka.errors import deadline, is_passing
 from aioparallel.codes import ErrorCode
-from aioparallel.errors import ClientError
+from aioparallel.errors import ClientError, ClusterChanged
 from aioparallel.event_loop import loop_factory
 from aioparallel.records import TopicPartition
 from aioparallel.spark.group_requests import GroupSettings
@@ -49,7 +49,7 @@ class GroupCommitter:
 
     Raises ConfigurationError where the settings are wrong, and nothing after that: what goes wrong is logged once with
     what to do, and tried again with what is offered next. A group that consumers use, or have used, is refused for
-    good: a commit would move them.
+    good: a commit would move them; so is every group once another cluster is at the addresses.
     """
 
     def __init__(
@@ -157,6 +157,15 @@ class GroupCommitter:
         try:
             async with deadline(self._timeout, f"committing to group {group!r}"):
                 await self._until_answered(group, offsets)
+        except ClusterChanged as error:
+            self._refused.add(group)
+            offsets.clear()
+            logger.error(  # noqa: TRY400 - what there is to say of it, it says
+                "Spark's offsets are not committed to group %r any more: %s",
+                group,
+                error,
+                extra={"action": "cluster_changed", "group_id": group, "cluster_id": error.found},
+            )
         except Exception as error:  # whatever it is, the thread goes on
             self._tell(group, error)
 

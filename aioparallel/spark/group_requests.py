@@ -20,12 +20,13 @@ from aiokafka.protocol.commit import OffsetCommitRequest
 
 from aioparallel.clients.aiokafka.checking import GivenOptions, check_connection
 from aioparallel.clients.aiokafka.connecting import cut_off, find_broker
-from aioparallel.clients.aiokafka.internals import Connections
+from aioparallel.clients.aiokafka.internals import Connections, MetadataAnswer
 from aioparallel.clients.aiokafka.log_noise import calm
+from aioparallel.clients.aiokafka.metadata_messages import Metadata, cluster_id_of
 from aioparallel.clients.aiokafka.secure_connection import renewed
 from aioparallel.clients.aiokafka.settings import check_servers, connection_options, option_names
 from aioparallel.codes import ErrorCode
-from aioparallel.errors import BrokerUnreachable
+from aioparallel.errors import BrokerUnreachable, ClusterChanged
 from aioparallel.records import TopicPartition
 
 __all__ = ["GroupCoordinator", "GroupSettings"]
@@ -71,12 +72,14 @@ class GroupSettings:
         check_connection(given)
         self.bootstrap_servers = bootstrap_servers
         self.options: dict[str, object] = {"client_id": "aioparallel-spark", **client_options}
+        self._cluster_id: str | None = None
 
     @contextlib.asynccontextmanager
     async def coordinator(self, group: str, timeout: float) -> AsyncIterator[GroupCoordinator]:
-        """The broker that keeps this group, connected for this once.
+        """The broker that keeps this group, connected for this once, from the configured addresses.
 
-        Raises BrokerUnreachable or NotAuthorized within ``timeout`` seconds, and aiokafka's errors.
+        Raises BrokerUnreachable, NotAuthorized, or ClusterChanged where it is of another cluster than before, within
+        ``timeout`` seconds, and aiokafka's errors.
         """
         calm()
         try:
@@ -86,10 +89,18 @@ class GroupSettings:
         client = AIOKafkaClient(bootstrap_servers=server, **renewed(self.options))
         try:
             await client.bootstrap()
+            await self._check_cluster(client)
             node = await client.coordinator_lookup(CoordinationType.GROUP, group)
             yield GroupCoordinator(client, node, group)
         finally:
             await _close(client)
+
+    async def _check_cluster(self, client: AIOKafkaClient) -> None:
+        found = cluster_id_of(cast("MetadataAnswer", await client.send(client.get_random_node(), Metadata([]))))
+        if self._cluster_id is None:
+            self._cluster_id = found
+        elif found not in {None, self._cluster_id}:
+            raise ClusterChanged(self.bootstrap_servers, self._cluster_id, str(found))
 
 
 class GroupCoordinator:

@@ -18,9 +18,11 @@ from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import StateStats
 from aioparallel.options import Options
 from aioparallel.records import Outgoing, Produced, TopicPartition
-from aioparallel.state.increments import Place, encode_increment, encode_place
+from aioparallel.state.increments import Place, encode_increment, encode_part, encode_part_key, encode_place
+from aioparallel.state.pieces import PIECE_BYTES
 from aioparallel.state.restores import Restores
 from aioparallel.state.topics import StateTopics
+from aioparallel.state.unapplied import LARGEST_PIECE
 from aioparallel.state.view import StateView
 from aioparallel.state.writing import write_snapshot
 
@@ -36,6 +38,8 @@ _FINISHING: Final = 10.0
 """Seconds for full snapshots that are due when the run ends."""
 _REST: Final = 30.0
 """Seconds until one that could not be written is tried again."""
+_SMALLEST_PIECE: Final = 1024
+"""Bytes of offsets in one record of increments, or of entries in one of full snapshots, whatever its topic takes."""
 _TOLD: Final = 10
 """Partitions that are told of one by one."""
 
@@ -62,6 +66,10 @@ class KeyedState:
         self._unsaved: dict[TopicPartition, str] = {}  # and why
         self._unwritten: dict[TopicPartition, str] = {}  # full snapshots, and why
         self._rests: dict[TopicPartition, float] = {}  # until when no full snapshot is tried
+        self._largest = LARGEST_PIECE  # bytes of offsets in one record of increments
+        self._piece = PIECE_BYTES  # bytes of a full snapshot in one record
+        self._longest = 0  # bytes of a record that was made with it
+        self._refused_largest = 0  # with which increments were refused for their size
         self._writing = asyncio.Lock()
         self._written = 0
 
@@ -88,10 +96,29 @@ class KeyedState:
         view = self._views.get(partition)
         if view is None or not view.is_restored:
             return ()
-        increment = view.increment(committed)
-        value = encode_increment(increment)
-        key = encode_place(Place(self._topics.group_id, partition, increment.life), increment.generation)
-        return (Outgoing(self._topics.names.increments, value, key, partition=partition.partition),)
+        if self._refused_largest == self._largest:
+            self._largest = max(_SMALLEST_PIECE, min(self._largest, self._longest) // 2)
+            self._longest = 0
+        increment, texts = view.increment(committed, self._largest)
+        place, generation = Place(self._topics.group_id, partition, increment.life), increment.generation
+        made: list[tuple[bytes, bytes | None]] = []
+        if increment.parts is not None:
+            parts = increment.parts
+            made += [
+                (encode_part_key(place, generation, number), encode_part(parts, text))
+                for number, text in enumerate(texts)
+            ]
+        gone = range(len(texts), view.parts_written(len(texts)))
+        made += [(encode_part_key(place, generation, number), None) for number in gone]
+        made.append((encode_place(place, generation), encode_increment(increment)))
+        self._longest = max(self._longest, *[len(value or b"") for _, value in made])
+        topic, number = self._topics.names.increments, partition.partition
+        return [Outgoing(topic, value, key, partition=number) for key, value in made]
+
+    def too_large(self) -> None:
+        """See :class:`~aioparallel.group.companions.TransactionalCompanion`. What is too large may be another part of
+        it, which no smaller pieces help; it stays told then."""
+        self._refused_largest = self._largest
 
     async def save(
         self, positions: Mapping[TopicPartition, Committed], timeout: float
@@ -125,11 +152,17 @@ class KeyedState:
                 if write is not None or partition in self._writes:
                     self._not_saved(partition, "it does not answer")
             elif (failure := write.result()) is not None:
-                unsaved[partition] = CommitFault.RETRIABLE if failure.passing else CommitFault.REFUSED
-                self._not_saved(partition, str(failure))
+                unsaved[partition] = self._refused(partition, failure)
             else:
                 self._unsaved.pop(partition, None)
         return unsaved
+
+    def _refused(self, partition: TopicPartition, failure: ProduceFailed) -> CommitFault:
+        self._not_saved(partition, str(failure))
+        if failure.too_large:
+            self.too_large()
+        is_helped = failure.too_large and self._largest > _SMALLEST_PIECE
+        return CommitFault.RETRIABLE if failure.passing or is_helped else CommitFault.REFUSED
 
     def _write(self, partition: TopicPartition, outputs: Sequence[Outgoing]) -> _Write:
         written: _Write = asyncio.get_running_loop().create_future()
@@ -140,7 +173,17 @@ class KeyedState:
             if not written.done():
                 written.set_result(result if isinstance(result, ProduceFailed) else None)
 
-        self._producer.send(outputs, delivered)
+        def parts_delivered(result: Sequence[Produced] | ProduceFailed) -> None:
+            # The increment itself comes when all that it speaks of stands there.
+            if isinstance(result, ProduceFailed):
+                delivered(result)
+            else:
+                self._producer.send(outputs[-1:], delivered)
+
+        if len(outputs) > 1:
+            self._producer.send(outputs[:-1], parts_delivered)
+        else:
+            self._producer.send(outputs, delivered)
         return written
 
     def _not_saved(self, partition: TopicPartition, reason: str) -> None:
@@ -185,10 +228,15 @@ class KeyedState:
         loop = asyncio.get_running_loop()
         began, taken = loop.time(), view.take()
         try:
-            named = await write_snapshot(self._producer, topic, self._topics.group_id, partition, taken, self._policy)
+            named = await write_snapshot(
+                self._producer, topic, self._topics.group_id, partition, taken, self._policy, self._piece
+            )
         except Exception as error:  # whatever a client, or a key, has raised: the others go on
             view.not_written()
-            self._rests[partition] = loop.time() + _REST
+            if isinstance(error, ProduceFailed) and error.too_large and self._piece > _SMALLEST_PIECE:
+                self._piece //= 2  # as large as the topic takes
+            else:
+                self._rests[partition] = loop.time() + _REST
             if self._views.get(partition) is not view:
                 return
             self._unwritten[partition] = str(error) or repr(error)

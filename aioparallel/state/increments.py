@@ -18,33 +18,46 @@ full snapshot was taken, or the state begun.
 incomplete offsets they are.
 ``snapshots`` full snapshots that say nothing which is not committed, the newest first. ``origin``: the state was begun,
 empty, at this offset.
+
+Where these offsets are so many that a record could be too large for them (500,000, or 512 KiB of text), they stand in
+records of their own, parts, and the increment is of version 2, which a reader of version 1 alone refuses rather than to
+take them for none::
+
+    {"v": 2, ..., "unapplied": [0, ""], ..., "parts": {"id": "9f...", "number": 3}}
+
+The parts stand in the log before their increment, with the keys ``["group", "topic", partition, life, owner, number]``
+and the values ``{"v": 2, "id": "9f...", "unapplied": [1007, "..."]}``: the union of all counts. Where there were more
+of them before, those too many are deleted. Readers of version 1 take no notice of such keys.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from aioparallel.group.client import Committed
-from aioparallel.offsets import decode_offset_map, encode_offset_map
 from aioparallel.records import TopicPartition
+from aioparallel.state.unapplied import Unapplied, read_unapplied
 
 __all__ = [
     "Increment",
     "Named",
+    "Parts",
     "Place",
-    "Unapplied",
-    "begin_of_increment",
+    "begins_of_increment",
     "decode_increment",
+    "decode_part",
+    "decode_part_key",
     "decode_place",
     "encode_increment",
+    "encode_part",
+    "encode_part_key",
     "encode_place",
-    "read_unapplied",
-    "write_unapplied",
 ]
 
 _VERSION: Final = 1
+_VERSION_WITH_PARTS: Final = 2
 _OWNERS: Final = 32
 
 
@@ -65,11 +78,13 @@ class Named(NamedTuple):
     keys: int
 
 
-class Unapplied(NamedTuple):
-    """Offsets, as they are written."""
+class Parts(NamedTuple):
+    """Records before an increment, which hold what is not in the state."""
 
-    first: int
-    text: str
+    id: str
+    """What no other increment's have."""
+    number: int
+    """How many there are."""
 
 
 class Increment(NamedTuple):
@@ -82,11 +97,15 @@ class Increment(NamedTuple):
     at: int
     """Milliseconds since the epoch."""
     unapplied: Unapplied
+    """Where there are ``parts``, none: these hold them."""
     snapshots: Sequence[Named]
     life: int = 0
     """Stands in the key."""
     last_generation: int = 0
     """Of the last one of this life, where that is another one; not written."""
+    parts: Parts | None = None
+    offset: int = -1
+    """Where it was read; not written."""
 
 
 class Place(NamedTuple):
@@ -95,20 +114,6 @@ class Place(NamedTuple):
     group_id: str
     partition: TopicPartition
     life: int
-
-
-def write_unapplied(offsets: Collection[int]) -> Unapplied:
-    """These, in any order."""
-    ordered = sorted(offsets)
-    return Unapplied(ordered[0], encode_offset_map(ordered[0], ordered[-1], ordered, limit=None)) if ordered else _NONE
-
-
-def read_unapplied(found: Unapplied) -> Sequence[int]:
-    """Ascending. Raises ValueError."""
-    return decode_offset_map(*found).incompletes
-
-
-_NONE: Final = Unapplied(0, "")
 
 
 def encode_place(place: Place, generation: int) -> bytes:
@@ -127,16 +132,49 @@ def decode_place(data: bytes | None) -> Place | None:
     return None
 
 
-def begin_of_increment(position: Committed) -> bytes:
-    """With what the value of one begins that is of this position."""
-    told = {"v": _VERSION, "base": position.offset, "map": position.metadata}
-    return json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()[:-1] + b","
+def encode_part_key(place: Place, generation: int, number: int) -> bytes:
+    """The key of the record of a part."""
+    return json.dumps([place.group_id, *place.partition, place.life, generation % _OWNERS, number]).encode()
+
+
+def decode_part_key(data: bytes | None) -> tuple[Place, int] | None:
+    """Whose it is, and its number. None: it is no key of a part."""
+    try:
+        match json.loads(data or b""):
+            case [str(group_id), str(topic), int(partition), int(life), int(), int(number)]:
+                return Place(group_id, TopicPartition(topic, partition), life), number
+    except (ValueError, RecursionError):
+        pass
+    return None
+
+
+def encode_part(parts: Parts, unapplied: Unapplied) -> bytes:
+    """The value of the record of a part."""
+    return _json({"v": _VERSION_WITH_PARTS, "id": parts.id, "unapplied": unapplied})
+
+
+def decode_part(data: bytes | None, parts: Parts) -> Sequence[int] | None:
+    """The offsets in it; None: it is not one of these. Raises ValueError where it is, and cannot be read."""
+    if data is None or not data.startswith(_json({"v": _VERSION_WITH_PARTS, "id": parts.id})[:-1] + b","):
+        return None
+    try:
+        return read_unapplied(_unapplied(json.loads(data)["unapplied"]))
+    except (TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
+        raise ValueError(f"not as it is written: {error!r}") from error
+
+
+def begins_of_increment(position: Committed) -> tuple[bytes, ...]:
+    """With one of these the value of one begins that is of this position."""
+    return tuple(
+        _json({"v": version, "base": position.offset, "map": position.metadata})[:-1] + b","
+        for version in (_VERSION, _VERSION_WITH_PARTS)
+    )
 
 
 def encode_increment(increment: Increment) -> bytes:
     """The value of its record."""
-    told = {
-        "v": _VERSION,
+    told: dict[str, object] = {
+        "v": _VERSION if increment.parts is None else _VERSION_WITH_PARTS,
         "base": increment.position.offset,
         "map": increment.position.metadata,
         "generation": increment.generation,
@@ -145,15 +183,17 @@ def encode_increment(increment: Increment) -> bytes:
         "unapplied": increment.unapplied,
         "snapshots": [one._asdict() for one in increment.snapshots],
     }
-    return json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
+    if increment.parts is not None:
+        told["parts"] = increment.parts._asdict()
+    return _json(told)
 
 
 def decode_increment(data: bytes | None, life: int) -> Increment:
     """What :func:`encode_increment` was given. Raises ValueError for anything else."""
     try:
         told: Any = json.loads(data or b"")
-        if told["v"] != _VERSION:
-            raise ValueError(f"version {told['v']!r}, and not {_VERSION}")
+        if told["v"] not in (_VERSION, _VERSION_WITH_PARTS):
+            raise ValueError(f"version {told['v']!r}, and not {_VERSION} or {_VERSION_WITH_PARTS}")
         return Increment(
             Committed(_number(told["base"]), _text(told["map"])),
             _number(told["generation"]),
@@ -162,9 +202,18 @@ def decode_increment(data: bytes | None, life: int) -> Increment:
             _unapplied(told["unapplied"]),
             [_named(one) for one in told["snapshots"]],
             life,
+            parts=_parts(told["parts"]) if told["v"] == _VERSION_WITH_PARTS else None,
         )
     except (TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
         raise ValueError(f"not as it is written: {error!r}") from error
+
+
+def _json(told: object) -> bytes:
+    return json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _parts(told: Any) -> Parts:
+    return Parts(_text(told["id"]), _number(told["number"]))
 
 
 def _named(told: Any) -> Named:

@@ -20,6 +20,7 @@ from aioparallel.offsets import OffsetMap, decode_offset_map, encode_offset_map
 from aioparallel.records import TopicPartition
 
 __all__ = [
+    "LARGEST_VALUE",
     "PIECE_BYTES",
     "EntryReader",
     "EntryWriter",
@@ -33,6 +34,8 @@ __all__ = [
 
 PIECE_BYTES: Final = 512 * 1024
 """Of the stream, in one record."""
+LARGEST_VALUE: Final = 2**32 - 1
+"""Bytes of one value: its length has four of them."""
 _LARGEST: Final = 64 * PIECE_BYTES
 """Bytes that a piece may unpack to: far beyond what is ever written."""
 _VERSION: Final = 1
@@ -92,9 +95,10 @@ def decode_head(data: bytes | None) -> Head:
 
 
 class EntryWriter:
-    """Writes entries, and gives pieces of their stream as they are full."""
+    """Writes entries, and gives pieces of their stream as they are full: an entry may be larger than a piece."""
 
-    def __init__(self) -> None:
+    def __init__(self, piece_bytes: int = PIECE_BYTES) -> None:
+        self._piece_bytes = piece_bytes
         self._parts: list[bytes] = []
         self._size = 0
 
@@ -108,13 +112,13 @@ class EntryWriter:
 
     def full_pieces(self) -> Iterator[bytes]:
         """Those of which nothing is left."""
-        if self._size < PIECE_BYTES:
+        if self._size < self._piece_bytes:
             return
         stream = b"".join(self._parts)
-        ends = len(stream) // PIECE_BYTES * PIECE_BYTES
+        ends = len(stream) // self._piece_bytes * self._piece_bytes
         self._parts, self._size = [stream[ends:]], len(stream) - ends
-        for at in range(0, ends, PIECE_BYTES):
-            yield _packed(stream[at : at + PIECE_BYTES])
+        for at in range(0, ends, self._piece_bytes):
+            yield _packed(stream[at : at + self._piece_bytes])
 
     def last_piece(self) -> Iterator[bytes]:
         """The rest of it."""

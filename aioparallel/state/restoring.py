@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -23,13 +23,16 @@ from aioparallel.errors import (
     PositionOutsideLog,
     StateLogTruncated,
     StateNotRestored,
+    UndecodableRecord,
 )
 from aioparallel.group.client import Committed, Fetched, Span
+from aioparallel.group.unreadable import read_past
 from aioparallel.handlers import deserialise
+from aioparallel.history import refuse_undecodable
 from aioparallel.offsets import OffsetMap
 from aioparallel.options import Options
 from aioparallel.records import Record, TopicPartition
-from aioparallel.state.increments import Increment, Named, read_unapplied
+from aioparallel.state.increments import Increment, Named
 from aioparallel.state.pieces import EntryReader, Head, decode_head, decode_piece_key
 from aioparallel.state.table import Table
 from aioparallel.state.topics import StateTopics
@@ -101,17 +104,33 @@ class Restoring:
                 )
         if since is None:
             since = await self._from_the_origin(increment)
-        told = () if increment is None else read_unapplied(increment.unapplied)
+        told = () if increment is None else await self._unapplied(increment)
         is_complete = self._position.looker()
-        unapplied = {offset for offset in told if is_complete(offset)}
+        unapplied = {offset for offset in told or () if is_complete(offset)}
         # Of another position it may be a former owner's, who did not know what its successor has put away.
-        is_it = increment is not None and increment.position == self._committed
-        knows_all = is_it and increment is not None and (bool(usable) or not increment.snapshots)
+        is_it = increment is not None and increment.position[:2] == self._committed[:2]
+        knows_all = is_it and told is not None and increment is not None and (bool(usable) or not increment.snapshots)
         await self._replay(table, since, unapplied, is_lenient=not knows_all)
         origin = since.base_offset if increment is None or not usable else increment.origin
         at = None if increment is None else increment.at
         life = 0 if increment is None else increment.life
         return Restored(table, origin, unapplied, usable, self.replayed, since.base_offset, life, at)
+
+    async def _unapplied(self, increment: Increment) -> Collection[int] | None:
+        """What it says is not in the state; None: nobody knows."""
+        try:
+            return await self._topics.unapplied_of(self._partition, increment, _REQUEST)
+        except ValueError as error:
+            logger.warning(
+                "%s: the increment of its state in %s at offset %d cannot be read as a whole (%s): records that were "
+                "put away since its full snapshot count in the state, as far as apply() takes them",
+                self._partition,
+                self._topics.names.increments,
+                increment.offset,
+                error,
+                extra={"action": "increment_unreadable"},
+            )
+            return None
 
     async def _from_the_origin(self, increment: Increment | None) -> OffsetMap:
         """Where an empty state is right."""
@@ -226,7 +245,8 @@ class Restoring:
         is_in_position, is_in_snapshot = position.looker(), since.looker()
         self._to_read, self._read = end - first, 0
         left_out: list[int] = []
-        async with aclosing(self._topics.client.read({self._partition: Span(first, end)})) as reads:
+        spans, skip = {self._partition: Span(first, end)}, self._options.skip_unreadable
+        async with aclosing(read_past(self._topics.client, spans, skip)) as reads:
             async for fetched in reads:
                 for record in fetched.records:
                     offset = record.offset
@@ -254,6 +274,10 @@ class Restoring:
         key, policy = record.raw_key, self._policy
         if key is None:
             return False  # it has failed for that
+        try:
+            refuse_undecodable(record)
+        except UndecodableRecord:
+            return False  # and for that
         try:
             deserialise(self._options.key_deserializer, self._options.value_deserializer, record)
             after = policy.apply(table.get(key, policy.initial), record)

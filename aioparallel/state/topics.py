@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
@@ -11,7 +11,17 @@ from aioparallel.errors import ConfigurationError, FetchFailed, StateNotRestored
 from aioparallel.group.client import Client, Committed, Fetched, Span
 from aioparallel.keyed_state import State
 from aioparallel.records import Record, TopicPartition
-from aioparallel.state.increments import Increment, Named, begin_of_increment, decode_increment, decode_place
+from aioparallel.state.increments import (
+    Increment,
+    Named,
+    Place,
+    begins_of_increment,
+    decode_increment,
+    decode_part,
+    decode_part_key,
+    decode_place,
+)
+from aioparallel.state.unapplied import read_unapplied
 
 __all__ = ["StateTopics", "TopicNames"]
 
@@ -22,6 +32,8 @@ _CONNECTING: Final = 5.0
 _ALL: Final = 2.0
 """Seconds in which all partitions should be told of in one answer."""
 _FAR: Final = 64_000
+_NEAR: Final = 64
+"""Records of others between an increment and its parts, most often."""
 _FIRST_LOOK: Final = 1_000
 """Offsets at the end of a partition in which its last increments most often stand; then eight times as many before."""
 
@@ -186,6 +198,45 @@ class StateTopics:
                         wanted[place.partition].see(place.life, record)
         return unseen
 
+    async def unapplied_of(self, partition: TopicPartition, increment: Increment, timeout: float) -> Collection[int]:
+        """The offsets that it says are not in the state: its own, or those of its parts, which stand before it, among
+        what others have written. Raises ValueError where one of them is not there, or cannot be read; StateNotRestored,
+        TimeoutError, ClientError."""
+        if increment.parts is None:
+            return read_unapplied(increment.unapplied)
+        place = self._place_of(partition)
+        begins = (await self.client.beginning_offsets([place], timeout)).get(place)
+        if begins is None:
+            raise TimeoutError
+        found: dict[int, Collection[int]] = {}
+        end, look = increment.offset, increment.parts.number + _NEAR
+        while len(found) < increment.parts.number and begins < end:
+            start = max(begins, end - look)
+            try:
+                async with aclosing(self.client.read({place: Span(start, end)})) as reads:
+                    async for fetched in reads:
+                        self._take_parts(fetched.records, partition, increment, found)
+            except FetchFailed as error:
+                raise self._unreadable(error, [partition]) from error
+            end, look = start, look * 8
+        if len(found) < increment.parts.number:
+            raise ValueError(f"only {len(found)} of its {increment.parts.number} parts are there")
+        return set().union(*found.values())
+
+    def _take_parts(
+        self,
+        records: Sequence[Record],
+        partition: TopicPartition,
+        increment: Increment,
+        found: dict[int, Collection[int]],
+    ) -> None:
+        assert increment.parts is not None
+        for record in records:
+            match decode_part_key(record.key):
+                case (Place(self.group_id, where, _), number) if where == partition:
+                    if (offsets := decode_part(record.value, increment.parts)) is not None:
+                        found[number] = offsets
+
     async def increments_end(self, partition: TopicPartition, timeout: float) -> int:
         """Where its increments end. Raises TimeoutError, ClientError."""
         return await self._end_of(self.names.increments, partition, timeout)
@@ -211,7 +262,7 @@ class _Newest:
     """Of the increments of one partition that were seen: the newest of its position, and the last one."""
 
     def __init__(self, committed: Committed) -> None:
-        self._begin = begin_of_increment(committed)
+        self._begins = begins_of_increment(committed)
         self._life = -1
         self._last: Record | None = None
         self.right: Increment | ValueError | None = None
@@ -227,13 +278,13 @@ class _Newest:
             self._life, self._last, self.right = life, None, None
         if self._last is None or record.offset > self._last.offset:
             self._last = record
-        if value.startswith(self._begin):
-            self.right = _newer(self.right, _decoded(value, life))
+        if value.startswith(self._begins):
+            self.right = _newer(self.right, _decoded(record, life))
 
     @property
     def found(self) -> Increment | ValueError | None:
         """The newest of its position, else the last one."""
-        last = None if self._last is None else _decoded(self._last.value, self._life)
+        last = None if self._last is None else _decoded(self._last, self._life)
         if isinstance(self.right, Increment) and isinstance(last, Increment):
             return self.right._replace(last_generation=last.generation)
         return last if self.right is None else self.right
@@ -262,8 +313,8 @@ async def _told(ask: _Ask, places: Collection[TopicPartition], timeout: float) -
     return found
 
 
-def _decoded(value: bytes | None, life: int) -> Increment | ValueError:
+def _decoded(record: Record, life: int) -> Increment | ValueError:
     try:
-        return decode_increment(value, life)
+        return decode_increment(record.value, life)._replace(offset=record.offset)
     except ValueError as error:
         return error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -10,8 +11,9 @@ from aioparallel.group.client import Committed
 from aioparallel.keyed_state import State
 from aioparallel.offsets import OffsetMap, decode_offset_map
 from aioparallel.records import Record
-from aioparallel.state.increments import Increment, Named, Unapplied, write_unapplied
+from aioparallel.state.increments import Increment, Named, Parts
 from aioparallel.state.table import Frozen, Table
+from aioparallel.state.unapplied import NONE, Unapplied, UnappliedOffsets
 from aioparallel.user_errors import RAISED
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ _SLOTS: Final = 3
 _WATCHED: Final = 1_000
 """Records of a session for which apply() is seen to change nothing that it was given."""
 _UNCHANGEABLE: Final = (int, float, str, bytes, bool, frozenset)
+_MANY: Final = 100_000
+"""Records that are not in the state from which on a full snapshot is due, however many keys there are: it lets go of
+those before it."""
 _NAMED: Final = 2
 """Full snapshots that an increment names: where the newest cannot be used, the one before it."""
 
@@ -60,6 +65,8 @@ class Taken(NamedTuple):
     """Seconds since the epoch."""
     since: int
     """Records since the one before."""
+    unapplied_since: int
+    """And how many of these are not in the state."""
 
 
 _Begun = tuple[bytes, Any, Any, Hashable]
@@ -88,7 +95,8 @@ class StateView:
         self._lanes: dict[int, Hashable] | None = {} if keeps_lanes else None
         self._newest: dict[bytes, int] = {}  # of those begun: a batch may hold several of a key
         self._origin: int | None = None
-        self._unapplied: set[int] = set()
+        self._unapplied = UnappliedOffsets()
+        self._unapplied_since = 0  # and since the last one was taken
         self._snapshots: list[tuple[Named, OffsetMap | None]] = []  # that may be named, the newest first
         self._written: tuple[Named, OffsetMap] | None = None  # not yet, for it says what is not committed
         self._sent: tuple[object, ...] = ()  # life, and ids of those named, of the last increment
@@ -97,9 +105,9 @@ class StateView:
         self._taken_to: int | None = None  # the offset that is of; None: where the session begins
         self._life = 0
         self._next_life: int | None = None
-        self._unapplied_text: Unapplied | None = None  # as it is written; None: something has come, or gone
         self._taken_at = clock()
         self._taken: Taken | None = None
+        self._parts_sent = self._parts_written = 0
 
     # -- restored ---------------------------------------------------------------------------------------
 
@@ -109,7 +117,7 @@ class StateView:
         self._origin = found.origin
         self._life, self._next_life = found.life, found.next_life
         self._taken_to = found.taken_to
-        self._unapplied = set(found.unapplied)
+        self._unapplied = UnappliedOffsets(found.unapplied)
         self._snapshots = [*found.snapshots]
         self._since = found.replayed
         self._sent = self._saved = self._told
@@ -199,7 +207,7 @@ class StateView:
             begun = self._begun.pop(offset, None)
             if begun is None:
                 self._unapplied.add(offset)
-                self._unapplied_text = None
+                self._unapplied_since += 1
                 continue
             key = begun[0]
             if newest.get(key) == offset:
@@ -210,19 +218,30 @@ class StateView:
 
     # -- increments -------------------------------------------------------------------------------------
 
-    def increment(self, committed: Committed) -> Increment:
-        """What is to be saved with this position, which is committed next."""
+    def increment(self, committed: Committed, largest: int) -> tuple[Increment, Sequence[Unapplied]]:
+        """What is to be saved with this position, which is committed next; and its parts, with texts of ``largest``
+        bytes at most, where it takes some."""
         self._sent = self._told
         origin = self.session.start if self._origin is None else self._origin
-        if self._unapplied_text is None:
-            self._unapplied_text = write_unapplied(self._unapplied)  # they may be many
+        texts = self._unapplied.texts(largest)  # they may be many
+        is_one = len(texts) <= 1
+        parts = None if is_one else Parts(secrets.token_hex(8), len(texts))
+        unapplied = texts[0] if is_one and texts else NONE
         named = [named for named, _ in self._snapshots]
         at, generation = round(self._taken_at * 1000), self.session.generation.id
-        return Increment(committed, generation, origin, at, self._unapplied_text, named, self._life)
+        increment = Increment(committed, generation, origin, at, unapplied, named, self._life, parts=parts)
+        return increment, () if is_one else texts
+
+    def parts_written(self, sent: int) -> int:
+        """How many parts of an increment may stand in the log: those too many are to be deleted. ``sent``: there are so
+        many now."""
+        self._parts_sent, before = sent, self._parts_written
+        self._parts_written = max(sent, before)
+        return before
 
     def acknowledged(self) -> None:
         """See :class:`~aioparallel.group.companions.Beside`."""
-        self._saved = self._sent
+        self._saved, self._parts_written = self._sent, self._parts_sent
         if self._next_life is not None:  # a former owner, whose commits are refused, begins none
             self._life, self._next_life = self._next_life, None
         if self._lanes and self.session.acknowledged is not None:
@@ -255,8 +274,7 @@ class StateView:
         oldest = self._snapshots[-1][1] if len(self._snapshots) == _NAMED else None
         if oldest is not None:
             is_in_oldest = oldest.looker()
-            self._unapplied = {offset for offset in self._unapplied if not is_in_oldest(offset)}
-            self._unapplied_text = None
+            self._unapplied.keep(lambda offset: not is_in_oldest(offset))
 
     # -- full snapshots ---------------------------------------------------------------------------------
 
@@ -264,7 +282,7 @@ class StateView:
         """Whether a full snapshot should be taken, and there is a place for it."""
         if self._table is None or self._taken or self._written or self.has_news or not self.session.may_commit():
             return False
-        if self._since >= max(self._policy.snapshot_after, self._table.count):
+        if self._since >= max(self._policy.snapshot_after, self._table.count) or self._unapplied_since >= _MANY:
             return True
         # Also where what was passed holds no records (aborted ones, markers): nobody knows that once it is deleted.
         before = self.session.start if self._taken_to is None else self._taken_to
@@ -287,8 +305,9 @@ class StateView:
             self.session,
             self._clock(),
             self._since,
+            self._unapplied_since,
         )
-        self._since = 0
+        self._since = self._unapplied_since = 0
         return self._taken
 
     def written(self, named: Named) -> None:
@@ -304,12 +323,13 @@ class StateView:
         assert self._taken is not None
         self._taken.frozen.release()
         self._since += self._taken.since
+        self._unapplied_since += self._taken.unapplied_since
         self._taken = None
 
 
 def position_of(committed: Committed) -> OffsetMap:
     """As whoever opens a session reads it: where the text is no map, nothing above the offset is complete."""
     try:
-        return decode_offset_map(*committed)
+        return decode_offset_map(*committed[:2])
     except OffsetMapError:
         return OffsetMap(committed.offset, committed.offset - 1)

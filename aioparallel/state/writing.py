@@ -12,7 +12,15 @@ from aioparallel.errors import ProduceFailed
 from aioparallel.keyed_state import State
 from aioparallel.records import Outgoing, Produced, TopicPartition
 from aioparallel.state.increments import Named
-from aioparallel.state.pieces import EntryWriter, Head, PieceKey, encode_head, encode_piece_key
+from aioparallel.state.pieces import (
+    LARGEST_VALUE,
+    PIECE_BYTES,
+    EntryWriter,
+    Head,
+    PieceKey,
+    encode_head,
+    encode_piece_key,
+)
 from aioparallel.state.view import Taken
 from aioparallel.user_errors import RAISED, repr_of
 
@@ -32,16 +40,23 @@ class Unwanted(Exception):
 
 
 class DumpFailed(Exception):
-    """``State.dump`` raised, or gave something else than bytes."""
+    """``State.dump`` raised, or gave something else than bytes, or too many."""
 
 
 async def write_snapshot(
-    producer: Producer, topic: str, group_id: str, partition: TopicPartition, taken: Taken, policy: State[Any]
+    producer: Producer,
+    topic: str,
+    group_id: str,
+    partition: TopicPartition,
+    taken: Taken,
+    policy: State[Any],
+    piece_bytes: int = PIECE_BYTES,
 ) -> Named:
-    """Write what was taken, and say where it stands. Raises ProduceFailed, DumpFailed, Unwanted."""
+    """Write what was taken, in pieces of so many bytes, and say where it stands. Raises ProduceFailed, DumpFailed,
+    Unwanted."""
     writing = _Writing(producer, topic, PieceKey(group_id, partition, taken.slot, 0), taken)
     await writing.write(encode_head(Head(taken.position, taken.frozen.count)))
-    entries = EntryWriter()
+    entries = EntryWriter(piece_bytes)
     loop = asyncio.get_running_loop()
     for shard in taken.frozen.shards():
         for start in range(0, len(shard), _AT_ONCE):
@@ -63,6 +78,11 @@ def _dumped(policy: State[Any], key: bytes, value: Any) -> bytes:
         raise DumpFailed(f"State dump raised {repr_of(error)} for the value of key {key!r}") from error
     if type(dumped) is not bytes:
         raise DumpFailed(f"State dump gave {type(dumped).__name__} for the value of key {key!r}, it must be bytes")
+    if len(dumped) > LARGEST_VALUE:
+        raise DumpFailed(
+            f"State dump gave {len(dumped):,} bytes for the value of key {key!r}, and a full snapshot takes "
+            f"{LARGEST_VALUE:,} at most: let the key keep less"
+        )
     return dumped
 
 

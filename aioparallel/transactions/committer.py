@@ -302,6 +302,8 @@ class TransactionCommitter:
         for entry, failure in sending.refused.items():
             machine.abort("an output is refused", str(failure))
             self._outbox.doubt(output.topic for output in entry.outputs)  # it may be gone
+        if sending.is_beside_too_large and self._companion is not None:
+            self._companion.too_large()
         await self._refusals.refuse(sending.refused)
         if not machine.out_of_time(self._loop.time(), sending.trouble or ""):
             machine.abort("not acknowledged", sending.trouble or "")
@@ -339,7 +341,7 @@ class TransactionCommitter:
                 meaning = meaning_of(Ask.OFFSETS, code)
                 if meaning is Meaning.TOO_LARGE:
                     large.append(sampled[partition])
-                self._take_in(sampled[partition], meaning, generation)
+                self._take_in(sampled[partition], meaning, generation, code)
             if large:
                 self._sampler.too_large(large, len(positions))
             if not self._cut.is_ours:
@@ -349,7 +351,7 @@ class TransactionCommitter:
             return
         machine.offsets(codes.values())
 
-    def _take_in(self, one: Sample, meaning: Meaning, generation: Generation) -> None:
+    def _take_in(self, one: Sample, meaning: Meaning, generation: Generation, code: int) -> None:
         """What the answer says of one partition by itself."""
         session = one.session
         match meaning:
@@ -359,7 +361,7 @@ class TransactionCommitter:
                 self._cutter.refused(session)
                 session.fault = CommitFault.REFUSED
             case Meaning.NOT_OURS if session.generation == generation:
-                self._fence(session, generation)
+                self._fence(session, generation, instance_fenced=code == ErrorCode.FENCED_INSTANCE_ID)
             case _:
                 return
         self.failed_commits += 1
@@ -390,7 +392,7 @@ class TransactionCommitter:
         for session, one in wanted.items():
             found = answer.found.get(session.partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
             if not isinstance(found, int):
-                self._machine.verified(is_committed=found == one.sample.committed)
+                self._machine.verified(is_committed=found is not None and found[:2] == one.sample.committed[:2])
                 return
         self._machine.verified(is_committed=None)
 
@@ -431,11 +433,11 @@ class TransactionCommitter:
                 extra={"action": "transaction_in_doubt", "transactional_id": self._id},
             )
 
-    def _fence(self, session: Session, generation: Generation) -> None:
+    def _fence(self, session: Session, generation: Generation, *, instance_fenced: bool = False) -> None:
         """Another member has the partition."""
         self._figures.fenced += 1
         session.fault, session.fenced = CommitFault.FENCED, True
-        self._member.client.fenced(generation)
+        self._member.client.fenced(generation, instance_fenced=instance_fenced)
 
     def _fence_all(self) -> None:
         """Somebody else uses this transactional id: whoever that is, it is no good time to hold partitions."""

@@ -76,7 +76,8 @@ class Share(NamedTuple):
     @property
     def is_new(self) -> bool:
         """Whether the broker has not exactly this position already."""
-        return self.sample.committed != self.sample.session.acknowledged
+        before = self.sample.session.acknowledged
+        return before is None or self.sample.committed[:2] != before[:2]
 
     @property
     def says_nothing(self) -> bool:
@@ -132,7 +133,7 @@ def _part(
     left = [entry for entry in taken.entries if id(entry) not in ids]
     unsaid = {record.offset for entry in left for record in entry.records} | _behind(left, taken.lanes)
     reach = max([taken.promised, *[record.offset for entry in entries for record in entry.records]])
-    what = Said(taken.said.session, _without(taken.said.map, unsaid, reach), taken.acknowledged)
+    what = Said(taken.said.session, _without(taken.said.map, unsaid, reach), taken.acknowledged, taken.said.epochs)
     return _sayable(what, entries, limit, formats, taken.lanes)
 
 
@@ -206,7 +207,7 @@ def _without(said: OffsetMap, offsets: Collection[int], reach: int = maxsize) ->
 
 def says(committed: Committed, asked: OffsetMap) -> bool:
     """Whether this position says of all records that are complete by that map that they are."""
-    return decode_offset_map(*committed).covers(asked)
+    return decode_offset_map(*committed[:2]).covers(asked)
 
 
 class Cut:

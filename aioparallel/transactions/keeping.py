@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 from aioparallel.batches import BatchHandler
+from aioparallel.delivery.dead_letters import DeadLetters
 from aioparallel.delivery.producer import Producer
-from aioparallel.engine.outlets import Disposal
 from aioparallel.errors import ConfigurationError
 from aioparallel.group.committing import Keeping, Member
 from aioparallel.group.companions import AccompaniedPositions
@@ -54,7 +54,7 @@ class TransactionKeeping:
         self._group_id = group_id
         self.outbox = TransactionOutbox(producer, options.producing.max_unacknowledged_bytes)
         self.letters = Letters(self.outbox)
-        self.disposal: Disposal | None = None
+        self.disposal: DeadLetters | None = None
         """Where records go that cannot be produced for."""
         instance = options.client_options.get("group_instance_id")
         self._instance = None if instance is None else str(instance)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, cast
 
 from aioparallel.delivery.outputs import changed_since, outputs_in, size_of
+from aioparallel.delivery.producer import TooLarge
 from aioparallel.delivery.waiters import Waiters
 from aioparallel.engine.outlets import Offered, Receipts
 from aioparallel.errors import ClientError, InvalidOutput, ProduceFailed
@@ -171,7 +172,8 @@ class TransactionOutbox:
         for output in outputs:
             if (reason := self._refusal(output)) is not None:
                 passing = bool(self._trouble) and output.topic not in self._partitions
-                return ProduceFailed(output.topic, output.partition, reason, passing=passing)
+                too_large = isinstance(reason, TooLarge)
+                return ProduceFailed(output.topic, output.partition, reason, passing=passing, too_large=too_large)
         return None
 
     def _refusal(self, output: Outgoing) -> str | None:

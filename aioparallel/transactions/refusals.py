@@ -2,7 +2,7 @@
 
 The record is never run again: the next one of its key may have run meanwhile. It is put away, or skipped, or ends the
 run, as the failure policy says of records whose patience has ended; retry topics are for another run, so they are left
-out.
+out. A letter that is refused for its size goes once more with less in it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
-from aioparallel.delivery.letters import without_texts
-from aioparallel.engine.outlets import Disposal
-from aioparallel.engine.tally import Tally
+from aioparallel.delivery.dead_letters import DeadLetters
+from aioparallel.delivery.shrinking import is_cut
+from aioparallel.engine.tally import EndState, Tally
 from aioparallel.errors import ProduceFailed, RecordStopped
 from aioparallel.group.sessions import Session
 from aioparallel.policies import FailurePolicy
 from aioparallel.record_logging import coordinates
-from aioparallel.records import Outgoing, Record
+from aioparallel.records import Record
 from aioparallel.transactions.waiting import Entry, Waiting
 
 __all__ = ["Refusals"]
@@ -33,6 +33,10 @@ _OF_OUTPUT: Final = (
     "Mend the cause, or tell the failure policy where such records go: "
     'FailurePolicy(dead_letter="a topic"), or give_up="skip"'
 )
+_REFUSED: Final = {
+    EndState.SUCCEEDED: "what its handler has returned",
+    EndState.DEAD_LETTERED: "it in a retry topic, for its size",
+}
 _OF_LETTER: Final = (
     "It is the record itself, on its way to where the failure policy puts it away: that topic must take whatever the "
     "source holds (as large, and records without a key or a value), from this user"
@@ -47,7 +51,7 @@ class Refusals:
         self,
         waiting: Waiting,
         policy: FailurePolicy,
-        disposal: Disposal | None,
+        disposal: DeadLetters | None,
         tally: Tally,
         fatal: Callable[[BaseException], None],
     ) -> None:
@@ -82,49 +86,55 @@ class Refusals:
             return
         self.count += len(entry.records)
         for record in entry.records:
-            self._put_away(session, record, failure)
+            self._put_away(session, record, failure, EndState.SUCCEEDED)
 
-    def _put_away(self, session: Session, record: Record[Any, Any], failure: ProduceFailed) -> None:
+    def _put_away(self, session: Session, record: Record[Any, Any], failure: ProduceFailed, counted: EndState) -> None:
+        """``counted``: as what it has ended so far."""
         if self._policy.dead_letter is not None and self._disposal is not None:
             logger.warning(
-                "%s: the brokers refuse what its handler has returned, and it becomes a dead letter: %s",
+                "%s: the brokers refuse %s, and it becomes a dead letter: %s",
                 record.place,
+                _REFUSED[counted],
                 failure,
                 extra={"action": "output_refused", **coordinates(record)},
             )
             # Until it is put away its offset may not be committed, though it is complete.
             self._waiting.hold(session)
-            self._disposal.dispose(record, failure, None, lambda _record, error: self._put(session, record, error))
+            self._disposal.dispose(
+                record, failure, None, lambda _record, error: self._put(session, record, counted, error)
+            )
         elif self._policy.give_up == "skip":
             self._waiting.forget_place(record)
-            self._tally.succeeded -= 1
-            self._tally.skipped += 1
+            self._tally.move(counted, EndState.SKIPPED)
             logger.error(
-                "%s: the brokers refuse what its handler has returned, and it is skipped: %s",
+                "%s: the brokers refuse %s, and it is skipped: %s",
                 record.place,
+                _REFUSED[counted],
                 failure,
                 extra={"action": "output_skipped", **coordinates(record)},
             )
         else:
             self._stop(session, record, failure, _OF_OUTPUT)
 
-    def _put(self, session: Session, record: Record[Any, Any], error: Exception | None) -> None:
+    def _put(self, session: Session, record: Record[Any, Any], counted: EndState, error: Exception | None) -> None:
         self._waiting.forget_place(record)
         self._waiting.let_go(session)
         if error is not None:
             return  # its session is over
-        self._tally.succeeded -= 1
-        self._tally.dead_lettered += 1
+        self._tally.move(counted, EndState.DEAD_LETTERED)
 
     def _refuse_letter(self, session: Session, entry: Entry, failure: ProduceFailed) -> None:
-        """It is larger than the record was, and brokers have limits: once more without what may be left out."""
-        letter = entry.output
-        headers = without_texts(tuple(letter.headers))
-        if headers == tuple(letter.headers):
+        """It is larger than the record was, and brokers have limits: once more with less in it."""
+        letter, disposal = entry.output, self._disposal
+        less = disposal.smaller(letter) if disposal is not None and failure.too_large else None
+        if less is not None:
+            if disposal is not None and is_cut(less) and not is_cut(letter):
+                disposal.cut.note(entry.record, less)
+            self._waiting.add_letter(session, entry.record, (less,))
+        elif failure.too_large and letter.topic in self._policy.retry_topics:
+            self._put_away(session, entry.record, failure, EndState.DEAD_LETTERED)
+        else:
             self._stop(session, entry.record, failure, _OF_LETTER)
-            return
-        short = Outgoing(letter.topic, letter.value, letter.key, headers)
-        self._waiting.add_letter(session, entry.record, (short,))
 
     def _stop(self, session: Session, record: Record[Any, Any], failure: ProduceFailed, hint: str) -> None:
         self._waiting.hold(session, for_good=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from aioparallel.delivery.producer import PendingOutput
+from aioparallel.delivery.producer import PendingOutput, TooLarge
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Outgoing, Produced
 from aioparallel.transactions.producer import TransactionalProducer
@@ -36,6 +36,8 @@ class Sending:
         """Where they stand."""
         self.refused: dict[Entry, ProduceFailed] = {}
         """Those that the brokers do not take, each by itself."""
+        self.is_beside_too_large = False
+        """Whether what is of no record was refused for its size."""
         self.trouble: str | None = None
         """Why some failed that may well be taken another time."""
 
@@ -56,6 +58,7 @@ class Sending:
                         return
         for output in beside:
             if (reason := self._producer.refusal(output)) is not None:
+                self.is_beside_too_large = isinstance(reason, TooLarge)
                 self.give_up(f"{output.topic}: {reason}")
                 return
             portion.append(_Output(self, None, output))
@@ -102,6 +105,8 @@ class Sending:
     def failed(self, entry: Entry | None, failure: ProduceFailed) -> None:
         """One more has, and is not there."""
         self._left -= 1
+        if entry is None and failure.too_large:
+            self.is_beside_too_large = True
         if failure.passing or entry is None:
             self.trouble = self.trouble or str(failure)
         else:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from aioparallel.errors import ConsumerStateError
 from aioparallel.observe.stats import LongestLane
 from aioparallel.records import TopicPartition
+from aioparallel.user_errors import repr_of
 from aioparallel.web.service import ConsumerService
 from aioparallel.web.services import Consumers
 
@@ -102,5 +103,5 @@ def _hashed(key: object) -> object:
     ``RecordFilter(keys="hash")``. None and True, a whole partition, are no key."""
     if key is None or key is True:
         return key
-    raw = key if isinstance(key, bytes) else repr(key).encode()
+    raw = key if isinstance(key, bytes) else repr_of(key).encode(errors="backslashreplace")
     return hashlib.blake2b(raw).hexdigest()[:_HASHED]

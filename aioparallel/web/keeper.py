@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 from typing import Generic
 
@@ -13,6 +14,7 @@ from aioparallel.consumer import ParallelConsumer
 from aioparallel.engine.waiting import unless
 from aioparallel.errors import ConfigurationError, ConsumerStateError, WorkCancelled
 from aioparallel.handlers import HandlersOf
+from aioparallel.left_behind import LeftBehind
 from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.observe.stats import Stats
 from aioparallel.records import K_co, V_co
@@ -67,6 +69,7 @@ class Keeper(Generic[K_co, V_co]):
         self._seen: ParallelConsumer[K_co, V_co] | None = None
         self._run_began: float | None = None
         self._run_ended = 0.0
+        self._left: list[LeftBehind] = []
 
     # -- its life ---------------------------------------------------------------------------------------
 
@@ -157,6 +160,7 @@ class Keeper(Generic[K_co, V_co]):
                     failed = _Stage.CLOSING, closing
                 else:
                     self._say(_Stage.CLOSING.value, closing)
+            self._left += consumer.left_behind
         return failed
 
     def _judged(self, stage: _Stage, error: BaseException) -> float | None:
@@ -223,6 +227,17 @@ class Keeper(Generic[K_co, V_co]):
 
     def health(self) -> Health:
         """At any time."""
+        health = self._health()
+        # Of the last consumer its own health tells, as long as it is asked.
+        own = () if self._seen is None else [one.task for one in self._seen.left_behind]
+        told = any(one.kind is ProblemKind.HANDLER_STUCK for one in health.problems)
+        left = [one for one in self._left if not one.task.done() and not (told and one.task in own)]
+        if not left:
+            return health
+        problems = [Problem(ProblemKind.HANDLER_STUCK, _going_on(one)) for one in left]
+        return replace(health, problems=(*health.problems, *problems))
+
+    def _health(self) -> Health:
         if self.failure is not None:
             said = f"the consumer failed with {type(self.failure).__name__}: {text_of(self.failure)}"
             return Health(running=False, problems=(Problem(ProblemKind.FAILED, said),))
@@ -243,6 +258,13 @@ class Keeper(Generic[K_co, V_co]):
             for one in health.problems
         )
         return Health(running=health.running, problems=problems, joined=health.joined)
+
+
+def _going_on(left: LeftBehind) -> str:
+    return (
+        f"{left.record.place}: the handler goes on though it was cancelled and its consumer is closed; nothing waits "
+        "for it any more"
+    )
 
 
 def _as_failure(error: BaseException, what: str) -> BaseException:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aioparallel.errors import ConfigurationError, ConsumerStateError
+from aioparallel.errors import ClusterChanged, ConfigurationError, ConsumerStateError, InstanceFenced
 from aioparallel.policies import RetryPolicy
 
 __all__ = ["RestartPolicy", "Restarts"]
 
 _MOST_SECONDS = 1e7  # more is a mistake
+_STAYS = (ClusterChanged, ConfigurationError, ConsumerStateError, InstanceFenced)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +18,9 @@ class RestartPolicy:
     """When a consumer whose run has ended with an error, or that could not be started, is made anew.
 
     The delay doubles with each failure in a row, varied by ten percent. What would fail again in the same way is never
-    tried again: a wrong option (ConfigurationError, ConsumerStateError), and what ``make_consumer`` itself raises.
+    tried again: a wrong option (ConfigurationError, ConsumerStateError), and what ``make_consumer`` itself raises. Nor
+    is a consumer whose ``group_instance_id`` another process has (InstanceFenced): it would throw that one out; nor
+    one that has met another cluster (ClusterChanged): anew, it would take that for its own.
     """
 
     first_delay: float = 1.0
@@ -72,7 +75,7 @@ class Restarts:
 
 def can_pass(error: BaseException) -> bool:
     """Whether the same might go well another time."""
-    return not ends_the_process(error) and not isinstance(error, ConfigurationError | ConsumerStateError)
+    return not ends_the_process(error) and not isinstance(error, _STAYS)
 
 
 def ends_the_process(error: BaseException | None) -> bool:

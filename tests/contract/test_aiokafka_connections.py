@@ -25,7 +25,7 @@ from aiokafka.protocol.admin import (
 
 from aioparallel import Security
 from aioparallel.clients.aiokafka.connecting import find_broker
-from aioparallel.clients.aiokafka.dialing import _options_of
+from aioparallel.clients.aiokafka.dialing import options_of
 from aioparallel.clients.aiokafka.internals import Connections
 from aioparallel.clients.aiokafka.secure_connection import LoggedIn, LoginFailed, _TokenLogin, open_connection
 from aioparallel.security.secret import Password, TokenSource
@@ -37,11 +37,11 @@ async def test_a_connection_takes_what_a_client_has() -> None:
     """Each option of a connection that aiokafka's client passes on is passed on here, under the same name."""
     client: Any = AIOKafkaClient(bootstrap_servers="localhost:1")
     wanted = set(inspect.signature(AIOKafkaConnection.__init__).parameters) - {"self", "host", "port", "on_close"}
-    assert set(_options_of(client)) == wanted
+    assert set(options_of(client)) == wanted
     assert inspect.signature(AIOKafkaConnection.close).parameters.keys() == {"self", "reason", "exc"}
     assert inspect.signature(AIOKafkaConnection.send).parameters.keys() == {"self", "request", "expect_response"}
     assert callable(client._on_connection_closed)
-    made = LoggedIn("localhost", 1, **_options_of(client))
+    made = LoggedIn("localhost", 1, **options_of(client))
     assert (made._writer, made._closed_fut, made._protocol, made.has_requests) == (None, None, None, False)
 
 

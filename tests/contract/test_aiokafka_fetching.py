@@ -73,7 +73,7 @@ async def test_what_is_read_beside_the_group_ends_before_a_damaged_batch(
     async def read_all(*ends: int) -> None:
         spans = {place: Span(0, end) for place, end in zip(places, ends, strict=True)}
         async with asyncio.timeout(60), aclosing(client.read(spans)) as reads:
-            async for partition, records, _ in reads:
+            async for partition, records, _, *_ in reads:
                 read[partition] += [record.offset for record in records]
 
     with pytest.raises(FetchFailed, match=f"{places[1]}: cannot read at offset 4"):

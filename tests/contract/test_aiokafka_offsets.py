@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import cast
+from collections.abc import AsyncIterator, Collection
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
@@ -130,6 +130,7 @@ class Answers:
     """A coordinator that answers what it is told to, in turn; the last one again and again."""
 
     coordinator_id: int | None = 1
+    _group_instance_id: str | None = None
 
     def __init__(self, *answers: object) -> None:
         self.answers = list(answers)
@@ -150,11 +151,24 @@ class Answers:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
+async def no_ids(topics: Collection[str], timeout: float) -> dict[str, bytes]:
+    """As brokers before Kafka 3.0."""
+    return {}
+
+
 def offsets_answered(*answers: object) -> tuple[GroupOffsets, Answers, list[Generation]]:
     """The offsets of a group whose coordinator gives these answers, and whom it fenced."""
     fake, fenced = Answers(*answers), list[Generation]()
     coordinator, connections = cast("Coordinator", fake), cast("Connections", fake)
-    offsets = GroupOffsets("group", coordinator, connections, retry_backoff=0.001, on_fenced=fenced.append)
+    offsets = GroupOffsets(
+        "group",
+        coordinator,
+        connections,
+        {},
+        no_ids,
+        retry_backoff=0.001,
+        on_fenced=lambda generation, **_: fenced.append(generation),
+    )
     return offsets, fake, fenced
 
 
@@ -196,11 +210,12 @@ async def test_how_long_offsets_last_is_said_in_the_commit() -> None:
         fake = Answers(answer)
         coordinator, connections = cast("Coordinator", fake), cast("Connections", fake)
         offsets = GroupOffsets(
-            "group", coordinator, connections, retry_backoff=0.001, on_fenced=print, offset_retention=given
+            "group", coordinator, connections, {}, no_ids, retry_backoff=0.001, on_fenced=print, offset_retention=given
         )
         await offsets.commit({ONE: Committed(1, "")}, GENERATION, 1.0)
-        (request,) = fake.requests
-        assert getattr(request, "_retention_time", None) == sent
+        request = cast("Any", fake.requests[0])
+        assert (9 - 1 if given is None else 3) == request.prepare({8: (2, 9)}).API_VERSION
+        assert getattr(request.older, "_retention_time", None) == sent
 
 
 async def test_a_loading_coordinator_is_not_an_empty_group() -> None:

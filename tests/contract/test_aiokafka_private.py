@@ -8,9 +8,10 @@ import ast
 import asyncio
 import importlib
 import inspect
+import struct
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import cast
+from typing import Any, cast
 
 import aiokafka.errors as kafka
 import pytest
@@ -22,25 +23,37 @@ from aiokafka.consumer.fetcher import FetchError, FetchResult
 from aiokafka.protocol.admin import DeleteGroupsResponse_v1
 from aiokafka.protocol.commit import (
     OffsetCommitRequest,
-    OffsetCommitResponse_v3,
     OffsetFetchRequest,
     OffsetFetchResponse_v3,
 )
-from aiokafka.protocol.group import LeaveGroupRequest
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.group import (
+    HeartbeatRequest,
+    HeartbeatResponse_v1,
+    JoinGroupRequest,
+    JoinGroupResponse_v5,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
 from aiokafka.protocol.metadata import MetadataRequest, MetadataResponse_v1
+from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import OffsetAndTimestamp
 
 from aioparallel.clients.aiokafka import internals, log_noise
 from aioparallel.clients.aiokafka.internals import RawRecord
 from aioparallel.clients.aiokafka.membership import Membership
 from aioparallel.codes import ErrorCode
-from aioparallel.errors import ClientError, FetchFailed, NotAuthorized
+from aioparallel.errors import ClientError, FetchFailed, NotAuthorized, UnreadableBatch
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
 from tests.support.clusters.aiokafka_cluster import AiokafkaCluster, serving
-from tests.support.clusters.aiokafka_member import Member, consumer_of, coordinator_of, fetcher_of, unique
+from tests.support.clusters.aiokafka_member import Member, consumer_of, coordinator_of, fetcher_of, unique, walk_of
 from tests.support.clusters.cluster import Produced
 from tests.support.clusters.protocols import missing
 from tests.support.waiting import until
+
+JOINED = JoinGroupResponse_v5(
+    throttle_time_ms=0, error_code=0, generation_id=1, group_protocol="", leader_id="", member_id="", members=[]
+)
 
 
 @pytest_asyncio.fixture
@@ -94,9 +107,11 @@ async def test_every_declared_member_exists(member: Member) -> None:
         internals.FetchFault: FetchError(error=ValueError(), backoff=0.0),
         internals.FetchedData: data,
         internals.Fetcher: fetcher,
+        internals.JoinAnswer: JOINED,
+        internals.JoinRequest: JoinGroupRequest("group", 1, 1, "member", "instance", "consumer", []),
+        internals.MemberAnswer: HeartbeatResponse_v1(throttle_time_ms=0, error_code=0),
         internals.MetadataAnswer: MetadataResponse_v1(brokers=[], controller_id=1, topics=[]),
         internals.OffsetAtTime: OffsetAndTimestamp(1, 2),
-        internals.OffsetCommitAnswer: OffsetCommitResponse_v3(throttle_time_ms=0, topics=[]),
         internals.OffsetFetchAnswer: OffsetFetchResponse_v3(throttle_time_ms=0, topics=[], error_code=0),
         internals.PartitionRecords: records,
         internals.PartitionState: subscription.assignment.state_value(partition),
@@ -117,6 +132,9 @@ def test_what_is_imported_and_called_takes_our_arguments() -> None:
     assert OffsetCommitRequest.DEFAULT_GENERATION_ID == OffsetCommitRequest.DEFAULT_RETENTION_TIME == -1
     inspect.signature(OffsetFetchRequest).bind("group", [("topic", [0])])
     inspect.signature(LeaveGroupRequest).bind("group", "member")
+    inspect.signature(HeartbeatRequest).bind("group", 1, "member")
+    assert JoinGroupRequest.UNKNOWN_MEMBER_ID == ""
+    assert SyncGroupRequest.API_KEY == 14
     options = {"client_id", "security_protocol", "ssl_context", "sasl_mechanism", "sasl_plain_username"}
     assert options <= set(inspect.signature(create_conn).parameters)
     assert ConnectionGroup.DEFAULT != ConnectionGroup.COORDINATION
@@ -191,7 +209,7 @@ async def test_an_idle_client_is_not_taken_for_a_stalled_one(member: Member) -> 
 async def test_a_cancelled_fetch_leaves_no_waiter_behind(member: Member) -> None:
     """aiokafka keeps its fetch waiters in a set; ours goes out of it however it ends."""
     fetcher = fetcher_of(member.client)
-    waiters: set[object] = fetcher._fetch_waiters  # type: ignore[attr-defined]
+    waiters = fetcher._fetch_waiters
     for _ in range(3):
         fetch = asyncio.create_task(member.client.fetch({}))
         await until(lambda: waiters, what="a waiter")
@@ -210,7 +228,7 @@ async def test_a_coordination_error_reaches_the_waiting_fetch(member: Member) ->
     """What aiokafka pushes to its user comes out of a waiting fetch at once, and only once."""
     coordinator = coordinator_of(member.client)
     fetch = asyncio.create_task(member.client.fetch({}))
-    await until(lambda: fetcher_of(member.client)._fetch_waiters, what="a waiter")  # type: ignore[attr-defined]
+    await until(lambda: fetcher_of(member.client)._fetch_waiters, what="a waiter")
     pushed = asyncio.ensure_future(
         coordinator._push_error_to_user(kafka.GroupAuthorizationFailedError("the-group"))  # type: ignore[attr-defined]
     )
@@ -226,7 +244,7 @@ async def test_a_crashed_background_task_reaches_the_waiting_fetch(member: Membe
     """When the task that fetches ends with an error, a waiting fetch raises it instead of waiting for ever."""
     fetcher = fetcher_of(member.client)
     fetch = asyncio.create_task(member.client.fetch({}))
-    await until(lambda: fetcher._fetch_waiters, what="a waiter")  # type: ignore[attr-defined]
+    await until(lambda: fetcher._fetch_waiters, what="a waiter")
     fetcher._get_actions_per_node = None  # type: ignore[attr-defined]
     fetcher._notify(fetcher._wait_consume_future)
     with pytest.raises(ClientError, match="during data retrieval"):
@@ -259,21 +277,93 @@ class TornBatch:
             yield raw
 
 
-async def test_a_walk_keeps_what_came_before_unreadable_data(member: Member) -> None:
-    """Where decoding fails in the middle, the records before it are delivered, and the error names the offset."""
+async def test_what_aiokafkas_decoder_refuses_is_read_from_the_bytes_of_the_response(member: Member) -> None:
+    """The bytes are kept beside aiokafka's buffer until they are decoded, and no longer."""
     records = (await with_data(member))._partition_records
     records._records = TornBatches(records._records)
     (partition,) = member.held
+    walk = walk_of(member.client)
+    assert partition in walk._responses._bytes
     async with asyncio.timeout(120):
         taken = await member.client.fetch({partition: 100})
-    assert [record.offset for record in taken[0].records] == [0, 1, 2, 3]
-    assert taken[0].next_offset == 4
+    assert [record.offset for record in taken[0].records] == list(range(10))
+    assert taken[0].records[7].headers == (("name", b"text"),)
+    assert taken[0].next_offset == 10
+    assert not walk._responses._bytes
+
+
+async def test_the_bytes_of_responses_that_nobody_reads_are_let_go(member: Member) -> None:
+    """Those of a partition that was sought, or went."""
+    await with_data(member)
+    (partition,) = member.held
+    walk = walk_of(member.client)
+    kept = walk._responses._bytes
+    fetcher_of(member.client)._records.clear()
+    assert partition in kept
+    walk.take({partition: 1})
+    assert not walk._responses._bytes
+
+
+async def test_a_walk_keeps_what_came_before_unreadable_data(
+    member: Member, cluster: AiokafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a batch is damaged, the records before it are delivered, and the error names the batch and its offsets,
+    until the partition is sought: then it is fetched anew."""
+    (partition,) = member.held
+    await cluster.produce(partition.topic, [Produced(b"value")] * 5)
+
+    def damaged(data: bytes) -> MemoryRecords:
+        found, at = bytearray(data), 0
+        while at < len(found):
+            base, length = struct.unpack_from(">qi", found, at)
+            at += 12 + length
+            if base == 10:
+                found[at - 1] ^= 1
+        return MemoryRecords(bytes(found))
+
     async with asyncio.timeout(120):
-        with pytest.raises(FetchFailed, match=f"{partition}: cannot read at offset 4"):
-            await member.client.fetch({partition: 100})
+        with monkeypatch.context() as patch:
+            patch.setattr("aiokafka.consumer.fetcher.MemoryRecords", damaged)
+            member.read_from(0)
+            taken = await member.client.fetch({partition: 100})
+            assert [record.offset for record in taken[0].records] == list(range(10))
+            assert taken[0].next_offset == 10
+            for _ in range(2):
+                with pytest.raises(UnreadableBatch, match=f"{partition}: cannot read at offset 10") as raised:
+                    await member.client.fetch({partition: 100})
+                assert (raised.value.batch, raised.value.next_offset) == (10, 15)
         # Nothing was skipped: what follows is read again from there.
+        member.client.seek(partition, 10)
         taken = await member.client.fetch({partition: 100})
-    assert [record.offset for record in taken[0].records] == [4, 5, 6, 7, 8, 9]
+    assert [record.offset for record in taken[0].records] == [10, 11, 12, 13, 14]
+
+
+async def test_a_broker_that_cannot_read_its_own_log_is_heard(member: Member) -> None:
+    """aiokafka asks the same again at once, for ever, and tells nobody."""
+    (partition,) = member.held
+    connections = consumer_of(member.client)._client
+    asked, (topic, number) = 0, partition
+    send = walk_of(member.client)._responses._send
+
+    async def corrupt(node: int, request: Any, **given: Any) -> Any:
+        nonlocal asked
+        answer = await send(node, request, **given)
+        if isinstance(request, FetchRequest) and request.topics:
+            asked += 1
+            answer.topics = [(topic, [(number, ErrorCode.CORRUPT_MESSAGE, -1, -1, -1, [], b"")])]
+        return answer
+
+    walk_of(member.client)._responses._send = corrupt
+    member.read_from(0)
+    async with asyncio.timeout(120):
+        for _ in range(3):
+            with pytest.raises(FetchFailed, match=f"{partition}: cannot read at offset 0: its leader says"):
+                await member.client.fetch({partition: 100})
+        assert asked == 1
+        walk_of(member.client)._responses._send = send
+        member.client.seek(partition, 0)
+        assert len((await member.read(10))[partition]) == 10
+    assert connections.send == walk_of(member.client)._responses.send
 
 
 async def test_a_record_larger_than_a_fetch_is_not_stepped_over(member: Member) -> None:
@@ -292,4 +382,5 @@ async def test_a_record_larger_than_a_fetch_is_not_stepped_over(member: Member) 
     with pytest.raises(FetchFailed, match="offset 0: the record is larger"):
         async with asyncio.timeout(120):
             await member.client.fetch({partition: 100})
+    member.client.seek(partition, 0)
     assert len((await member.read(10))[partition]) == 10

@@ -159,12 +159,14 @@ async def test_what_cannot_be_written_fails_alone(cluster: AiokafkaCluster) -> N
         sender.send(Outgoing(topic, b"value", timestamp=2**70)),
     ]
     await sender.written(Outgoing(topic, b"good"))
-    reasons = []
+    reasons, sizes = [], []
     for future in wrong:
         failure = await future
         assert isinstance(failure, ProduceFailed)
         assert not failure.passing
         reasons.append(failure.reason)
+        sizes.append(failure.too_large)
+    assert sizes == [True, False, False]
     assert "bytes large and max_request_size is 1,000" in reasons[0]
     assert "headers" in reasons[1]
     assert "cannot be written as a record" in reasons[2]

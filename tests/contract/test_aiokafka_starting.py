@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from aioparallel.clients import AiokafkaClient
-from aioparallel.clients.aiokafka import silence
+from aioparallel.clients.aiokafka import metadata_updates
 from aioparallel.errors import BrokerUnreachable, ConsumerStateError
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
 from aioparallel.testing.brokers.local import LocalKafka
@@ -95,7 +95,7 @@ async def test_a_broker_that_is_away_is_told_now_and_then(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its address, and since when. Metadata is asked for ten times a second: the log is not to be full of that."""
-    monkeypatch.setattr(silence, "_TELL_AGAIN", 1.0)
+    monkeypatch.setattr(metadata_updates, "_TELL_AGAIN", 1.0)
 
     def told() -> list[str]:
         return [one.getMessage() for one in caplog.records if getattr(one, "action", "") == "no_metadata"]

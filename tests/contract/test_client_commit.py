@@ -23,11 +23,11 @@ async def test_commits_come_back(cluster: Cluster, topic: str, member: Member) -
     await member.join([topic])
     deadline = cluster.timing.deadline
     assert await member.client.committed([first, second, third], deadline) == {}
-    for commit in ({first: Committed(5, "map"), second: Committed(0, "")}, {first: Committed(3, "back")}):
+    for commit in ({first: Committed(5, "map", 0), second: Committed(0, "", 0)}, {first: Committed(3, "back", 0)}):
         assert await member.client.commit(commit, member.generation, deadline) == dict.fromkeys(commit)
     assert await member.client.committed([first, second, third], deadline) == {
-        first: Committed(3, "back"),
-        second: Committed(0, ""),
+        first: Committed(3, "back", 0),
+        second: Committed(0, "", 0),
     }
 
 
@@ -37,7 +37,7 @@ async def test_text_of_every_kind_comes_back_unchanged(cluster: Cluster, topic: 
     partition = TopicPartition(topic, 0)
     await member.join([topic])
     for text in (DENSE_TEXT, "a" * 4096, "\u00e9\u0000~"):
-        commit = {partition: Committed(1, text)}
+        commit = {partition: Committed(1, text, 0)}
         assert await member.client.commit(commit, member.generation, cluster.timing.deadline) == {partition: None}
         assert await member.client.committed([partition], cluster.timing.deadline) == commit
 
@@ -50,9 +50,9 @@ async def test_text_too_long_is_refused_for_its_partition(cluster: Cluster, topi
     ascii_, astral, fine = (TopicPartition(topic, number) for number in range(3))
     await member.join([topic])
     commit = {
-        ascii_: Committed(1, "a" * 4097),
-        astral: Committed(2, "\U0001f600" * 2049),
-        fine: Committed(3, "\U0001f600" * 2048),
+        ascii_: Committed(1, "a" * 4097, 0),
+        astral: Committed(2, "\U0001f600" * 2049, 0),
+        fine: Committed(3, "\U0001f600" * 2048, 0),
     }
     assert await member.client.commit(commit, member.generation, cluster.timing.deadline) == {
         ascii_: CommitFault.METADATA_TOO_LARGE,
@@ -70,18 +70,18 @@ async def test_an_old_generation_is_fenced(cluster: Cluster, topic: str, member:
     await member.join([topic])
     deadline = cluster.timing.deadline
     now = member.generation
-    good = {partition: Committed(7, "good")}
+    good = {partition: Committed(7, "good", 0)}
     assert await member.client.commit(good, now, deadline) == {partition: None}
     for wrong in (
         Generation(now.id - 1, now.member_id),
         Generation(now.id + 1, now.member_id),
         Generation(now.id, "?"),
     ):
-        assert await member.client.commit({partition: Committed(1, "bad")}, wrong, deadline) == {
+        assert await member.client.commit({partition: Committed(1, "bad", 0)}, wrong, deadline) == {
             partition: CommitFault.FENCED
         }
         assert await member.client.committed([partition], deadline) == good
-    good = {partition: Committed(8, "better")}
+    good = {partition: Committed(8, "better", 0)}
     assert await member.client.commit(good, now, deadline) == {partition: None}
     assert await member.client.committed([partition], deadline) == good
 
@@ -94,7 +94,7 @@ async def test_commits_do_not_disturb_fetching(cluster: Cluster, topic: str, mem
     member.seek_all()
     waiting = asyncio.create_task(member.fetch())
     for offset in range(5):
-        commit = {partition: Committed(offset, "")}
+        commit = {partition: Committed(offset, "", 0)}
         assert await member.client.commit(commit, member.generation, cluster.timing.deadline) == {partition: None}
     assert not waiting.done()
     member.client.wake()
@@ -116,7 +116,7 @@ async def test_a_fenced_member_learns_of_it_at_once_and_joins_again(
     await cluster.evict(group_id, before.member_id)
     loop = asyncio.get_running_loop()
     began = loop.time()
-    commit = {partition: Committed(1, "")}
+    commit = {partition: Committed(1, "", 0)}
     assert await client.commit(commit, before, deadline) == {partition: CommitFault.FENCED}
     await until(lambda: member.heard("lost"), deadline, "the loss")
     assert loop.time() - began < 3

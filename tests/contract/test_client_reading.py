@@ -20,7 +20,7 @@ async def all_of(
     values: dict[TopicPartition, list[bytes | None]] = {partition: [] for partition in spans}
     ends: dict[TopicPartition, int] = {}
     async with asyncio.timeout(cluster.timing.deadline), aclosing(client.read(spans)) as reads:
-        async for partition, records, next_offset in reads:
+        async for partition, records, next_offset, *_ in reads:
             assert all(record.topic_partition == partition for record in records)
             assert all(record.offset < next_offset for record in records)
             values[partition] += [record.value for record in records]
@@ -71,7 +71,7 @@ async def test_it_may_be_left_early_and_begun_again(cluster: Cluster, topic: str
     client = cluster.client(group_id)
     await client.start(cluster.timing.deadline)
     async with asyncio.timeout(cluster.timing.deadline), aclosing(client.read({partition: Span(0, 1_200)})) as reads:
-        async for _, records, position in reads:
+        async for _, records, position, *_ in reads:
             next_offset = position
             if records:
                 break

@@ -165,7 +165,7 @@ async def test_only_the_output_that_is_too_large_fails(cluster: Cluster, topic: 
         failure = await middle
         results = await asyncio.gather(*waiting)
     assert isinstance(failure, ProduceFailed)
-    assert not failure.passing
+    assert (failure.passing, failure.too_large) == (False, True)
     assert "larger than the topic takes" in failure.reason
     assert not any(isinstance(result, ProduceFailed) for result in results)
     assert [record.value for record in await cluster.records(topic)] == [b"%d" % number for number in range(200)]

@@ -305,6 +305,13 @@ GIVEN: Mapping[str, Given] = {
         ends=2,
         says="1 1\n",
     ),
+    "docs/failures.md: What cannot be read": Given(
+        before=_HANDLE,
+        after=_RUN,
+        topics={"orders": [Outgoing("orders", b"good")]},
+        ends=1,
+        says="1 0\n",
+    ),
     "docs/failures.md: Retry topics": Given(
         before=_HANDLE,
         instead={"5s": "short", ": 5,": ": 0.01,", "1m": "long", ": 60}": ": 0.01}"},

@@ -91,7 +91,7 @@ async def test_smaller_metadata_limit_is_learnt_and_nothing_lost() -> None:
             await until(lambda: consumer.stats().partitions[0].map_cut_at is not None)
             await consumer.commit_now()
             assert 0 < consumer.stats().metadata_limit <= 200
-        offset, metadata = (await committed(servers, "small-g"))[0]
+        offset, metadata, _ = (await committed(servers, "small-g"))[0]
         known = decode_offset_map(offset, metadata)
         assert (offset, 0 < len(metadata) <= 200) == (min(stuck), True)
         again = {record.offset for record in await collect(servers, topic, "small-g")}
@@ -136,4 +136,4 @@ async def test_runs_inside_another_application(local_kafka: LocalKafka, kafka_to
             fill(local_kafka.bootstrap_servers, topic, values(200))
             await until(lambda: len(seen) == 200)
     found = await committed(local_kafka.bootstrap_servers, f"{topic}-g")
-    assert sum(offset for offset, _ in found.values()) == 200
+    assert sum(offset for offset, *_ in found.values()) == 200

@@ -14,12 +14,14 @@ import pytest_asyncio
 
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer
 from aioparallel.clients.aiokafka.admin import create_topic
-from aioparallel.errors import ProduceFailed
+from aioparallel.errors import InstanceFenced, ProduceFailed
 from aioparallel.group.client import Committed, Generation
-from aioparallel.records import Outgoing, Produced, TopicPartition
+from aioparallel.records import Outgoing, Produced, Record, TopicPartition
 from aioparallel.testing import LocalKafka
 from tests.support.kafka.brokers import coordinator, restore
-from tests.support.waiting import until
+from tests.support.kafka.consuming import consumer_of, consuming
+from tests.support.kafka.filling import Message, fill
+from tests.support.waiting import SLACK, until
 
 pytestmark = pytest.mark.real
 
@@ -140,6 +142,9 @@ class Listener:
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         self.heard.append("lost")
 
+    def fenced(self, error: InstanceFenced) -> None:
+        self.heard.append("fenced")
+
 
 async def test_a_member_finds_the_new_coordinator(cluster: LocalKafka) -> None:
     """The group's coordinator hangs: metadata is answered by the others within 3 seconds, commits go to the new
@@ -216,3 +221,29 @@ async def test_joining_again_at_a_hung_coordinator(cluster: LocalKafka) -> None:
         assert listener.heard == ["assigned", "revoked", "assigned"]
     finally:
         await client.stop(3.0)
+
+
+async def test_a_partition_without_a_leader_holds_up_no_other(cluster: LocalKafka) -> None:
+    """A new group starts while the only broker of some partitions is dead: the others are read, ``health()`` names
+    those, and they are read as soon as it is back."""
+    topic, leaders = await single_copies(cluster, 6)
+    fill(cluster.bootstrap_servers, topic, [Message(None, b"v", partition=number) for number in leaders] * 10)
+    dead = {number for number, leader in leaders.items() if leader == leaders[0]}
+    await asyncio.to_thread(cluster.kill, leaders[0])
+
+    async def fenced() -> bool:
+        return leaders[0] not in (await cluster.leaders(topic)).values()
+
+    await until(fenced)
+    seen: set[tuple[int, int]] = set()
+
+    async def handle(record: Record) -> None:
+        seen.add((record.partition, record.offset))
+
+    consumer = consumer_of(cluster.bootstrap_servers, topic)
+    async with consuming(consumer, handle):
+        await until(lambda: len(seen) == 10 * (6 - len(dead)), SLACK, lambda: str(consumer.health()))
+        assert dead.isdisjoint(number for number, _ in seen)
+        assert "no_leader" in {str(problem.kind) for problem in consumer.health().problems}
+        await asyncio.to_thread(cluster.restart, leaders[0])
+        await until(lambda: len(seen) == 60, what=lambda: str(consumer.health()))

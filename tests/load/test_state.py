@@ -45,7 +45,7 @@ def spread(records: int, keys: int, size: int = 0) -> Iterator[Message]:
 def totals_at(position: Committed, partition: int, keys: int) -> Mapping[bytes, int]:
     """The sums of a partition's keys, of the records that are complete by that position."""
     found: defaultdict[bytes, int] = defaultdict(int)
-    said = decode_offset_map(*position)
+    said = decode_offset_map(*position[:2])
     for offset in range(max(said.base_offset, said.highest_succeeded + 1)):
         if said.is_complete(offset):
             number = offset * PARTITIONS + partition

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from aioparallel.errors import InstanceFenced
 from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import InMemoryClient
@@ -94,3 +95,7 @@ class Overheard:
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         self._truth.left(self._member.name, partitions, "has lost")
         self._listener.lost(partitions)
+
+    def fenced(self, error: InstanceFenced) -> None:
+        self._truth.violated(f"{self._member.name} has no group_instance_id, and is fenced by one")
+        self._listener.fenced(error)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Annotated, Final
 
 from cyclopts import Parameter
 
 from aioparallel.cli.console import make_console, require_extra
+from aioparallel.engine.own_loop import own_runner
 from aioparallel.errors import ConfigurationError
-from aioparallel.event_loop import loop_factory
 
 __all__ = ["BenchSettings", "bench"]
 
@@ -68,5 +67,5 @@ def bench(*, settings: BenchSettings = BenchSettings()) -> bool:
     require_extra("bench", NEEDS)
     from aioparallel.cli.bench.measuring import measure  # noqa: PLC0415 - brings the Kafka clients
 
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:  # the loop that consumers have
+    with own_runner() as runner:  # the loop that consumers have
         return runner.run(measure(settings, make_console()))

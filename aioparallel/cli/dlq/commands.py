@@ -58,7 +58,8 @@ async def show_command(
     """Show everything about letters: error and traceback, headers, key and value.
 
     The newest open letter, unless others are selected. JSON is laid out, other text shown as it is, and of anything
-    else the first 512 bytes are dumped.
+    else the first 512 bytes are dumped. Of a record that its topic of letters did not take for its size, what is not in
+    the letter is read from where the record stands, while it does.
 
     **Examples**
 
@@ -80,6 +81,7 @@ async def replay_command(
     Key, value and the record's own headers are as they were, with one more that says where it stood first; the
     timestamp is the time of sending. The letters of a partition are sent in its order, and each is settled once the
     broker has acknowledged it: never before. If it is interrupted, run it again; what was settled is not sent twice.
+    A letter that is without a part of its record is completed from where that stands; where it is gone, it is not sent.
 
     The exit code is 1 when a letter could not be sent or settled.
 

@@ -18,6 +18,7 @@ from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
 from aioparallel.cli.dlq.marks import MarksRefused
+from aioparallel.errors import InstanceFenced
 from aioparallel.group.client import Client, Generation
 from aioparallel.records import TopicPartition
 
@@ -110,6 +111,10 @@ class Hold:
             f"the place in group {self._group!r} is lost: this process stood still for {SESSION_TIMEOUT:g} s, or the "
             "cluster did not answer. What was settled so far stays settled"
         )
+
+    def fenced(self, error: InstanceFenced) -> None:
+        """Another one is this member; it has no ``group_instance_id``, so none can be."""
+        self._fail(error)
 
     def _refuse(self, reason: str) -> None:
         self._fail(MarksRefused(reason))

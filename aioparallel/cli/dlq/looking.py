@@ -18,8 +18,9 @@ from aioparallel.cli.dlq.opening import OpenTopic, open_topic
 from aioparallel.cli.dlq.options import Access, Looking, Showing
 from aioparallel.cli.dlq.printing import details, footer, json_details, json_summary, row, table
 from aioparallel.cli.dlq.selecting import DeadLetter, Kept, Selection
+from aioparallel.cli.dlq.sources import Sources
 from aioparallel.delivery.letters import read_letter
-from aioparallel.errors import ConfigurationError
+from aioparallel.errors import ClientError, ConfigurationError
 
 __all__ = ["Search", "list_letters", "print_json", "print_table", "show_letters"]
 
@@ -62,7 +63,7 @@ class Search:
         topic = self.topic
         spans = topic.spans(settled_too=self.everything, within=self.selection.span)
         async with topic.read(spans) as reads:
-            async for (_, number), records, _ in reads:
+            async for (_, number), records, _, *_ in reads:
                 for record in records:
                     dead = DeadLetter(record, read_letter(record), topic.marks[number].is_settled(record.offset))
                     if not self.selection.matches(dead):
@@ -94,12 +95,13 @@ async def show_letters(topic: str, which: Selection, how: Showing, where: Access
     async with open_topic(topic, which.partition, where) as opened:
         warn_of_problems(opened)
         search = Search(opened, which, how.everything)
+        sources = Sources(opened.client)
         if how.raw:
-            await write_raw(search)
+            await write_raw(search, sources)
         elif how.as_json:
-            await print_json(search, json_details, make_console())
+            await print_json(search, json_details, make_console(), sources)
         else:
-            await print_details(search, make_console())
+            await print_details(search, make_console(), sources)
         if not how.raw and not search.found:
             hint = "" if how.everything else "; --all looks among the settled ones, too"
             say(f"{topic}: no {'' if how.everything else 'open '}letter matches{hint}.")
@@ -115,37 +117,57 @@ async def print_table(opened: OpenTopic, which: Selection, console: Console, *, 
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-async def print_json(search: Search, told: Callable[[DeadLetter], object], console: Console) -> None:
-    """One object a line."""
-    async with aclosing(search.letters(told)) as letters:
-        async for one in letters:
+async def print_json(
+    search: Search, told: Callable[[DeadLetter], object], console: Console, sources: Sources | None = None
+) -> None:
+    """One object a line. ``sources``: where what letters are without is read; None: it is not wanted."""
+    if sources is None:
+        async with aclosing(search.letters(told)) as letters:
+            async for one in letters:
+                console.file.write(json.dumps(one, ensure_ascii=False) + "\n")
+        return
+    async with aclosing(search.letters(_itself)) as whole:
+        async for dead in whole:
+            one = told(await sources.completed(dead))
             console.file.write(json.dumps(one, ensure_ascii=False) + "\n")
 
 
-async def print_details(search: Search, console: Console) -> None:
+def _itself(dead: DeadLetter) -> DeadLetter:
+    return dead
+
+
+async def print_details(search: Search, console: Console, sources: Sources) -> None:
     """Everything about each, with an empty line between two."""
     between = ""
-    async with aclosing(search.letters(lambda dead: dead)) as letters:
-        async for dead in letters:
+    async with aclosing(search.letters(_itself)) as letters:
+        async for found in letters:
+            dead = await sources.completed(found)
             console.print(between + details(dead, time.time()), markup=False, highlight=False, soft_wrap=True)
             between = "\n"
 
 
-async def write_raw(search: Search) -> None:
+async def write_raw(search: Search, sources: Sources) -> None:
     """Write the value of the one letter to standard output, byte by byte as it is.
 
-    Raises ConfigurationError unless it is exactly one, and then writes nothing.
+    Raises ConfigurationError unless it is exactly one, and ClientError where the letter is without its value and that
+    is gone; then it writes nothing.
     """
-    values: list[bytes] = []
-    async with aclosing(search.letters(lambda dead: dead.record.value or b"")) as found:
-        async for value in found:
-            values.append(value)
-            if len(values) > 1:
+    letters: list[DeadLetter] = []
+    async with aclosing(search.letters(_itself)) as found:
+        async for dead in found:
+            letters.append(dead)
+            if len(letters) > 1:
                 break
-    if len(values) != 1:
-        found_as = "more match" if values else "none matches"
+    if len(letters) != 1:
+        found_as = "more match" if letters else "none matches"
         raise ConfigurationError("raw", found_as, "writes one value; select exactly one, with --partition and --offset")
-    sys.stdout.buffer.write(values[0])
+    letter, record = letters[0].letter, letters[0].record
+    if letter is not None and letter.left_out is not None and letter.left_out.value is not None:
+        whole = await sources.whole(record)
+        if isinstance(whole, str):
+            raise ClientError(f"{record.place} is without its value, as {search.topic.name} did not take that: {whole}")
+        record = whole
+    sys.stdout.buffer.write(record.value or b"")
     sys.stdout.buffer.flush()
 
 

@@ -14,6 +14,7 @@ from aioparallel.cli.dlq.options import Access
 from aioparallel.clients.aiokafka import AiokafkaClient
 from aioparallel.errors import ConfigurationError, TopicNotFound
 from aioparallel.group.client import Client, Fetched, Span
+from aioparallel.group.unreadable import read_past
 from aioparallel.records import TopicPartition
 
 __all__ = [
@@ -38,7 +39,8 @@ class OpenTopic:
 
     ``beginnings`` and ``ends`` are by partition: the first offset that is still there, and the offset behind the last
     one that is decided (no open transaction). What is written after that is left to the next command.
-    ``options``: of aiokafka's consumer, as they were given.
+    ``options``: of aiokafka's consumer, as they were given. ``skip``: batches that are passed over where they cannot be
+    read.
     """
 
     name: str
@@ -48,6 +50,7 @@ class OpenTopic:
     hold: Hold
     beginnings: Mapping[int, int]
     ends: Mapping[int, int]
+    skip: Collection[tuple[str, int, int]] = ()
 
     def spans(self, *, settled_too: bool, within: Span | None = None) -> dict[int, Span]:
         """What to read of each partition: everything, or from the first letter on that may be open.
@@ -65,7 +68,8 @@ class OpenTopic:
 
     def read(self, spans: Mapping[int, Span]) -> aclosing[AsyncGenerator[Fetched, None]]:
         """The records of these spans; ``async with`` closes the connection."""
-        return aclosing(self.client.read({TopicPartition(self.name, number): span for number, span in spans.items()}))
+        places = {TopicPartition(self.name, number): span for number, span in spans.items()}
+        return aclosing(read_past(self.client, places, self.skip))
 
 
 @asynccontextmanager
@@ -76,6 +80,7 @@ async def open_topic(topic: str, partitions: Collection[int], access: Access) ->
     or a partition that does not exist, and TimeoutError.
     """
     options, claim = connecting_options(access), Claim()
+    _ = access.skipped  # what is wrong with it is said before anything is connected
     ours = {"isolation_level": "read_committed", "partition_assignment_strategy": [one_holder(claim)]}
     # A static member would take the place of another one of its name, instead of waiting for it.
     given = {name: value for name, value in options.items() if name != "group_instance_id"}
@@ -103,8 +108,8 @@ async def open_topic(topic: str, partitions: Collection[int], access: Access) ->
         ends = await client.end_offsets(wanted, REQUEST_TIMEOUT)
         committed = await client.committed(wanted, REQUEST_TIMEOUT)
         marks = Marks(client, access.group, committed, beginnings, hold)
-        by_number = ({tp.partition: offsets[tp] for tp in wanted} for offsets in (beginnings, ends))
-        yield OpenTopic(topic, client, options, marks, hold, *by_number)
+        begins, behind = ({tp.partition: offsets[tp] for tp in wanted} for offsets in (beginnings, ends))
+        yield OpenTopic(topic, client, options, marks, hold, begins, behind, access.skipped)
     finally:
         await hold.release()
         await client.stop(STOP_TIMEOUT)

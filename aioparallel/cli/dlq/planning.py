@@ -63,7 +63,7 @@ async def make_plan(reads: AsyncIterator[Fetched], marks: Marks, selection: Sele
     """
     kept: Kept[Chosen] = Kept(selection)
     plan = Plan([])
-    async for (_, number), records, next_offset in reads:
+    async for (_, number), records, next_offset, *_ in reads:
         letters: list[int] = []
         one = marks[number]
         for record in records:

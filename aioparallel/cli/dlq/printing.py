@@ -6,6 +6,7 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -15,6 +16,7 @@ from rich.text import Text
 from aioparallel.cli.console import age, counted, local_time, plain_text
 from aioparallel.cli.dlq.selecting import Age, DeadLetter, Selection
 from aioparallel.delivery.letters import original_headers
+from aioparallel.records import raw_name, readable_name
 
 __all__ = ["Row", "as_json", "details", "footer", "json_details", "json_summary", "readable", "row", "table"]
 
@@ -97,10 +99,13 @@ def details(dead: DeadLetter, now: float) -> str:
             f"  attempts    {letter.attempts} in group {letter.group or '(unknown)'}",
             f"  error       {last.type}: {last.message}",
         ]
+        if letter.left_out is not None:
+            where = "which is read from its origin" if dead.is_completed else f"and that cannot be had: {dead.gone}"
+            lines.append(f"  not in it   {letter.left_out}, {where}")
         if letter.traceback:
             lines += ["  traceback", indented(letter.traceback.rstrip())]
     if headers := original_headers(record.headers):
-        lines += ["  headers", *(indented(f"{name}: {readable(value)}") for name, value in headers)]
+        lines += ["  headers", *(indented(f"{readable_name(name)}: {readable(value)}") for name, value in headers)]
     for name, data in (("key", record.key), ("value", record.value)):
         size = "" if data is None else f"  ({len(data):,} bytes)"
         lines += [f"  {name}{size}", indented(readable(data))]
@@ -155,6 +160,8 @@ def json_summary(dead: DeadLetter) -> dict[str, object]:
             "origin": letter.origin._asdict(),
             "error": {"type": letter.last.type, "message": letter.last.message},
         }
+        if letter.left_out is not None:
+            summary["left_out"] = asdict(letter.left_out)
     return summary
 
 
@@ -164,8 +171,10 @@ def json_details(dead: DeadLetter) -> dict[str, object]:
     told = json_summary(dead)
     if letter is not None:
         told |= {"failed_first": iso_time(letter.first.at), "traceback": letter.traceback}
+        if letter.left_out is not None:
+            told |= {"completed": dead.is_completed, "gone": dead.gone or None}
     told["timestamp"] = None if record.timestamp < 0 else iso_time(record.timestamp / 1000)
-    told["headers"] = [[name, as_json(value)] for name, value in original_headers(record.headers)]
+    told["headers"] = [[_name_as_json(name), as_json(value)] for name, value in original_headers(record.headers)]
     told["value"] = as_json(record.value)
     return told
 
@@ -173,6 +182,10 @@ def json_details(dead: DeadLetter) -> dict[str, object]:
 def iso_time(at: float) -> str:
     """To the millisecond, with the zone."""
     return datetime.fromtimestamp(at).astimezone().isoformat(timespec="milliseconds")
+
+
+def _name_as_json(name: str) -> object:
+    return name if (raw := raw_name(name)) is None else as_json(raw)
 
 
 def as_json(data: bytes | None) -> object:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -31,6 +31,8 @@ __all__ = ["Destination", "Replay", "Replayed"]
 
 GRACE: Final = 5.0
 """Seconds that an interrupted replay gives to what is on its way, and again to writing down what arrived."""
+PORTION: Final = 16 * 1024 * 1024
+"""Bytes of what letters are without that are read before they are sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,13 @@ class Destination:
 
 @dataclass(slots=True)
 class Replayed:
-    """How it went. ``failed``: reasons, and how often. ``full``: partitions at which it was stopped, since further
-    marks would not fit, each with why and how many letters were left alone."""
+    """How it went. ``failed``: reasons, and how often. ``without_origin``: those of the replayed ones that their topic
+    takes only without the header that says where they stood first. ``full``: partitions at which it was stopped, since
+    further marks would not fit, each with why and how many letters were left alone."""
 
     replayed: int = 0
     failed: Counter[str] = field(default_factory=Counter)
+    without_origin: int = 0
     full: dict[int, tuple[str, int]] = field(default_factory=dict)
 
 
@@ -77,9 +81,34 @@ def _headers(record: Record, letter: Letter) -> Headers:
     return (*headers, *marks)
 
 
+def _says_origin(outgoing: Outgoing) -> bool:
+    return any(name == REPLAYED_ORIGIN for name, _ in outgoing.headers)
+
+
+def _without_origin(outgoing: Outgoing) -> Outgoing:
+    return replace(outgoing, headers=tuple(one for one in outgoing.headers if one[0] != REPLAYED_ORIGIN))
+
+
+def _portions(records: Sequence[Record]) -> Iterator[list[Record]]:
+    """So many at once that what is read of their sources takes little memory."""
+    portion: list[Record] = []
+    size = 0
+    for record in records:
+        letter = read_letter(record)
+        if letter is not None and (left_out := letter.left_out) is not None:
+            size += sum(part or 0 for part in (left_out.value, left_out.key, left_out.headers))
+        portion.append(record)
+        if size >= PORTION:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
+
+
 class Replay:
     """Sends chosen letters. ``marks``: None marks nothing. ``progress`` may be set; it hears how many more are done,
     well or not. ``patience``: seconds for the acknowledgements of one portion, longer than the producer's own timeout.
+    ``whole``: the letter with all of its record, where it is without a part of it, or why that cannot be had.
 
     A letter is settled when its output is acknowledged, and the marks are committed after each ``Fetched``. A process
     killed in between leaves at most the letters of one that were replayed and are not marked.
@@ -91,11 +120,14 @@ class Replay:
         marks: Marks | None,
         destination: Destination,
         patience: float = 75.0,
+        *,
+        whole: Callable[[Record], Awaitable[Record | str]],
     ) -> None:
         self._producer = producer
         self._marks = marks
         self._destination = destination
         self._patience = patience
+        self._whole = whole
         self._trouble: ProduceFailed | None = None
         self.progress: Callable[[int], None] = lambda _more: None
         self.result = Replayed()
@@ -108,11 +140,11 @@ class Replay:
         """
         found: Counter[int] = Counter()
         try:
-            async for (_, number), records, _ in reads:
+            async for (_, number), records, _, *_ in reads:
                 wanted = [record for record in records if record.offset in chosen.get(number, ())]
-                if wanted:
-                    found[number] += len(wanted)
-                    await self._send_and_mark(number, wanted)
+                found[number] += len(wanted)
+                for portion in _portions(wanted):
+                    await self._send_and_mark(number, portion)
         except BaseException:
             await self._end_early()
             raise
@@ -122,7 +154,11 @@ class Replay:
     async def _send_and_mark(self, partition: int, records: Sequence[Record]) -> None:
         outputs: list[tuple[int, Outgoing]] = []
         for record in records:
-            outgoing = self._destination.outgoing(record)
+            whole = await self._whole(record)
+            if isinstance(whole, str):
+                self._failed(f"a part of it is not in the letter, and {whole}")
+                continue
+            outgoing = self._destination.outgoing(whole)
             if isinstance(outgoing, str):
                 self._failed(outgoing)
             else:
@@ -163,8 +199,13 @@ class Replay:
         ended = asyncio.get_running_loop().create_future()
         left = len(outputs)
 
-        def delivered(offset: int, outcome: Sequence[Produced] | ProduceFailed) -> None:
+        def delivered(offset: int, outgoing: Outgoing, outcome: Sequence[Produced] | ProduceFailed) -> None:
             nonlocal left
+            if isinstance(outcome, ProduceFailed) and outcome.too_large and _says_origin(outgoing):
+                # As large as the topic takes: where it stood first is the least that it can do without.
+                less = _without_origin(outgoing)
+                self._producer.send([less], partial(delivered, offset, less))
+                return
             left -= 1
             if isinstance(outcome, ProduceFailed):
                 self._failed(str(outcome))
@@ -172,6 +213,7 @@ class Replay:
                     self._trouble = outcome
             else:
                 self.result.replayed += 1
+                self.result.without_origin += not _says_origin(outgoing)
                 if self._marks is not None:
                     self._marks[partition].settle(offset)
                 self.progress(1)
@@ -179,7 +221,7 @@ class Replay:
                 ended.set_result(None)
 
         for offset, outgoing in outputs:
-            self._producer.send([outgoing], partial(delivered, offset))
+            self._producer.send([outgoing], partial(delivered, offset, outgoing))
         try:
             async with asyncio.timeout(self._patience):
                 await ended

@@ -40,11 +40,17 @@ WHICH: Final = Group("Which letters", sort_key=1)
 
 
 class DeadLetter(NamedTuple):
-    """One record of the topic. ``letter`` is None for a record that is no letter of ours."""
+    """One record of the topic. ``letter`` is None for a record that is no letter of ours.
+
+    Of a letter that is without a part of its record: ``is_completed``, whether ``record`` has that again, as it was
+    read from its source; ``gone``: why it has not.
+    """
 
     record: Record
     letter: Letter | None
     settled: bool
+    is_completed: bool = False
+    gone: str = ""
 
     @property
     def age(self) -> Age:

@@ -16,6 +16,7 @@ from aioparallel.cli.dlq.options import Access, Dropping, Replaying, Settling
 from aioparallel.cli.dlq.planning import Chosen, Plan, make_plan
 from aioparallel.cli.dlq.replaying import Destination, Replay, Replayed
 from aioparallel.cli.dlq.selecting import Selection
+from aioparallel.cli.dlq.sources import Sources
 from aioparallel.clients.aiokafka import AiokafkaProducer
 from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.errors import ClientError, ConfigurationError
@@ -25,6 +26,7 @@ from aioparallel.records import TopicPartition
 __all__ = ["drop_letters", "replay_letters"]
 
 DELIVERY_TIMEOUT: Final = 60.0  # seconds
+_AS_LARGE_AS_BROKERS_TAKE: Final = {"max_request_size": 96 * 1024 * 1024}  # a request has 100 MiB at most
 
 
 async def replay_letters(topic: str, which: Selection, how: Replaying, where: Access) -> bool:
@@ -104,14 +106,18 @@ async def replay(topic: OpenTopic, plan: Plan, how: Replaying, where: Access) ->
     chosen = plan.by_partition()
     spans = {number: Span(min(offsets), max(offsets) + 1) for number, offsets in chosen.items()}
     producer = AiokafkaProducer(
-        where.bootstrap_servers, delivery_timeout=DELIVERY_TIMEOUT, consumer_options=topic.options, producer_options={}
+        where.bootstrap_servers,
+        delivery_timeout=DELIVERY_TIMEOUT,
+        consumer_options=topic.options,
+        producer_options=_AS_LARGE_AS_BROKERS_TAKE,
     )
     try:
         await producer.start(CONNECT_TIMEOUT)
         targets = {how.to} if how.to else set(plan.origins())
         exists = await producer.partitions(targets, REQUEST_TIMEOUT)
         marks = None if how.no_mark else topic.marks
-        replaying = Replay(producer, marks, Destination(how.to, how.same_partition, exists))
+        destination = Destination(how.to, how.same_partition, exists)
+        replaying = Replay(producer, marks, destination, whole=Sources(topic.client).whole)
         try:
             with progressing(len(plan.letters)) as replaying.progress:
                 async with topic.read(spans) as reads:
@@ -194,6 +200,11 @@ def tell_replayed(result: Replayed, plan: Plan, topic: OpenTopic) -> None:
     left = len(plan.letters) - result.replayed - failed - sum(count for _, count in result.full.values())
     if left:
         say(f"Not sent, as it was cut short: {left:,}. They stay open; run it again.")
+    if result.without_origin:
+        say(
+            f"{counted(result.without_origin, 'letter')} sent without the header that says where the record stood "
+            "first: with it, its topic does not take a record that large. An Idempotency-Key is another one now."
+        )
     for reason, count in result.failed.most_common():
         say(f"  {counted(count, 'letter')} failed: {reason}")
     tell_refused(result.full)

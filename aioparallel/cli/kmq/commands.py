@@ -8,6 +8,7 @@ from typing import Annotated, Final
 from cyclopts import App, Group, Parameter
 
 from aioparallel.cli.cluster import WHERE, Cluster
+from aioparallel.policies import TooLargeLetters
 
 __all__ = ["QueueAccess", "Reporting", "Trackers", "kmq"]
 
@@ -35,6 +36,8 @@ class Trackers:
 
     dead_letter: str | None = None
     """Where records go that were delivered too often; not given: the name of the queue with `__undelivered`."""
+    dead_letter_too_large: TooLargeLetters = "drop_value"
+    """What becomes of a record that is too large for it: it goes there without its value, with half of it, or waits."""
     max_redeliveries: int = 3
     """Of one record."""
     use_now_after: float = 1.0

@@ -21,6 +21,7 @@ from aioparallel.cli.dlq.opening import CONNECT_TIMEOUT, REQUEST_TIMEOUT, STOP_T
 from aioparallel.cli.kmq.commands import QueueAccess, Reporting
 from aioparallel.clients.aiokafka import AiokafkaClient
 from aioparallel.group.client import Client, Span
+from aioparallel.group.unreadable import read_past
 from aioparallel.queues.kmq.markers import read_marker, redeliveries
 from aioparallel.queues.kmq.redelivery import spans_of
 from aioparallel.queues.kmq.topics import QueueTopics
@@ -133,8 +134,9 @@ def is_unknown(partitions: Iterable[PartitionStatus]) -> bool:
 class _Looking:
     """Looks at a queue, again and again; each marker is read once."""
 
-    def __init__(self, client: Client, topics: QueueTopics) -> None:
+    def __init__(self, client: Client, topics: QueueTopics, skip: Collection[tuple[str, int, int]] = ()) -> None:
         self._client = client
+        self._skip = skip
         self._topics = topics
         self._markers: dict[TopicPartition, _Markers] = {}
         self.is_from_beginning = False
@@ -160,7 +162,7 @@ class _Looking:
         ends = await self._client.end_offsets(partitions, REQUEST_TIMEOUT)
         committed = await self._client.committed(partitions, REQUEST_TIMEOUT)
         spans = {partition: Span(self._markers[partition].position, ends[partition]) for partition in partitions}
-        async with aclosing(self._client.read(spans)) as reading:
+        async with aclosing(read_past(self._client, spans, self._skip)) as reading:
             async for fetched in reading:
                 markers = self._markers[fetched.partition]
                 for record in fetched.records:
@@ -181,8 +183,8 @@ class _Looking:
         counts: defaultdict[int, list[int]] = defaultdict(list)
         offsets = {TopicPartition(self._topics.queue, one.partition): set(some) for one, some in wanted.items() if some}
         spans = {place: spans_of(sorted(some)) for place, some in offsets.items()}
-        async with aclosing(self._client.read(spans)) as reading:
-            async for place, records, _ in reading:
+        async with aclosing(read_past(self._client, spans, self._skip)) as reading:
+            async for place, records, _, *_ in reading:
                 some = offsets[place]
                 counts[place.partition] += [redeliveries(record) for record in records if record.offset in some]
         return counts
@@ -195,7 +197,7 @@ async def show_status(queue: str, how: Reporting, where: QueueAccess) -> None:
     client = AiokafkaClient(where.bootstrap_servers, group, client_options=connecting_options(where))
     try:
         await client.start(CONNECT_TIMEOUT)
-        looking = _Looking(client, topics)
+        looking = _Looking(client, topics, where.skipped)
         await looking.begin(where.bootstrap_servers)
         if looking.is_from_beginning:
             say(

@@ -8,7 +8,8 @@ import logging
 from aioparallel.cli.cluster import connecting_options
 from aioparallel.cli.console import counted, say
 from aioparallel.cli.kmq.commands import QueueAccess, Trackers
-from aioparallel.event_loop import loop_factory, stopping_signals
+from aioparallel.engine.own_loop import own_runner
+from aioparallel.event_loop import stopping_signals
 from aioparallel.policies import Producing
 from aioparallel.queues.kmq import RedeliveryTracker
 
@@ -26,9 +27,11 @@ def tracker_of(queue: str, how: Trackers, where: QueueAccess) -> RedeliveryTrack
         bootstrap_servers=where.bootstrap_servers,
         marker_topic=where.marker_topic,
         dead_letter=how.dead_letter,
+        dead_letter_too_large=how.dead_letter_too_large,
         max_redeliveries=how.max_redeliveries,
         use_now_after=how.use_now_after,
         producing=Producing(client_options=larger),
+        skip_unreadable=where.skipped,
         client_options=connecting_options(where),
     )
 
@@ -49,7 +52,7 @@ def track(queue: str, how: Trackers, where: QueueAccess) -> None:
                     telling.cancel()
         say("Stopped.")
 
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with own_runner() as runner:
         runner.run(main())
 
 

@@ -11,6 +11,7 @@ each class of aiokafka; ``tests/contract/test_aiokafka_private.py`` fails when a
     settings.py    options in, a configured consumer out
     fetching.py    one walk over the fetched data, with a quota for each partition
     membership.py  aiokafka's callbacks turned into assigned, revoked and lost
+    static_member.py  two processes with one group_instance_id; ``heartbeats.py``: heartbeats that name it
     offsets.py     commits with a generation, committed offsets with their texts
     metadata.py    topics and log ends, without creating topics
     connecting.py  finding a broker that answers, and closing whatever there is

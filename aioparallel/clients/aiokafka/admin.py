@@ -20,6 +20,7 @@ from aiokafka.protocol.admin import DeleteGroupsRequest
 from aiokafka.protocol.commit import OffsetFetchRequest
 
 from aioparallel.clients.aiokafka.admin_internals import AdminClient
+from aioparallel.clients.aiokafka.checking import GivenOptions, rebootstrap_after
 from aioparallel.clients.aiokafka.connecting import find_broker
 from aioparallel.clients.aiokafka.errors import deadline, is_passing
 from aioparallel.clients.aiokafka.internals import ClusterView, DeleteGroupsAnswer, OffsetFetchAnswer
@@ -50,7 +51,7 @@ class Admin:
 
     ``options``: those of aiokafka's clients, by their names there; what does not concern connecting is left out.
     ``timeout``: seconds for each call, and for connecting.
-    Every call raises NotAuthorized, ClientError and TimeoutError, connecting BrokerUnreachable as well.
+    Every call raises NotAuthorized, ClusterChanged, ClientError and TimeoutError, connecting BrokerUnreachable as well.
     """
 
     def __init__(
@@ -59,9 +60,11 @@ class Admin:
         check_servers(bootstrap_servers)
         known = option_names(AIOKafkaAdminClient) - {"bootstrap_servers"}
         self._options = {"client_id": "aioparallel"} | {k: v for k, v in (options or {}).items() if k in known}
+        self._rebootstrap_after = rebootstrap_after(GivenOptions(options or {}, lambda _name: "options"))
         self._bootstrap_servers = bootstrap_servers
         self._timeout = timeout
         self._connected: AdminClient | None = None
+        self._silence: Silence | None = None
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
@@ -72,7 +75,9 @@ class Admin:
             )
             admin = cast("AdminClient", AIOKafkaAdminClient(bootstrap_servers=server, **self._options))
             self._connected = admin
-            Silence(admin._client, _ONE_BROKER)
+            self._silence = Silence(
+                admin._client, self._bootstrap_servers, _ONE_BROKER, rebootstrap_after=self._rebootstrap_after
+            )
             async with deadline(max(0.0, ends - loop.time()), f"connecting to {server}"):
                 await admin.start()
         except TimeoutError as error:
@@ -222,6 +227,8 @@ class Admin:
         """Ask until there is an answer, or trouble that will not pass. ``right``: what a user needs for it."""
         async with deadline(self._timeout, doing):
             while True:
+                if self._silence is not None and self._silence.failure is not None:
+                    raise self._silence.failure
                 try:
                     async with asyncio.timeout(_ONE_BROKER):
                         return await ask()

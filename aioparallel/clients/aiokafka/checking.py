@@ -16,12 +16,17 @@ from aiokafka.abc import AbstractTokenProvider
 from aioparallel.errors import ConfigurationError
 from aioparallel.security.secret import Hidden
 
-__all__ = ["MOST", "GivenOptions", "check_connection"]
+__all__ = ["MOST", "REBOOTSTRAP_AFTER", "GivenOptions", "check_connection", "rebootstrap_after"]
 
 MOST: Final = 2**31 - 1
 """The largest number of most fields of the protocol; 24.8 days in milliseconds."""
 _LONGEST_TEXT: Final = 32_767
 """Bytes of a text in the protocol."""
+
+REBOOTSTRAP_AFTER: Final = "metadata_recovery_rebootstrap_trigger_ms"
+"""An option that aiokafka does not have, by the name of Kafka's ``metadata.recovery.rebootstrap.trigger.ms``."""
+_REBOOTSTRAP_AFTER_MS: Final = 300_000
+_SHORTEST_REBOOTSTRAP_MS: Final = 1_000
 
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "GSSAPI", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -98,9 +103,15 @@ def check_connection(given: GivenOptions) -> None:
     given.number("request_timeout_ms", 1, least=1)
     given.number("retry_backoff_ms", 0)
     given.number("connections_max_idle_ms", 1, least=1, optional=True)
+    rebootstrap_after(given)
     _check_tls(given)
     _check_sasl(given)
     _check_protocol_is_named(given)
+
+
+def rebootstrap_after(given: GivenOptions) -> float:
+    """Seconds without metadata after which a client drops its connections and begins again from its addresses."""
+    return given.number(REBOOTSTRAP_AFTER, _REBOOTSTRAP_AFTER_MS, least=_SHORTEST_REBOOTSTRAP_MS) / 1000
 
 
 def _check_tls(given: GivenOptions) -> None:

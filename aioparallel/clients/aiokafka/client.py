@@ -19,6 +19,7 @@ from aioparallel.clients.aiokafka.errors import deadline, is_passing, translated
 from aioparallel.clients.aiokafka.fetching import FetchWalk
 from aioparallel.clients.aiokafka.internals import Consumer, Coordinator, Fetcher
 from aioparallel.clients.aiokafka.log_ends_watch import LogEndsWatch
+from aioparallel.clients.aiokafka.log_identity import LogIdentity
 from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.log_reading import read_spans
 from aioparallel.clients.aiokafka.membership import Membership
@@ -32,7 +33,6 @@ from aioparallel.clients.aiokafka.metadata import (
 from aioparallel.clients.aiokafka.offsets import GroupOffsets
 from aioparallel.clients.aiokafka.settings import ConsumerSettings
 from aioparallel.clients.aiokafka.silence import Silence
-from aioparallel.clients.contacts import Contacts
 from aioparallel.errors import BrokerUnreachable, ClientError, ConsumerStateError
 from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener, Span
 from aioparallel.observe.stats import Contact
@@ -50,14 +50,15 @@ class _Running(NamedTuple):
     """What exists between start and stop."""
 
     consumer: Consumer
+    silence: Silence
     fetcher: Fetcher
     coordinator: Coordinator
     walk: FetchWalk
     offsets: GroupOffsets
     ends: LogEnds
-    contacts: Contacts
     watch: LogEndsWatch
-    watching: asyncio.Task[None]
+    identity: LogIdentity
+    watching: tuple[asyncio.Task[None], ...]
 
 
 class AiokafkaClient:
@@ -113,7 +114,14 @@ class AiokafkaClient:
         settings = self._settings
         consumer = settings.build()
         patience = max(_SHORTEST_PATIENCE, settings.session_timeout / 3)
-        contacts = Silence(consumer._client, patience, settings.fetch_wait).contacts
+        silence = Silence(
+            consumer._client,
+            settings.bootstrap_servers,
+            patience,
+            settings.fetch_wait,
+            rebootstrap_after=settings.rebootstrap_after,
+            on_failure=self._fail,
+        )
         loop = asyncio.get_running_loop()
         closing = min(1.0, timeout / 10)
         ends = loop.time() + timeout - closing
@@ -131,9 +139,9 @@ class AiokafkaClient:
         except BaseException:
             await close(consumer, closing)
             raise
-        self._running = self._furnish(consumer, contacts)
+        self._running = self._furnish(consumer, silence)
 
-    def _furnish(self, consumer: Consumer, contacts: Contacts) -> _Running:
+    def _furnish(self, consumer: Consumer, silence: Silence) -> _Running:
         fetcher, coordinator, subscriptions = consumer._fetcher, consumer._coordinator, consumer._subscription
         if fetcher is None or coordinator is None:
             raise RuntimeError("aiokafka has started without a fetcher or a coordinator")
@@ -144,19 +152,26 @@ class AiokafkaClient:
         subscriptions._fetch_count += 1
         # Nobody tells a waiting fetch when the task behind it ends.
         fetcher._fetch_task.add_done_callback(lambda _task: self.wake())
+        read_committed = consumer._isolation_level == "read_committed"
+        walk = FetchWalk(fetcher, subscriptions, silence.epochs, read_committed=read_committed)
+        identity = walk.identity = LogIdentity(consumer._client, lambda: walk.assigned, self.wake)
         offsets = GroupOffsets(
             self._settings.group_id,
             coordinator,
             consumer._client,
+            identity.ids,
+            identity.topic_ids,
             retry_backoff=self._settings.retry_backoff,
             on_fenced=self.fenced,
             offset_retention=self._offset_retention,
         )
-        read_committed = consumer._isolation_level == "read_committed"
-        walk = FetchWalk(fetcher, subscriptions, read_committed=read_committed)
-        watch = LogEndsWatch(consumer._client, walk, contacts, read_committed=read_committed)
-        watching = asyncio.create_task(watch.run(), name="aioparallel-log-ends")
-        return _Running(consumer, fetcher, coordinator, walk, offsets, LogEnds(fetcher), contacts, watch, watching)
+        watch = LogEndsWatch(consumer._client, walk, silence.contacts, read_committed=read_committed)
+        watching = (
+            asyncio.create_task(watch.run(), name="aioparallel-log-ends"),
+            asyncio.create_task(identity.run(), name="aioparallel-log-identity"),
+        )
+        ends = LogEnds(fetcher)
+        return _Running(consumer, silence, fetcher, coordinator, walk, offsets, ends, watch, identity, watching)
 
     async def stop(self, timeout: float) -> None:
         """Leave the group and close all connections; at most ``timeout`` seconds, raises nothing of its own."""
@@ -166,7 +181,8 @@ class AiokafkaClient:
         self.wake()
         if running is None:
             return
-        running.watching.cancel()
+        for task in running.watching:
+            task.cancel()
         loop = asyncio.get_running_loop()
         ends = loop.time() + timeout
         try:
@@ -219,12 +235,14 @@ class AiokafkaClient:
         else:
             subscriptions.subscribe(set(topics), listener=membership)
             connections.set_topics(set(topics))
+            running.watch.topics = frozenset(topics)
 
     async def fetch(self, quotas: Mapping[TopicPartition, int], most: int = sys.maxsize) -> list[Fetched]:
         """Take at most ``quotas[p]`` records from each partition ``p``, and ``most`` in all, in one walk.
 
         Waits for data or for :meth:`wake`. Gives the loop a turn first: where there is always data, nothing else
-        here would. Raises OffsetOutOfRange, NotAuthorized, FetchFailed, ClientError, and what the listener raised.
+        here would. Raises OffsetOutOfRange, NotAuthorized, FetchFailed, ClusterChanged, ClientError, and what the
+        listener raised.
         """
         running = self._run()
         await asyncio.sleep(0)
@@ -307,6 +325,14 @@ class AiokafkaClient:
         """The offset the next record will get, whatever is decided."""
         return await self._run().ends.written(partitions, timeout)
 
+    async def valid_ends(self, epochs: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, int]:
+        """Up to where each log is the one that a leader epoch is of; see the interface."""
+        return await self._run().identity.valid_ends(epochs, timeout)
+
+    async def topic_ids(self, topics: Collection[str], timeout: float) -> Mapping[str, bytes]:
+        """The id of each topic, where the cluster tells it."""
+        return await self._run().identity.topic_ids(topics, timeout)
+
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> Mapping[TopicPartition, int | None]:
@@ -319,13 +345,13 @@ class AiokafkaClient:
 
     def since_end_seen(self, partition: TopicPartition) -> float | None:
         """Seconds since the end offset was told; None before it was."""
-        return None if self._running is None else self._running.contacts.since_heard(partition)
+        return None if self._running is None else self._running.silence.contacts.since_heard(partition)
 
     def contact(self) -> Contact:
         """What is heard of the cluster."""
         if self._running is None:
             return Contact()
-        contacts = self._running.contacts
+        contacts = self._running.silence.contacts
         brokers = self._running.consumer._client.cluster.brokers()
         return Contact(
             fetch=contacts.since_answered("fetch"),
@@ -333,11 +359,19 @@ class AiokafkaClient:
             commit=contacts.since_answered("commit"),
             brokers=contacts.brokers({broker.nodeId: f"{broker.host}:{broker.port}" for broker in brokers}),
             leaderless=self._running.watch.leaderless,
+            missing=self._running.watch.missing,
         )
 
     def read(self, spans: Mapping[TopicPartition, Span | list[Span]]) -> AsyncGenerator[Fetched, None]:
         """Read these partitions from start to end of each span, over connections of their own."""
-        return read_spans(spans, self._settings.bootstrap_servers, self._settings.reading_options())
+        cluster_id = None if self._running is None else self._running.silence.cluster_id
+        return read_spans(
+            spans,
+            self._settings.bootstrap_servers,
+            self._settings.reading_options(),
+            rebootstrap_after=self._settings.rebootstrap_after,
+            cluster_id=cluster_id,
+        )
 
     async def cleanup_policy(self, topic: str, timeout: float) -> str | None:
         """The topic's ``cleanup.policy``; None where the broker does not tell."""
@@ -352,7 +386,7 @@ class AiokafkaClient:
         self._failure = error
         self.wake()
 
-    def fenced(self, generation: Generation) -> None:
+    def fenced(self, generation: Generation, *, instance_fenced: bool = False) -> None:
         """The group has refused this generation elsewhere."""
         if self._membership is not None:
-            self._membership.fenced(generation)
+            self._membership.fenced(generation, instance_fenced=instance_fenced)

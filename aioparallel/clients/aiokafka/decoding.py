@@ -4,6 +4,10 @@ aiokafka decodes with a generator that looks at each record twice and makes a da
 batches takes half the time. The order of the checks, and what a batch means for transactions, is aiokafka's
 (``PartitionRecords._unpack_records``) and Kafka's: control batches hold no records for anyone, and a reader of
 committed data skips the batches of producers whose transaction was aborted.
+
+Where aiokafka's decoder raises, the rest of that batch is read from its bytes (:mod:`raw_batches
+<aioparallel.clients.aiokafka.raw_batches>`): a record that cannot be decoded comes marked as such, and costs its
+neighbours nothing. What cannot be read at all raises Damaged.
 """
 
 from __future__ import annotations
@@ -12,9 +16,9 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Final
 
-import aiokafka.errors as kafka
-
 from aioparallel.clients.aiokafka.internals import PartitionRecords, RawBatch, RawRecord
+from aioparallel.clients.aiokafka.raw_batches import CloseRecord, Damaged, Frame, Place, frame_at, place_of, records_in
+from aioparallel.history import make_undecodable
 from aioparallel.records import Record, TopicPartition, size_of_headers
 
 __all__ = ["Decoder"]
@@ -28,17 +32,22 @@ class Decoder:
 
     It stands in the place of the data's own iterator and does not refer back to it: with a cycle the bytes of every
     response would stay until a full garbage collection, which are rare.
+
+    ``response``: the bytes that are decoded, for what is not decodable; the data holds them as well.
     """
 
-    def __init__(self, partition: TopicPartition) -> None:
+    def __init__(self, partition: TopicPartition, response: bytes) -> None:
         self._partition = partition
+        self._response = response
+        self._batches = 0  # taken out of the data so far
         self._batch: RawBatch | None = None
         self._inside: Iterator[RawRecord] = iter(())
+        self._closely: Iterator[CloseRecord] | None = None
 
     def take(self, data: PartitionRecords, most: int, records: list[Record]) -> bool:
         """Append up to ``most`` records to ``records``; False when there are no more.
 
-        Raises what decoding raises; what came before the error has been appended then, and counts as taken.
+        Raises Damaged; what came before has been appended then, and counts as taken.
         """
         while most > 0:
             batch = self._batch
@@ -47,8 +56,21 @@ class Decoder:
                 if batch is None:
                     return False
                 self._inside = chain(batch)  # aiokafka's batch may be asked for an iterator only once
+                self._closely = None
             before = len(records)
-            came = self._take_from(data, islice(self._inside, most), records)
+            try:
+                if self._closely is None:
+                    came = self._take_from(data, islice(self._inside, most), records)
+                else:
+                    came = self._take_closely(data, islice(self._closely, most), records)
+            except Damaged:
+                raise
+            except Exception as error:
+                frame = self._frame()
+                if frame is None:
+                    raise Damaged(None, repr(error)) from error
+                self._closely = records_in(frame, data.next_fetch_offset)
+                came = True
             most -= len(records) - before
             if not came:
                 # The batch knows its last offset even if compaction has removed that record. Else the same batch might
@@ -90,16 +112,42 @@ class Decoder:
                 data.next_fetch_offset = records[-1].offset + 1
         return offset >= 0
 
+    def _take_closely(self, data: PartitionRecords, raws: Iterator[CloseRecord], records: list[Record]) -> bool:
+        """The same for those that are read from their bytes."""
+        came = False
+        for offset, timestamp, key, value, headers, fault in raws:
+            record: Record = Record(*self._partition, offset, key, value, headers, timestamp)
+            if fault is not None:
+                make_undecodable(record, fault)
+            records.append(record)
+            data.next_fetch_offset = offset + 1
+            came = True
+        return came
+
     def _next_batch(self, data: PartitionRecords) -> RawBatch | None:
-        """The next batch with records for us."""
+        """The next batch with records for us. Raises Damaged."""
         while data._records.has_next():
-            batch = data._records.next_batch()
-            if data._check_crcs and not batch.validate_crc():
-                raise kafka.CorruptRecordException(f"Invalid CRC - {self._partition}")
-            if not (_is_aborted(data, batch) or batch.is_control_batch):
+            self._batches += 1
+            try:
+                batch = data._records.next_batch()
+                is_whole = not data._check_crcs or batch.validate_crc()
+                is_for_us = is_whole and not (_is_aborted(data, batch) or batch.is_control_batch)
+            except Exception as error:
+                raise Damaged(self._place(data), repr(error)) from error
+            if not is_whole:
+                raise Damaged(self._place(data), "its checksum is wrong")
+            if is_for_us:
                 return batch
             data.next_fetch_offset = batch.next_offset
         return None
+
+    def _frame(self) -> Frame | None:
+        """The batch that was taken last, as bytes."""
+        return frame_at(self._response, self._batches - 1)
+
+    def _place(self, data: PartitionRecords) -> Place | None:
+        frame = self._frame()
+        return None if frame is None else place_of(frame, data.next_fetch_offset)
 
 
 def _is_aborted(data: PartitionRecords, batch: RawBatch) -> bool:

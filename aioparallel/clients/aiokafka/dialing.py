@@ -2,7 +2,8 @@
 
 aiokafka logs why a connection cannot be made, and keeps it to itself: whoever wanted it hears that the node is not
 ready. Here the reason is kept for whoever asks, a refused login is not tried ten times a second (directories lock users
-out for less), and a connection whose login is about to end is left for a new one before the broker closes it.
+out for less), a connection whose login is about to end is left for a new one before the broker closes it, and none is
+used before the broker has said that it belongs to this client's cluster: addresses are given to others.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import aiokafka.errors as kafka
 from aiokafka.client import ConnectionGroup
 from aiokafka.errors import StaleMetadata
 
-from aioparallel.clients.aiokafka.internals import Connection, Connections
+from aioparallel.clients.aiokafka.internals import Connection, Connections, MetadataAnswer
+from aioparallel.clients.aiokafka.metadata_messages import Metadata, cluster_id_of
 from aioparallel.clients.aiokafka.secure_connection import PASSWORD, LoggedIn, LoginFailed, open_connection, renewed
 from aioparallel.clients.aiokafka.trust import distrust
 
-__all__ = ["Dialing", "stop_dialing"]
+__all__ = ["Dialing", "cut", "options_of", "stop_dialing"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,16 +44,19 @@ _NO_REASON: Final = "it cannot be reached"
 
 
 class Dialing:
-    """Of one client. ``connections``: its; their password is kept up to date."""
+    """Of one client. ``connections``: its; their password is kept up to date. ``is_ours(cluster_id)``: whether this is
+    its cluster, or may be."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, is_ours: Callable[[str | None], bool]) -> None:
         self._connections = connections
+        self._is_ours = is_ours
         self._loop = asyncio.get_running_loop()
         self._reasons: dict[object, str] = {}
         self._rests: dict[object, float] = {}
         self._told: dict[object, tuple[str, float]] = {}
         self._renewals: dict[tuple[object, int], asyncio.Task[object]] = {}
         self._is_closed = False
+        self._why_closed = ""
         self._close = connections.close
         connections.close = self.close  # type: ignore[method-assign]
         try:
@@ -63,7 +68,7 @@ class Dialing:
 
     def reason(self, node: object) -> str:
         """Why there is no connection to this node."""
-        return self._reasons.get(node, _NO_REASON)
+        return self._why_closed or self._reasons.get(node, _NO_REASON)
 
     def ready(self, node: object, group: int) -> Connection | None:
         """The connection that is there, if a request may begin on it."""
@@ -97,6 +102,8 @@ class Dialing:
         node and group."""
         if (found := self.ready(node, group)) is not None:
             return found
+        if self._why_closed:
+            return None
         if self._rests.get(node, 0.0) > self._loop.time():
             return self.old(node, group)
         connections = self._connections
@@ -105,8 +112,9 @@ class Dialing:
             if broker is None:
                 raise StaleMetadata(f"broker {node} is not in the metadata")
             made = await open_connection(
-                broker.host, broker.port, _options_of(connections), connections._on_connection_closed
+                broker.host, broker.port, options_of(connections), connections._on_connection_closed
             )
+            await self._check_cluster(made)
         except (OSError, TimeoutError, kafka.KafkaError) as error:
             self._failed(node, error)
             return self.old(node, group)
@@ -126,14 +134,27 @@ class Dialing:
             self._leave(node, cast("LoggedIn", before), self._loop.time() + _LEAVE)
         return cast("Connection", made)
 
+    async def _check_cluster(self, made: LoggedIn) -> None:
+        """Close it, and raise OSError, where it leads to another cluster."""
+        is_ours = False
+        try:
+            answer = cast("MetadataAnswer", await made.send(Metadata([])))
+            is_ours = self._is_ours(cluster_id_of(answer))
+        finally:
+            if not is_ours:
+                cut(cast("Connection", made))
+        if not is_ours:
+            raise ConnectionError(f"it belongs to another cluster now ({cluster_id_of(answer)})")
+
     async def close(self) -> None:
         """``AIOKafkaClient.close``, after which no connection is made."""
         self.stop()
         await self._close()
 
-    def stop(self) -> None:
-        """Make no connection any more."""
+    def stop(self, why: str = "") -> None:
+        """Make no connection any more. ``why``: for whoever wants one."""
         self._is_closed = True
+        self._why_closed = why
         for task in self._renewals.values():
             task.cancel()
 
@@ -154,7 +175,7 @@ class Dialing:
 
     def _failed(self, node: object, error: Exception) -> None:
         server = self._server(node)
-        distrusted = distrust(error, server, _options_of(self._connections))
+        distrusted = distrust(error, server, options_of(self._connections))
         reason = str(error) or type(error).__name__ if distrusted is None else str(distrusted)
         self._reasons[node] = reason
         now = self._loop.time()
@@ -179,6 +200,14 @@ class Dialing:
         return str(node) if broker is None else f"{broker.host}:{broker.port}"
 
 
+def cut(connection: Connection) -> None:
+    """Close it at once; who waits for an answer on it gets an error."""
+    writer = connection._writer
+    connection.close()
+    if writer is not None:
+        writer.transport.abort()
+
+
 def stop_dialing(connections: Connections) -> None:
     """Make no connection for this client any more, though it cannot be closed."""
     dialing = getattr(connections.close, "__self__", None)
@@ -186,7 +215,8 @@ def stop_dialing(connections: Connections) -> None:
         dialing.stop()
 
 
-def _options_of(connections: Connections) -> dict[str, object]:
+def options_of(connections: Connections) -> dict[str, object]:
+    """Those of a single connection of this client."""
     return {
         "client_id": connections._client_id,
         "request_timeout_ms": connections._request_timeout_ms,

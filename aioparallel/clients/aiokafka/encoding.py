@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, cast
 
-from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder, _DefaultRecordBatchBuilderPy
 
 from aioparallel.clients.aiokafka.producer_internals import BatchBuilder
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import Unencodable
-from aioparallel.delivery.producer import PendingOutput
-from aioparallel.records import Outgoing
+from aioparallel.delivery.producer import PendingOutput, TooLarge
+from aioparallel.records import Outgoing, raw_name
 
 __all__ = ["BatchEncoder"]
 
@@ -25,6 +25,29 @@ _CODECS: Final[dict[str | None, int]] = {
 }
 _OVERHEAD: Final = 128
 """Bytes, more than a record without headers and its batch take besides key and value."""
+
+
+Header = tuple[str, bytes | None]
+
+
+class _RawName(str):
+    """A header's name that is written as the bytes it was read from."""
+
+    __slots__ = ()
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        """Whatever is asked for."""
+        del encoding, errors
+        return super().encode("utf-8", "surrogateescape")
+
+
+def _raw_header(header: Header) -> Header:
+    return _RawName(header[0]), header[1]
+
+
+def _of_equal_size(headers: Iterable[Header]) -> list[Header]:
+    """With plain names that take as many bytes. Raises UnicodeEncodeError for a name that no bytes are read as."""
+    return [("x" * len(_RawName(name).encode()), value) for name, value in headers]
 
 
 class BatchEncoder:
@@ -45,12 +68,15 @@ class BatchEncoder:
     def check(self, output: Outgoing) -> str | None:
         """Why this output cannot be sent, or None."""
         try:
-            size = self._size(output.key, output.value, list(output.headers))
+            headers = list(output.headers)
+            if any(raw_name(name) is not None for name, _ in headers):
+                headers = _of_equal_size(headers)
+            size = self._size(output.key, output.value, headers)
         except Exception as error:
             return f"its headers must be pairs of a text and bytes or None: {error}"
         if size <= self._largest:
             return None
-        return (
+        return TooLarge(
             f"it is {size:,} bytes large and max_request_size is {self._largest:,}; raise that in "
             "Producing(client_options=...) (and max.message.bytes of the topic), or send less"
         )
@@ -59,9 +85,24 @@ class BatchEncoder:
         self, entries: Iterable[PendingOutput], identity: Identity, sequence: int, limit: int
     ) -> tuple[bytes, int]:
         """See :class:`~aioparallel.clients.producing.partition_queue.Encode`."""
+        try:
+            return self._encoded(DefaultRecordBatchBuilder, entries, identity, sequence, limit)
+        except UnicodeEncodeError:
+            # aiokafka's own builder in Python is slow, and lets a name say how it is encoded.
+            return self._encoded(_DefaultRecordBatchBuilderPy, entries, identity, sequence, limit, header=_raw_header)
+
+    def _encoded(
+        self,
+        make: Callable[..., object],
+        entries: Iterable[PendingOutput],
+        identity: Identity,
+        sequence: int,
+        limit: int,
+        header: Callable[[Header], Header] | None = None,
+    ) -> tuple[bytes, int]:
         builder = cast(
             "BatchBuilder",
-            DefaultRecordBatchBuilder(
+            make(
                 _MAGIC,
                 self._codec,
                 is_transactional=self._is_transactional,
@@ -78,6 +119,8 @@ class BatchEncoder:
             for entry in entries:
                 output = entry.output
                 headers = list(output.headers) if output.headers else no_headers
+                if header is not None:
+                    headers = [header(one) for one in headers]
                 if append(count, entry.timestamp, output.key, output.value, headers) is None:
                     break
                 count += 1
@@ -85,5 +128,7 @@ class BatchEncoder:
             # The builder is of no use any more. What comes before is sent by itself, and then this is the first.
             if count:
                 return self(list(entries)[:count], identity, sequence, limit)
+            if isinstance(error, UnicodeEncodeError) and header is None:
+                raise
             raise Unencodable(f"it cannot be written as a record: {error}") from error
         return bytes(builder.build()), count

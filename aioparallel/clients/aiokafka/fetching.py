@@ -27,7 +27,10 @@ from aioparallel.clients.aiokafka.internals import (
     PartitionState,
     SubscriptionState,
 )
-from aioparallel.errors import ClientError, FetchFailed, NotAuthorized, OffsetOutOfRange
+from aioparallel.clients.aiokafka.log_identity import FetchedEpochs, LogIdentity
+from aioparallel.clients.aiokafka.raw_batches import Damaged
+from aioparallel.clients.aiokafka.responses import FetchResponses
+from aioparallel.errors import ClientError, FetchFailed, NotAuthorized, OffsetOutOfRange, UnreadableBatch
 from aioparallel.group.client import Fetched
 from aioparallel.records import Record, TopicPartition
 
@@ -45,10 +48,16 @@ _MOST_AT_ONCE: Final = 250
 class FetchWalk:
     """Takes records out of aiokafka's buffers and keeps its books: positions, and what to fetch next."""
 
-    def __init__(self, fetcher: Fetcher, subscriptions: SubscriptionState, *, read_committed: bool) -> None:
+    def __init__(
+        self, fetcher: Fetcher, subscriptions: SubscriptionState, epochs: FetchedEpochs, *, read_committed: bool
+    ) -> None:
         self._fetcher = fetcher
+        self._epochs = epochs
+        self.identity: LogIdentity | None = None
+        """Who knows topic ids and leaders."""
         self._subscriptions = subscriptions
         self._read_committed = read_committed
+        self._responses = FetchResponses(fetcher, subscriptions)
         # The partition whose error stood aside for records in the last walk: its turn comes first in the next.
         self._due: TopicPartition | None = None
 
@@ -62,9 +71,10 @@ class FetchWalk:
         due, self._due = self._due, None
         if due is not None and quotas.get(due, 0) > 0 and self._is_wrong(due):
             raise self._error(due)
-        taken: list[Fetched] = []
+        taken = self._news(quotas)
         wrong: TopicPartition | None = None
         buffers = self._fetcher._records
+        self._responses.forget_what_is_gone()
         until = time.perf_counter() + _LONGEST_WALK
         for tp in list(buffers):
             quota = quotas.get(tp, 0)
@@ -86,12 +96,24 @@ class FetchWalk:
             self._due = wrong
         return taken
 
+    def _news(self, quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
+        """Of logs that may be other ones by now, without records."""
+        found: list[Fetched] = []
+        if self.identity is not None and self.identity.news:
+            for partition in [one for one in self.identity.news if quotas.get(one, 0) > 0]:
+                self.identity.news.discard(partition)
+                if (state := self._state(partition)) is not None and not state.paused:
+                    topic_id = self.identity.ids.get(partition.topic, b"")
+                    found.append(Fetched(partition, [], state.position, topic_id=topic_id, leader_changed=True))
+        return found
+
     def park(self, partition: TopicPartition) -> None:
         """Keep aiokafka from fetching this newly assigned partition, and from choosing a position for it."""
         if (state := self._state(partition)) is not None:
             state.seek(0)
             state.pause()
             self._fetcher._records.pop(partition, None)
+            self._responses.taken(partition)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Fetch from ``offset`` on; what was fetched before is dropped. Ignored when not assigned."""
@@ -99,6 +121,7 @@ class FetchWalk:
             return
         state.seek(offset)
         self._drop(partition)
+        self._epochs.forget(partition)
         state.resume()
 
     @property
@@ -138,13 +161,13 @@ class FetchWalk:
         inside = data._partition_records
         decoder = inside._records_iterator
         if not isinstance(decoder, Decoder):
-            decoder = inside._records_iterator = Decoder(TopicPartition(*tp))
+            decoder = inside._records_iterator = Decoder(TopicPartition(*tp), self._responses.taken(tp))
         before = inside.next_fetch_offset
         records: list[Record] = []
         try:
             more = decoder.take(inside, most, records)
-        except Exception as error:
-            self._put_aside(tp, inside, error)
+        except Damaged as damage:
+            self._put_aside(tp, inside, damage)
         else:
             if more:
                 self._fetcher._records.move_to_end(tp)  # the others first next time
@@ -153,16 +176,19 @@ class FetchWalk:
         data._update_position()
         if not records and inside.next_fetch_offset == before:
             return None
-        return Fetched(TopicPartition(*tp), records, inside.next_fetch_offset)
+        partition, next_offset = TopicPartition(*tp), inside.next_fetch_offset
+        topic_id = b"" if self.identity is None else self.identity.ids.get(partition.topic, b"")
+        return Fetched(partition, records, next_offset, self._epochs.taken(partition, next_offset), topic_id)
 
-    def _put_aside(self, tp: TopicPartition, inside: PartitionRecords, error: Exception) -> None:
-        """Put an error where the unreadable data was; the position stays before it."""
-        failure = FetchFailed(
-            TopicPartition(*tp),
-            inside.next_fetch_offset,
-            f"{error!r}; nothing was skipped: seek past it, or repair the log",
-        )
-        failure.__cause__ = error
+    def _put_aside(self, tp: TopicPartition, inside: PartitionRecords, damage: Damaged) -> None:
+        """Put an error where the unreadable data was; the position stays before it, until :meth:`seek`."""
+        partition, position = TopicPartition(*tp), inside.next_fetch_offset
+        failure: FetchFailed
+        if damage.place is None:
+            failure = FetchFailed(partition, position, f"{damage.reason}; nothing was skipped: repair the log")
+        else:
+            failure = UnreadableBatch(partition, position, *damage.place, damage.reason)
+        failure.__cause__ = damage.__cause__
         self._fetcher._records[tp] = AiokafkaFetchError(error=failure, backoff=0.0)
 
     def _is_wrong(self, tp: TopicPartition) -> bool:
@@ -184,16 +210,19 @@ class FetchWalk:
         if isinstance(fault, kafka.RecordTooLargeError):
             state.seek(state.position - 1)  # aiokafka has stepped over the record already
         error = _fetch_error(TopicPartition(*tp), state.position, fault)
-        if not isinstance(error, OffsetOutOfRange):
+        if not isinstance(error, OffsetOutOfRange | FetchFailed):
             # Gone from the buffers, the partition is fetched again, from the position before the error. Out of
-            # range stays until seek(): asking again would only be told the same.
+            # range stays until seek(), as what is unreadable does: asking again would only be told the same.
             self._drop(tp)
+        elif error is not fault:
+            self._fetcher._records[tp] = AiokafkaFetchError(error=error, backoff=0.0)
         return error
 
     def _drop(self, tp: TopicPartition) -> None:
         """Forget what was fetched, and have aiokafka fetch the partition again."""
         fetcher = self._fetcher
         fetcher._records.pop(tp, None)
+        self._responses.taken(tp)
         fetcher._notify(fetcher._wait_consume_future)
 
     def _state(self, partition: TopicPartition) -> PartitionState | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSet
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from aioparallel.records import TopicPartition
 
@@ -28,9 +28,11 @@ __all__ = [
     "FetchFault",
     "FetchedData",
     "Fetcher",
+    "JoinAnswer",
+    "JoinRequest",
+    "MemberAnswer",
     "MetadataAnswer",
     "OffsetAtTime",
-    "OffsetCommitAnswer",
     "OffsetFetchAnswer",
     "PartitionRecords",
     "PartitionState",
@@ -123,6 +125,8 @@ class PartitionState(Protocol):
     @property
     def paused(self) -> bool: ...
     @property
+    def has_valid_position(self) -> bool: ...
+    @property
     def position(self) -> int: ...
     def seek(self, position: int) -> None: ...
     def pause(self) -> None: ...
@@ -176,12 +180,14 @@ class OffsetAtTime(Protocol):
 class Fetcher(Protocol):
     """``aiokafka.consumer.fetcher.Fetcher``."""
 
+    _client: Connections
     _isolation_level: int
     _records: OrderedDict[TopicPartition, FetchedData | FetchFault]
     _prefetch_backoff: float
     _wait_consume_future: asyncio.Future[None] | None
     _fetch_task: asyncio.Task[None]
     _pending_tasks: MutableSet[asyncio.Task[bool]]
+    _fetch_waiters: MutableSet[asyncio.Future[None]]
 
     def _notify(self, future: asyncio.Future[None] | None) -> None: ...
     def _create_fetch_waiter(self) -> asyncio.Future[None]: ...
@@ -202,7 +208,10 @@ class Coordinator(Protocol):
     generation: int
     member_id: str
     coordinator_id: int | None
+    group_id: str
     reset_generation: Callable[[], None]
+    _send_req: Callable[[object], Awaitable[object]]
+    _closing: asyncio.Future[None]
     _group_instance_id: str | None
     _coordination_task: asyncio.Task[None]
     _heartbeat_task: asyncio.Task[None] | None
@@ -211,6 +220,25 @@ class Coordinator(Protocol):
     def check_errors(self) -> None: ...
     def coordinator_dead(self) -> None: ...
     async def ensure_coordinator_known(self) -> None: ...
+
+
+class JoinRequest(Protocol):
+    """``aiokafka.protocol.group.JoinGroupRequest``."""
+
+    _member_id: str
+
+
+class MemberAnswer(Protocol):
+    """``aiokafka.protocol.group.HeartbeatResponse_v1``, and those to a join or a sync."""
+
+    error_code: int
+
+
+class JoinAnswer(Protocol):
+    """``aiokafka.protocol.group.JoinGroupResponse_v5``."""
+
+    error_code: int
+    member_id: str
 
 
 class BrokerNode(Protocol):
@@ -312,12 +340,6 @@ class OffsetAnswer(Protocol):
     topics: list[tuple[str, list[tuple[int, ...]]]]
 
 
-class OffsetCommitAnswer(Protocol):
-    """``aiokafka.protocol.commit.OffsetCommitResponse_v3``: topic, then partition and error code."""
-
-    topics: list[tuple[str, list[tuple[int, int]]]]
-
-
 class ConfigsAnswer(Protocol):
     """``aiokafka.protocol.admin.DescribeConfigsResponse``: of each resource its error code, message, type and name, and
     its entries, which begin with name and value."""
@@ -332,11 +354,12 @@ class DeleteGroupsAnswer(Protocol):
 
 
 class OffsetFetchAnswer(Protocol):
-    """``aiokafka.protocol.commit.OffsetFetchResponse_v3``: partition, offset, metadata, error code.
+    """``aiokafka.protocol.commit.OffsetFetchResponse_v3``: partition, offset, metadata, error code; with a leader epoch
+    behind the offset from version 5 on.
 
     Version 1 has no error code of its own, only one for each partition.
     """
 
     API_VERSION: ClassVar[int]
     error_code: int
-    topics: list[tuple[str, list[tuple[int, int, str, int]]]]
+    topics: list[tuple[str, list[tuple[Any, ...]]]]

@@ -1,8 +1,11 @@
-"""Where the logs of assigned partitions end, for those that nothing tells of.
+"""Where the logs of assigned partitions end, for those that nothing tells of; and topics that are not there.
 
 A fetch tells it of each partition that it asks for. While the buffer is full, or what was fetched is not taken yet,
 nothing is asked: the lag would stand still, and a broker could be gone unseen. So such partitions are asked about by
 themselves, each leader by a request of its own.
+
+A topic that the cluster does not have is nobody's partition: the group goes on without it, in silence. Metadata is
+asked for until it is there again, which may be at once: a broker that has just started may not know all topics yet.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ _OLD: Final = 3.0
 """Seconds after which somebody is asked."""
 _LIMIT: Final = 5.0
 """Seconds for an answer."""
+_GONE: Final = 5.0
+"""Seconds after which a topic is told as missing."""
 _LATEST: Final = -1
 
 
@@ -42,11 +47,15 @@ class LogEndsWatch:
         self._walk = walk
         self._contacts = contacts
         self._read_committed = read_committed
+        self.topics: Collection[str] = ()
+        """Those that are read by their names."""
+        self._missed_since: dict[str, float] = {}
 
     async def run(self) -> None:
         """For ever."""
         while True:
             await asyncio.sleep(_PAUSE)
+            self._look_for_topics()
             by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
             for partition in filter(self._is_old, self._walk.assigned):
                 if (leader := self._leader(partition)) is not None:
@@ -57,6 +66,20 @@ class LogEndsWatch:
     def leaderless(self) -> tuple[TopicPartition, ...]:
         """Assigned partitions without a leader."""
         return tuple(sorted(partition for partition in self._walk.assigned if self._leader(partition) is None))
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Topics that the cluster has not had for a while."""
+        now = asyncio.get_running_loop().time()
+        return tuple(sorted(topic for topic, since in self._missed_since.items() if now - since >= _GONE))
+
+    def _look_for_topics(self) -> None:
+        known = self._connections.cluster.partitions_for_topic
+        now = asyncio.get_running_loop().time()
+        missed = [topic for topic in self.topics if known(topic) is None]
+        self._missed_since = {topic: self._missed_since.get(topic, now) for topic in missed}
+        if missed:
+            self._connections.force_metadata_update()
 
     def _leader(self, partition: TopicPartition) -> int | None:
         leader = self._connections.cluster.leader_for_partition(partition)

@@ -15,7 +15,9 @@ from aioparallel.clients.aiokafka.connecting import find_broker
 from aioparallel.clients.aiokafka.errors import deadline, translated
 from aioparallel.clients.aiokafka.fetching import FetchWalk
 from aioparallel.clients.aiokafka.internals import Consumer, Fetcher
-from aioparallel.clients.aiokafka.settings import connection_options
+from aioparallel.clients.aiokafka.log_identity import FetchedEpochs
+from aioparallel.clients.aiokafka.metadata_updates import REBOOTSTRAP_AFTER
+from aioparallel.clients.aiokafka.settings import aiokafkas, connection_options
 from aioparallel.clients.aiokafka.silence import Silence
 from aioparallel.errors import BrokerUnreachable, ClientError
 from aioparallel.group.client import Fetched, Span
@@ -37,13 +39,19 @@ KNOCK_AGAIN: Final = 0.1
 
 
 async def read_spans(
-    spans: Mapping[TopicPartition, Span | list[Span]], bootstrap_servers: str, options: Mapping[str, object]
+    spans: Mapping[TopicPartition, Span | list[Span]],
+    bootstrap_servers: str,
+    options: Mapping[str, object],
+    *,
+    rebootstrap_after: float = REBOOTSTRAP_AFTER,
+    cluster_id: str | None = None,
 ) -> AsyncGenerator[Fetched, None]:
     """Read each partition from the start of its span, or of each of them, to its end, and then stop.
 
     ``options``: of ``aiokafka.AIOKafkaConsumer``. See :meth:`Client.read <aioparallel.group.client.Client.read>`.
-    Raises FetchFailed where a record cannot be read, after those before it; and TimeoutError as well, when a request is
-    not answered for 30 seconds.
+    ``rebootstrap_after``: seconds without metadata. ``cluster_id``: of the cluster to read from; None: of any.
+    Raises ClusterChanged where it is another one; FetchFailed where a record cannot be read, after those before it; and
+    TimeoutError as well, when a request is not answered for 30 seconds.
     """
     left: dict[Place, deque[Span]] = {}
     ends: dict[Place, int] = {}  # the last span may be empty: its end is told all the same
@@ -59,19 +67,26 @@ async def read_spans(
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap_servers,
         **{
-            **options,
+            **aiokafkas(options),
             "group_id": None,
             "enable_auto_commit": False,
             "auto_offset_reset": "earliest",  # what retention took away meanwhile is passed
             "isolation_level": "read_committed",
         },
     )
+    silence = Silence(
+        cast("Consumer", consumer)._client,
+        bootstrap_servers,
+        STALLED,
+        rebootstrap_after=rebootstrap_after,
+        cluster_id=cluster_id,
+    )
     try:
         await _start(consumer, what, bootstrap_servers, options)
         consumer.assign(list(left))
         for tp, some in left.items():
             consumer.seek(tp, some[0].start)
-        async for read in _read(consumer, left, ends):
+        async for read in _read(consumer, silence, left, ends):
             yield read
     except kafka.KafkaError as error:
         raise translated(error, f"reading {what}") from error
@@ -81,27 +96,27 @@ async def read_spans(
 
 async def _start(consumer: Any, what: str, bootstrap_servers: str, options: Mapping[str, object]) -> None:
     """Connect to a broker that answers, and do not wait for one that hangs where another can tell."""
-    connections = cast("Consumer", consumer)._client
-    Silence(connections, STALLED)
     try:
         server = await find_broker(bootstrap_servers, connection_options(options), STALLED, KNOCK_AGAIN)
     except TimeoutError as error:
         raise BrokerUnreachable(bootstrap_servers, STALLED, str(error)) from error
-    connections._bootstrap_servers = server
+    cast("Consumer", consumer)._client._bootstrap_servers = server
     async with deadline(STALLED, f"connecting to read {what}"):
         await consumer.start()
 
 
 async def _read(
-    consumer: Any, left: dict[Place, deque[Span]], ends: Mapping[Place, int]
+    consumer: Any, silence: Silence, left: dict[Place, deque[Span]], ends: Mapping[Place, int]
 ) -> AsyncGenerator[Fetched, None]:
     loop = asyncio.get_running_loop()
     positions = {tp: some[0].start for tp, some in left.items()}
     fetcher = cast("Fetcher", cast("Consumer", consumer)._fetcher)
     # And no getmany(): where a batch is damaged that loses what came before it, and does not say where it stands.
-    walk = FetchWalk(fetcher, cast("Consumer", consumer)._subscription, read_committed=True)
+    walk = FetchWalk(fetcher, cast("Consumer", consumer)._subscription, FetchedEpochs(), read_committed=True)
     moved = loop.time()
     while left:
+        if silence.failure is not None:
+            raise silence.failure
         # Of a partition that is read nothing more is taken, and no error either.
         quotas = {TopicPartition(*tp): MOST_AT_ONCE for tp in left}
         found = {one.partition: one.records for one in walk.take(quotas, MOST_AT_ONCE)}

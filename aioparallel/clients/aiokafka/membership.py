@@ -10,6 +10,7 @@ What aiokafka does, and what is made of it:
   is called, from the heartbeat or from the join, and the revoked callback comes later, with generation -1. So
   ``reset_generation`` is where ``lost`` comes from, at once.
 * It logs exceptions of callbacks and goes on. They are kept here, for the next fetch to raise.
+* It does not know that a member with a ``group_instance_id`` can be fenced: see ``static_member.py``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.protocol.commit import OffsetCommitRequest
 
 from aioparallel.clients.aiokafka.internals import Coordinator
+from aioparallel.clients.aiokafka.static_member import StaticMember
+from aioparallel.errors import InstanceFenced
 from aioparallel.group.client import Generation, RebalanceListener
 from aioparallel.records import TopicPartition
 
@@ -51,6 +54,10 @@ class Membership:
         self._closed = False
         self._reset_generation = coordinator.reset_generation
         coordinator.reset_generation = self._generation_reset
+        self._instance_id = coordinator._group_instance_id
+        self._static: StaticMember | None = None
+        if self._instance_id is not None:
+            self._static = StaticMember(coordinator, self._instance_id, self._instance_fenced)
 
     def close(self) -> None:
         """Call the listener no more."""
@@ -97,13 +104,17 @@ class Membership:
         finally:
             self._revoking = False
 
-    def fenced(self, generation: Generation) -> None:
-        """A commit under ``generation`` was refused as of a member that is gone.
+    def fenced(self, generation: Generation, *, instance_fenced: bool = False) -> None:
+        """A commit under ``generation`` was refused as of a member that is gone; ``instance_fenced``: as another one
+        has its ``group_instance_id``.
 
         If aiokafka still believes in that very generation, it learns it here instead of at its next heartbeat. An
         older generation says nothing about the newer one: that one must not be thrown away. Nor is a join disturbed:
         the coordinator may be in the next generation already, while its answer to our join is still on the way.
         """
+        if instance_fenced and self._static is not None:
+            self._static.fenced(generation.member_id)
+            return
         current = Generation(self._coordinator.generation, self._coordinator.member_id)
         if generation == current and not self._revoking and self._held and not self._closed:
             self._coordinator.reset_generation()
@@ -114,11 +125,34 @@ class Membership:
         if self._held and not self._closed:
             self._lose()
 
+    def _instance_fenced(self) -> None:
+        """Another process has the ``group_instance_id``: all is lost, and nothing joins again."""
+        if self._closed:
+            return
+        partitions, self._held = self._held, frozenset()
+        error = InstanceFenced(self._group_id, str(self._instance_id))
+        logger.warning(
+            "Another process has joined group %s with the group_instance_id %s of this one: %d partitions go without a "
+            "commit",
+            self._group_id,
+            self._instance_id,
+            len(partitions),
+            extra={"action": "instance_fenced", "group_id": self._group_id, "count": len(partitions)},
+        )
+        try:
+            if partitions:
+                self._listener.lost(partitions)
+            self._listener.fenced(error)
+        except Exception as failure:
+            self._on_failure(failure)
+            return
+        self._on_failure(error)
+
     def _lose(self) -> None:
         partitions, self._held = self._held, frozenset()
         logger.warning(
-            "The session in group %s is lost (no heartbeat arrived in time, the coordinator forgot this member, or "
-            "another one has its group_instance_id): %d partitions go without a commit; joining again",
+            "The session in group %s is lost (no heartbeat arrived in time, or the coordinator forgot this member): "
+            "%d partitions go without a commit; joining again",
             self._group_id,
             len(partitions),
             extra={"action": "lost", "group_id": self._group_id, "count": len(partitions)},

@@ -12,20 +12,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
-from typing import Final, cast
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final
 
 import aiokafka.errors as kafka
 from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 
 from aioparallel.clients.aiokafka.errors import deadline
-from aioparallel.clients.aiokafka.internals import (
-    Connections,
-    Coordinator,
-    OffsetCommitAnswer,
-    OffsetFetchAnswer,
-)
+from aioparallel.clients.aiokafka.internals import Connections, Coordinator
+from aioparallel.clients.aiokafka.offset_messages import CommitRequest, OffsetFetch
 from aioparallel.codes import ErrorCode
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.group.offset_commits import is_large
@@ -48,6 +44,8 @@ _FAULTS: Final[Mapping[int, CommitFault]] = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED: CommitFault.REFUSED,
     ErrorCode.UNSUPPORTED_VERSION: CommitFault.REFUSED,
     ErrorCode.INVALID_REQUEST: CommitFault.REFUSED,
+    # It was made anew under its name; what is committed is of the one before.
+    ErrorCode.UNKNOWN_TOPIC_ID: CommitFault.REFUSED,
     ErrorCode.FENCED_INSTANCE_ID: CommitFault.FENCED,
     ErrorCode.FENCED_MEMBER_EPOCH: CommitFault.FENCED,
     ErrorCode.STALE_MEMBER_EPOCH: CommitFault.FENCED,
@@ -56,6 +54,8 @@ _FAULTS: Final[Mapping[int, CommitFault]] = {
 
 _COORDINATOR_GONE: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 
+_SOON: Final = 2.0
+"""Seconds for the ids of topics."""
 _BROKERS_RETENTION: Final = OffsetCommitRequest.DEFAULT_RETENTION_TIME
 
 
@@ -67,15 +67,19 @@ class GroupOffsets:
         group_id: str,
         coordinator: Coordinator,
         connections: Connections,
+        ids: Mapping[str, bytes],
+        topic_ids: Callable[[Collection[str], float], Awaitable[Mapping[str, bytes]]],
         *,
         retry_backoff: float,
-        on_fenced: Callable[[Generation], None],
+        on_fenced: Callable[..., None],
         offset_retention: float | None = None,
     ) -> None:
         self._retention_ms = _BROKERS_RETENTION if offset_retention is None else round(offset_retention * 1000)
         self._group_id = group_id
         self._coordinator = coordinator
         self._connections = connections
+        self._ids = ids
+        self._topic_ids = topic_ids
         self._retry_backoff = retry_backoff
         self._on_fenced = on_fenced
 
@@ -85,39 +89,51 @@ class GroupOffsets:
         """One request, one attempt. Raises nothing but CancelledError; then the request may still arrive."""
         if not offsets:
             return {}
-        topics: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
-        for (topic, partition), (offset, metadata) in offsets.items():
-            topics[topic].append((partition, offset, metadata))
-        request = OffsetCommitRequest(
-            self._group_id, generation.id, generation.member_id, self._retention_ms, list(topics.items())
-        )
+        request = self._request(offsets, generation)
         try:
             async with asyncio.timeout(timeout):
-                answer = cast("OffsetCommitAnswer", await self._send(request))
+                answer = await self._send(request)
         except kafka.GroupAuthorizationFailedError:
             return dict.fromkeys(offsets, CommitFault.REFUSED)
         except (kafka.KafkaError, TimeoutError) as error:
             _log_fault(self._group_id, f"no answer ({error!r})", len(offsets))
             return dict.fromkeys(offsets, CommitFault.RETRIABLE)
-        return self._results(answer, offsets, generation)
+        return self._results(request.results(answer), offsets, generation)
+
+    def _request(self, offsets: Mapping[TopicPartition, Committed], generation: Generation) -> CommitRequest:
+        topics: defaultdict[str, list[tuple[int, Committed]]] = defaultdict(list)
+        for (topic, partition), one in offsets.items():
+            topics[topic].append((partition, one))
+        plain = [
+            (topic, [(number, one.offset, one.metadata) for number, one in some]) for topic, some in topics.items()
+        ]
+        member = self._group_id, generation.id, generation.member_id
+        older = OffsetCommitRequest(*member, self._retention_ms, plain)
+        return CommitRequest(
+            *member,
+            self._coordinator._group_instance_id,
+            topics,
+            self._ids,
+            older,
+            keeps_retention=self._retention_ms != _BROKERS_RETENTION,
+        )
 
     def _results(
         self,
-        answer: OffsetCommitAnswer,
+        told: Mapping[TopicPartition, int],
         offsets: Mapping[TopicPartition, Committed],
         generation: Generation,
     ) -> dict[TopicPartition, CommitFault | None]:
         # A partition that the answer leaves out was not acknowledged.
         results: dict[TopicPartition, CommitFault | None] = dict.fromkeys(offsets, CommitFault.RETRIABLE)
         codes: set[int] = set()
-        for topic, partitions in answer.topics:
-            for partition, code in partitions:
-                codes.add(code)
-                results[TopicPartition(topic, partition)] = self._fault(code, offsets)
+        for partition, code in told.items():
+            codes.add(code)
+            results[partition] = self._fault(code, offsets)
         if codes & _COORDINATOR_GONE:
             self._coordinator.coordinator_dead()
         if CommitFault.FENCED in results.values():
-            self._on_fenced(generation)
+            self._on_fenced(generation, instance_fenced=ErrorCode.FENCED_INSTANCE_ID in codes)
         if bad := codes - {ErrorCode.NONE}:
             _log_fault(self._group_id, f"error codes {sorted(bad)}", len(offsets))
         return results
@@ -138,27 +154,39 @@ class GroupOffsets:
         topics: defaultdict[str, list[int]] = defaultdict(list)
         for topic, partition in partitions:
             topics[topic].append(partition)
-        request = OffsetFetchRequest(self._group_id, list(topics.items()))
+        wanted = list(topics.items())
+        older = OffsetFetchRequest(self._group_id, wanted)
         async with deadline(timeout, f"asking for the committed offsets of group {self._group_id!r}"):
             while True:
                 try:
-                    answer = cast("OffsetFetchAnswer", await self._send(request))
-                    return self._read(answer, set(partitions))
+                    request = OffsetFetch(self._group_id, wanted, await self._ids_of(list(topics)), older)
+                    return self._read(*request.results(await self._send(request)), set(partitions))
                 except kafka.KafkaError as error:
                     if not error.retriable:
                         raise
                 await asyncio.sleep(self._retry_backoff)
 
-    def _read(self, answer: OffsetFetchAnswer, wanted: set[TopicPartition]) -> dict[TopicPartition, Committed]:
-        self._check(answer.error_code if answer.API_VERSION >= 2 else ErrorCode.NONE, f"group {self._group_id!r}")
+    async def _ids_of(self, topics: Collection[str]) -> Mapping[str, bytes]:
+        """Those that are told at once; without all of them the offsets are asked for by the topics' names."""
+        try:
+            return await self._topic_ids(topics, _SOON)
+        except TimeoutError:
+            return {}
+
+    def _read(
+        self,
+        error_code: int,
+        told: Collection[tuple[TopicPartition, int, int, str | None, int]],
+        wanted: set[TopicPartition],
+    ) -> dict[TopicPartition, Committed]:
+        self._check(error_code, f"group {self._group_id!r}")
         found: dict[TopicPartition, Committed] = {}
-        for topic, partitions in answer.topics:
-            for partition, offset, metadata, code in partitions:
-                if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    self._check(code, topic)
-                if offset >= 0 and code == ErrorCode.NONE:
-                    found[TopicPartition(topic, partition)] = Committed(offset, metadata or "")
-                wanted.discard(TopicPartition(topic, partition))
+        for partition, offset, leader_epoch, metadata, code in told:
+            if code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+                self._check(code, partition.topic)
+            if offset >= 0 and code == ErrorCode.NONE:
+                found[partition] = Committed(offset, metadata or "", leader_epoch)
+            wanted.discard(partition)
         if wanted:
             # Not the same as "nothing committed", which is offset -1: the log must not be read from its start.
             raise kafka.GroupLoadInProgressError(f"no answer about {sorted(wanted)[:5]}")

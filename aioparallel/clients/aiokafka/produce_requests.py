@@ -24,7 +24,7 @@ from aioparallel.clients.producing.answers import Answer, answer_of, unanswered
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import PartitionQueue, RecordBatch
 from aioparallel.codes import ErrorCode
-from aioparallel.errors import BrokerUnreachable, NotAuthorized
+from aioparallel.errors import BrokerUnreachable, ClusterChanged, NotAuthorized
 from aioparallel.records import TopicPartition
 
 __all__ = ["AiokafkaBrokers"]
@@ -42,7 +42,7 @@ _GRACE: Final = 0.7
 class AiokafkaBrokers:
     """See :class:`~aioparallel.clients.producing.brokers.Brokers` for each call.
 
-    ``on_metadata``: called within each update of the metadata.
+    ``on_metadata``: called within each update of the metadata, and when there is a :attr:`failure`.
     """
 
     def __init__(self, settings: ProducerSettings, on_metadata: Callable[[], None]) -> None:
@@ -59,6 +59,11 @@ class AiokafkaBrokers:
         """Whether :meth:`connect` has succeeded; connections that break after that are made again."""
         return self._connections is not None
 
+    @property
+    def failure(self) -> ClusterChanged | None:
+        """Why nothing can be sent any more, for good."""
+        return None if self._silence is None else self._silence.failure
+
     async def connect(self, timeout: float) -> None:
         """Find a broker and learn from it who the others are. Raises BrokerUnreachable or NotAuthorized within
         ``timeout`` seconds."""
@@ -71,7 +76,13 @@ class AiokafkaBrokers:
                 settings.bootstrap_servers, settings.connection_options(), timeout, settings.retry_backoff
             )
             connections = cast("ProducerConnections", settings.build(server))
-            silence = Silence(connections, settings.request_timeout)
+            silence = Silence(
+                connections,
+                settings.bootstrap_servers,
+                settings.request_timeout,
+                rebootstrap_after=settings.rebootstrap_after,
+                on_failure=lambda _failure: self._tell(),
+            )
             left = max(0.0, ends - asyncio.get_running_loop().time())
             async with asyncio.timeout(left):
                 await self._bootstrap(connections)
@@ -95,7 +106,10 @@ class AiokafkaBrokers:
                 await asyncio.sleep(max(0.1, self._settings.retry_backoff))
 
     async def identify(self) -> Identity:
-        """A producer id that nobody else has. Raises NotAuthorized, and ConnectionError for what passes."""
+        """A producer id that nobody else has. Raises NotAuthorized, ClusterChanged, and ConnectionError for what
+        passes."""
+        if self.failure is not None:
+            raise self.failure
         answer = await first_answer(self._watch().brokers(), self._ask_for_id)
         if answer is None:
             raise ConnectionError("asking for a producer id: no broker answers")
@@ -159,6 +173,9 @@ class AiokafkaBrokers:
 
     def _updated(self, cluster: ClusterView) -> None:
         self._remember_addresses(cluster)
+        self._tell()
+
+    def _tell(self) -> None:
         try:
             self._on_metadata()
         except Exception:
@@ -207,9 +224,12 @@ class AiokafkaBrokers:
                 await connections.force_metadata_update()
 
     async def partitions(self, topics: Collection[str], timeout: float) -> set[TopicPartition]:
-        """All partitions of these topics, asked for now. Asks for all topics: creates none. Raises TimeoutError."""
+        """All partitions of these topics, asked for now. Asks for all topics: creates none. Raises TimeoutError,
+        ClusterChanged."""
         async with deadline(timeout, f"asking for the partitions of {', '.join(sorted(topics))}"):
             while True:
+                if self.failure is not None:
+                    raise self.failure
                 try:
                     cluster = await self._connected().fetch_all_metadata()
                     break

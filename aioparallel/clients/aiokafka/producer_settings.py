@@ -8,9 +8,14 @@ from typing import Final, cast
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient
 
-from aioparallel.clients.aiokafka.checking import GivenOptions, check_connection
+from aioparallel.clients.aiokafka.checking import (
+    REBOOTSTRAP_AFTER,
+    GivenOptions,
+    check_connection,
+    rebootstrap_after,
+)
 from aioparallel.clients.aiokafka.internals import Connections
-from aioparallel.clients.aiokafka.settings import check_servers, connection_options, option_names
+from aioparallel.clients.aiokafka.settings import aiokafkas, check_servers, connection_options, option_names
 from aioparallel.clients.producing.topic import Partitioner
 from aioparallel.errors import ConfigurationError
 
@@ -62,7 +67,7 @@ class ProducerSettings:
         check_servers(bootstrap_servers)
         if not 0 < delivery_timeout <= 86_400 * 24:
             raise ConfigurationError("delivery_timeout", delivery_timeout, "seconds, more than 0 and at most 24 days")
-        known = option_names(AIOKafkaProducer)
+        known = option_names(AIOKafkaProducer) | {REBOOTSTRAP_AFTER}
         given = GivenOptions(producer_options, lambda _name: _OWN)
         given.names(known, _OURS)
         self.bootstrap_servers = bootstrap_servers
@@ -76,12 +81,13 @@ class ProducerSettings:
         of_consumer = {
             name: value
             for name, value in consumer_options.items()
-            if name in known & option_names(AIOKafkaConsumer) and name not in _OURS
+            if name in known & (option_names(AIOKafkaConsumer) | {REBOOTSTRAP_AFTER}) and name not in _OURS
         }
         own = {name: value for name, value in producer_options.items() if name not in _PRODUCING}
         self._options: dict[str, object] = {"client_id": "aioparallel", **of_consumer, **own}
         merged = GivenOptions(self._options, lambda name: _OWN if name in producer_options else "client_options")
         check_connection(merged)
+        self.rebootstrap_after = rebootstrap_after(merged)
         self.retry_backoff = merged.number("retry_backoff_ms", 100) / 1000
         timeout = merged.number("request_timeout_ms", _REQUEST_TIMEOUT_MS, least=1) / 1000
         self.request_timeout = self._request_timeout(timeout, producer_options)
@@ -93,7 +99,7 @@ class ProducerSettings:
         Raises ConfigurationError where aiokafka refuses a value.
         """
         try:
-            return cast("Connections", AIOKafkaClient(bootstrap_servers=server, **self._options))
+            return cast("Connections", AIOKafkaClient(bootstrap_servers=server, **aiokafkas(self._options)))
         except (AssertionError, TypeError, ValueError) as error:
             names = sorted(self._options)
             raise ConfigurationError(

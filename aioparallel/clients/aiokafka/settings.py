@@ -11,11 +11,17 @@ from aiokafka.conn import collect_hosts
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from aioparallel.clients.aiokafka.checking import MOST, GivenOptions, check_connection
+from aioparallel.clients.aiokafka.checking import (
+    MOST,
+    REBOOTSTRAP_AFTER,
+    GivenOptions,
+    check_connection,
+    rebootstrap_after,
+)
 from aioparallel.clients.aiokafka.internals import Consumer
 from aioparallel.errors import ConfigurationError
 
-__all__ = ["ConsumerSettings", "check_servers", "connection_options", "option_names"]
+__all__ = ["ConsumerSettings", "aiokafkas", "check_servers", "connection_options", "option_names"]
 
 _OURS: Final[Mapping[str, str]] = {
     "acks": "leave it out, it is of Producing, and there always all",
@@ -88,7 +94,7 @@ class ConsumerSettings:
     ) -> None:
         check_servers(bootstrap_servers)
         given = GivenOptions(client_options, lambda _name: "client_options")
-        given.names(option_names(AIOKafkaConsumer), _OURS)
+        given.names(option_names(AIOKafkaConsumer) | {REBOOTSTRAP_AFTER}, _OURS)
         check_connection(given)
         _check_fetching(given)
         _check_durations(session_timeout, heartbeat_interval, rebalance_timeout)
@@ -97,6 +103,7 @@ class ConsumerSettings:
         self.session_timeout = session_timeout
         self.retry_backoff = given.number("retry_backoff_ms", 100) / 1000
         self.fetch_wait = given.number("fetch_max_wait_ms", FETCH_MAX_WAIT_MS) / 1000
+        self.rebootstrap_after = rebootstrap_after(given)
         self.prefetch_backoff = None if "fetch_max_wait_ms" in client_options else PREFETCH_BACKOFF
         self._options: dict[str, object] = {
             "client_id": "aioparallel",
@@ -120,7 +127,7 @@ class ConsumerSettings:
         Raises ConfigurationError where aiokafka refuses a value.
         """
         try:
-            return cast("Consumer", AIOKafkaConsumer(**self._options))
+            return cast("Consumer", AIOKafkaConsumer(**aiokafkas(self._options)))
         except (AssertionError, TypeError, ValueError) as error:
             names = sorted(self._options)
             raise ConfigurationError("client_options", names, f"aiokafka refused a value of them: {error}") from error
@@ -132,6 +139,11 @@ class ConsumerSettings:
     def connection_options(self) -> dict[str, object]:
         """What a single connection needs of them: the name of the client, TLS and SASL."""
         return connection_options(self._options)
+
+
+def aiokafkas(options: Mapping[str, object]) -> dict[str, object]:
+    """Without the one that aiokafka does not know."""
+    return {name: value for name, value in options.items() if name != REBOOTSTRAP_AFTER}
 
 
 def connection_options(options: Mapping[str, object]) -> dict[str, object]:

@@ -9,6 +9,8 @@ broker it connects to no other. So one broker of three stops what has nothing to
 * heartbeats, and what else is answered at once by a broker that is well, are not waited for as long;
 * who connects, or waits for an answer to a join, leaves a broker that the metadata does not know any more;
 * a fetch that takes too long has the metadata looked at: its partitions may have another leader by now;
+* where no broker that is known tells metadata, the configured addresses are asked: all may have moved. How metadata is
+  asked for, ``metadata_updates.py`` has;
 * connecting to one broker holds up nobody who wants another one; how that is done, ``dialing.py`` has.
 """
 
@@ -18,50 +20,48 @@ import asyncio
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Final, TypeVar, cast
 
 import aiokafka.errors as kafka
 from aiokafka.client import ConnectionGroup
 from aiokafka.conn import CloseReason
-from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
-from aiokafka.protocol.metadata import MetadataRequest
 
-from aioparallel.clients.aiokafka.dialing import Dialing
-from aioparallel.clients.aiokafka.internals import ClusterView, Connection, Connections, FetchAnswer, MetadataAnswer
+from aioparallel.clients.aiokafka.bootstrapping import Bootstrap
+from aioparallel.clients.aiokafka.dialing import Dialing, options_of
+from aioparallel.clients.aiokafka.first_answer import NEXT, first_answer
+from aioparallel.clients.aiokafka.heartbeats import Heartbeat
+from aioparallel.clients.aiokafka.internals import Connection, Connections, FetchAnswer, MetadataAnswer
+from aioparallel.clients.aiokafka.log_identity import FetchedEpochs
+from aioparallel.clients.aiokafka.metadata_updates import BOOTSTRAP, REBOOTSTRAP_AFTER, MetadataUpdates
+from aioparallel.clients.aiokafka.offset_messages import CommitRequest, OffsetFetch
 from aioparallel.clients.contacts import Contacts
 from aioparallel.codes import ErrorCode
+from aioparallel.errors import ClusterChanged
 from aioparallel.records import TopicPartition
 
 __all__ = ["Silence", "first_answer"]
 
 logger = logging.getLogger(__name__)
 
-N = TypeVar("N")
 T = TypeVar("T")
 
-_NEXT: Final = 1.0
-"""Seconds without an answer after which the next broker is asked the same."""
 _LOOK_UP: Final = 3.0
 """Seconds for finding a coordinator at one broker."""
 _LOOK: Final = 3.0
 """Seconds without an answer to a fetch after which the metadata is looked at, and again each as many."""
-_METADATA_PAUSE: Final = 0.1
-"""Seconds between two metadata updates. aiokafka repeats them without a pause while a partition has no leader."""
-_TELL_AGAIN: Final = 10.0
-"""Seconds until it is worth telling anew that there is no metadata."""
-_BOOTSTRAP: Final = "bootstrap"
 _TAKE_THEIR_TIME: Final = (JoinGroupRequest, SyncGroupRequest)
 """Answered when all members have come: that says nothing about the broker."""
 _HEARTBEAT: Final = "heartbeat"
 _KINDS: Final = {
     FetchRequest: ("fetch",),
     HeartbeatRequest: (_HEARTBEAT,),
-    OffsetCommitRequest: ("commit", _HEARTBEAT),
+    Heartbeat: (_HEARTBEAT,),
+    CommitRequest: ("commit", _HEARTBEAT),
 }
 
 
@@ -69,29 +69,56 @@ class Silence:
     """Knows which brokers of one client owe an answer, and keeps them from holding up the rest.
 
     Puts itself before four of aiokafka's methods, once: ``send``, ``_get_conn``, ``get_random_node`` and
-    ``_metadata_update``. ``patience``: seconds for a heartbeat. ``fetch_wait``: seconds that a broker which is well may
-    keep a fetch waiting.
+    ``_metadata_update``. ``servers``: as configured. ``patience``: seconds for a heartbeat. ``fetch_wait``: seconds
+    that a broker which is well may keep a fetch waiting. ``rebootstrap_after``: seconds without metadata after which
+    the client begins again. ``cluster_id``: of the cluster that it must be; None: the first it meets.
+    ``on_failure(error)``: called once where it is another one, after which nothing is connected.
     """
 
-    def __init__(self, connections: Connections, patience: float, fetch_wait: float = 0.0) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        servers: str,
+        patience: float,
+        fetch_wait: float = 0.0,
+        *,
+        rebootstrap_after: float = REBOOTSTRAP_AFTER,
+        cluster_id: str | None = None,
+        on_failure: Callable[[ClusterChanged], object] = lambda _error: None,
+    ) -> None:
         self._fetch_wait = fetch_wait
         self._connections = connections
-        self._limits = {HeartbeatRequest: patience, OffsetFetchRequest: patience, FindCoordinatorRequest: _LOOK_UP}
+        self._limits: dict[type[object], float] = {
+            **dict.fromkeys((HeartbeatRequest, Heartbeat, OffsetFetch), patience),
+            FindCoordinatorRequest: _LOOK_UP,
+        }
         self._silent: set[object] = set()
         self._locks: defaultdict[object, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._send = connections.send
-        self._dialing = Dialing(connections)
+        self._bootstrap = Bootstrap(servers, lambda: options_of(connections), cluster_id)
+        self._dialing = Dialing(connections, self._bootstrap.is_ours)
         self._loop = asyncio.get_running_loop()
         self.contacts = Contacts(self._loop.time, _explain)
         """What was heard of which broker."""
-        self._last_update = self._loop.time() - _METADATA_PAUSE
-        self._without_metadata_since: float | None = None
-        self._told_at = -_TELL_AGAIN
+        self.epochs = FetchedEpochs()
+        """Which leaders wrote what was fetched."""
+        self._metadata = MetadataUpdates(
+            connections, self._bootstrap, self._dialing, self.brokers, self._ask, rebootstrap_after, on_failure
+        )
         connections.send = self.send  # type: ignore[method-assign]
         connections._get_conn = self.get_connection
         connections.get_random_node = self.any_broker  # type: ignore[method-assign]
-        connections._metadata_update = self.update
         connections._get_conn_lock_value = nullcontext()  # one for each broker here
+
+    @property
+    def failure(self) -> ClusterChanged | None:
+        """That there is another cluster in the place of this client's, which has come to its end."""
+        return self._metadata.failure
+
+    @property
+    def cluster_id(self) -> str | None:
+        """Of the cluster; None before the first answer."""
+        return self._bootstrap.cluster_id
 
     def brokers(self) -> list[int]:
         """All brokers, in random order, those that owe an answer last."""
@@ -117,6 +144,7 @@ class Silence:
         with self.contacts.asking(node_id, *_KINDS.get(type(request), ())):
             answer = await self._send_in_time(node_id, request, group)
         if isinstance(request, FetchRequest):
+            self.epochs.heard(cast("FetchAnswer", answer))
             self.contacts.heard(
                 [
                     TopicPartition(topic, entry[0])
@@ -148,12 +176,14 @@ class Silence:
 
     async def _unless_gone(self, node: object, answering: Awaitable[T]) -> T:
         """What may take long though the broker is well. Raises TimeoutError once the metadata does not know the broker
-        any more: its cluster has counted it out, and others have its partitions."""
+        any more, or not at this address: its cluster has counted it out, and others have its partitions, or it has
+        moved."""
         task = asyncio.ensure_future(answering)
+        address = self._address(node)
         try:
             while True:
                 await asyncio.wait({task}, timeout=_LOOK)
-                if not task.done():
+                if not task.done() and self._address(node) == address:
                     either: set[asyncio.Future[T] | asyncio.Future[bool]] = {
                         task,
                         self._connections.force_metadata_update(),
@@ -161,10 +191,15 @@ class Silence:
                     await asyncio.wait(either, timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED)
                 if task.done():
                     return task.result()
-                if all(broker.nodeId != node for broker in self._connections.cluster.brokers()):
+                if self._address(node) is None or self._address(node) != address:
                     raise TimeoutError
         finally:
             task.cancel()
+
+    def _address(self, node: object) -> tuple[str, int] | None:
+        """Where the metadata has this broker; None where it does not know it."""
+        broker = self._connections.cluster.broker_metadata(node)
+        return None if broker is None else (broker.host, broker.port)
 
     @contextmanager
     def _watching(self, node: object, seconds: float, *, is_fetch: bool = False) -> Iterator[None]:
@@ -201,7 +236,7 @@ class Silence:
     async def _connect(self, node_id: object, group: int) -> Connection | None:
         async with self._locks[node_id, group]:
             connecting = self._dialing.connect(node_id, group)
-            if node_id == _BOOTSTRAP:
+            if node_id == BOOTSTRAP:
                 return await connecting
             try:
                 return await self._unless_gone(node_id, connecting)
@@ -211,46 +246,6 @@ class Silence:
 
     # -- metadata
 
-    async def update(self, cluster: ClusterView, topics: Collection[str] | None) -> bool:
-        """``AIOKafkaClient._metadata_update``: of these topics, or all. Creates none: aiokafka lets a broker create
-        the topics it is asked for, so a subscribed topic that is deleted would come back, empty."""
-        pause = self._last_update + _METADATA_PAUSE - self._loop.time()
-        self._last_update = max(self._loop.time(), self._last_update + _METADATA_PAUSE)
-        if pause > 0:
-            await asyncio.sleep(pause)
-        request = MetadataRequest(list(topics) if topics else None, allow_auto_topic_creation=False)
-        connections = self._connections._conns
-        bootstrap = (_BOOTSTRAP, ConnectionGroup.DEFAULT)
-        nodes: list[object] = [*self.brokers(), *([_BOOTSTRAP] if bootstrap in connections else [])]
-        answer = await first_answer(nodes, lambda node: self._ask(node, request))
-        if answer is None:
-            self._tell_without_metadata(nodes)
-            cluster.failed_update(None)
-            return False
-        self._without_metadata_since = None
-        if not answer.brokers:
-            return False
-        cluster.update_metadata(answer)
-        # The first connection is only good for learning who the brokers are.
-        if bootstrap in connections and self._connections.cluster.brokers():
-            connections.pop(bootstrap).close()
-        return True
-
-    def _tell_without_metadata(self, nodes: Collection[object]) -> None:
-        """Now and then: it is asked for ten times a second, as long as no broker is there."""
-        now = self._loop.time()
-        since = self._without_metadata_since = self._without_metadata_since or now
-        if now - self._told_at < _TELL_AGAIN:
-            return
-        self._told_at = now
-        known = [f"{broker.host}:{broker.port}" for broker in self._connections.cluster.brokers()]
-        logger.warning(
-            "No metadata for %.0f s: no broker answers (%s)",
-            now - since,
-            ", ".join(known or map(str, nodes)),
-            extra={"action": "no_metadata"},
-        )
-
     async def _connected(self, node: object) -> Connection:
         if (connection := await self.get_connection(node)) is None:
             raise ConnectionError(self._dialing.reason(node))
@@ -258,7 +253,7 @@ class Silence:
 
     async def _ask(self, node: object, request: object) -> MetadataAnswer | None:
         try:
-            with self._watching(node, _NEXT), self.contacts.asking(node):
+            with self._watching(node, NEXT), self.contacts.asking(node):
                 answer = cast("MetadataAnswer", await (await self._connected(node)).send(request))
         except Exception as error:  # whatever it is, another broker may answer, and aiokafka's task must go on
             logger.debug("No metadata from %s: %r", node, error, extra={"action": "no_metadata", "node": node})
@@ -271,29 +266,3 @@ def _explain(error: Exception) -> str:
     if isinstance(error, kafka.NodeNotReadyError):
         return str(error.args[0]) if error.args else type(error).__name__
     return "it does not answer" if isinstance(error, kafka.RequestTimedOutError) else str(error)
-
-
-async def first_answer(nodes: Collection[N], ask: Callable[[N], Coroutine[None, None, T | None]]) -> T | None:
-    """Ask all of them the same, one after the other: the next one as soon as one before has failed (None), or has not
-    answered for a second. The first answer counts; None when all have failed."""
-    left = iter(nodes)
-    pending: set[asyncio.Task[T | None]] = set()
-    more = True
-    try:
-        while True:
-            if more:
-                if (node := next(left, None)) is None:
-                    more = False
-                else:
-                    pending.add(asyncio.create_task(ask(node)))
-            if not pending:
-                return None
-            done, pending = await asyncio.wait(
-                pending, timeout=_NEXT if more else None, return_when=asyncio.FIRST_COMPLETED
-            )
-            for task in done:
-                if (answer := task.result()) is not None:
-                    return answer
-    finally:
-        for task in pending:
-            task.cancel()

@@ -134,8 +134,8 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
     ) -> Mapping[TopicPartition, int]:
         """TxnOffsetCommit."""
         topics: defaultdict[str, list[tuple[int, int, int, str, dict[int, bytes]]]] = defaultdict(list)
-        for (topic, partition), (offset, metadata) in positions.items():
-            topics[topic].append((partition, offset, -1, metadata, {}))
+        for (topic, partition), (offset, metadata, leader_epoch) in positions.items():
+            topics[topic].append((partition, offset, leader_epoch, metadata, {}))
         request = TxnOffsetCommit(
             self.transactional_id,
             self._group_id,
@@ -167,8 +167,8 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
             return StableOffsets(answer, {})
         found: dict[TopicPartition, Committed | int | None] = {}
         for topic, several, _ in answer.topics:
-            for partition, offset, _epoch, metadata, code, _ in several:
-                position = Committed(offset, metadata or "") if offset >= 0 else None
+            for partition, offset, leader_epoch, metadata, code, _ in several:
+                position = Committed(offset, metadata or "", leader_epoch) if offset >= 0 else None
                 found[TopicPartition(topic, partition)] = code if code != ErrorCode.NONE else position
         self._heard(_OF_GROUP, [answer.error_code, *[code for code in found.values() if isinstance(code, int)]])
         return StableOffsets(answer.error_code, found)

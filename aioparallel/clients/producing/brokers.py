@@ -23,6 +23,10 @@ class Brokers(Protocol):
     def is_connected(self) -> bool:
         """Whether :meth:`connect` has succeeded; connections that break after that are made again."""
 
+    @property
+    def failure(self) -> Exception | None:
+        """Why nothing can be sent any more, for good: another cluster is there. No connection is made then."""
+
     async def connect(self, timeout: float) -> None:
         """Find a broker and learn from it who the others are. Raises BrokerUnreachable or NotAuthorized within
         ``timeout`` seconds."""
@@ -53,7 +57,7 @@ class Brokers(Protocol):
         """Follow these topics, and have the metadata updated once. Raises OSError for what passes."""
 
     async def partitions(self, topics: Collection[str], timeout: float) -> set[TopicPartition]:
-        """All partitions of these topics, asked for now. Creates none. Raises TimeoutError."""
+        """All partitions of these topics, asked for now. Creates none. Raises TimeoutError, and :attr:`failure`."""
 
     def cut(self, node: int) -> None:
         """Break the connection to this broker: what is on its way there gets no further than it is, and requests

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from aioparallel.clients.producing.numbering import Identity, Numbering
 from aioparallel.clients.producing.pending import Outstanding
-from aioparallel.delivery.producer import PendingOutput
+from aioparallel.delivery.producer import PendingOutput, TooLarge
 
 __all__ = ["Encode", "Explain", "PartitionQueue", "Piece", "RecordBatch", "Unencodable"]
 
@@ -216,7 +216,7 @@ class PartitionQueue:
         if len(batch.entries) == 1:
             doubtful = self._abandon() if batch.is_doubtful else []
             self._end_doubt()
-            self._fail(entries, explain(size), passing=False)
+            self._fail(entries, TooLarge(explain(size)) if is_too_large else explain(size), passing=False)
             self._fail_doubtful(doubtful, explain(size))
             return
         if is_too_large:

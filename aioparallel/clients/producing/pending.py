@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
-from aioparallel.delivery.producer import OnDelivered, PendingOutput
+from aioparallel.delivery.producer import OnDelivered, PendingOutput, TooLarge
 from aioparallel.errors import ProduceFailed
 from aioparallel.records import Outgoing, Produced
 from aioparallel.user_errors import RAISED
@@ -47,12 +47,13 @@ class Outstanding:
         self, entries: Iterable[PendingOutput], reason: str, *, passing: bool, partition: int | None = None
     ) -> None:
         """These do not, as far as is known. ``partition``: where it was chosen already."""
+        too_large = isinstance(reason, TooLarge)
         for entry in entries:
             output = entry.output
             where = output.partition if partition is None else partition
             self._end(1)
             try:
-                entry.failed(ProduceFailed(output.topic, where, reason, passing=passing))
+                entry.failed(ProduceFailed(output.topic, where, reason, passing=passing, too_large=too_large))
             except RAISED:
                 _log_broken()
 

@@ -215,6 +215,9 @@ class QueueingProducer:
             self._is_awake = False
             try:
                 if await self._connect_in_background():
+                    if self._brokers.failure is not None:
+                        self._give_up(self._brokers.failure)
+                        continue
                     await self._send_ready()
                     if not self._partition_queues.needs_identity:
                         self._unsent.passed()
@@ -225,6 +228,12 @@ class QueueingProducer:
                 await self._rest_after(error)
             if self._partition_queues.needs_metadata and (self._refreshing is None or self._refreshing.done()):
                 self._refreshing = asyncio.create_task(self._refresh())
+
+    def _give_up(self, failure: Exception) -> None:
+        """Nothing can be sent any more. What was to be is not to blame: it passes, with another client."""
+        self._trouble = str(failure)
+        self._unsent.failed(failure, asyncio.get_running_loop().time())
+        self._outstanding.failed(self._partition_queues.clear(), self._trouble, passing=True)
 
     async def _while_more_comes(self) -> None:
         for _ in range(_TURNS):

@@ -20,7 +20,7 @@ from aioparallel.handlers import deserialise
 from aioparallel.handling import Ordering
 from aioparallel.observe.health import Health
 from aioparallel.options import PlainFields
-from aioparallel.policies import FailurePolicy, Patience, RetryPolicy
+from aioparallel.policies import FailurePolicy, Patience, RetryPolicy, TooLargeLetters
 from aioparallel.queues.kmq.leases import Lease, Redelivery, check_lease, check_seconds
 from aioparallel.queues.kmq.marking import Marking
 from aioparallel.queues.kmq.topics import QueueTopics
@@ -61,6 +61,8 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
     partitions, ``message.timestamp.type=LogAppendTime`` is advised.
     ``dead_letter``: a topic for records that were delivered too often, and for what a handler rejects; by default its
     name with ``__undelivered``.
+    ``dead_letter_too_large``: what becomes of a record that it does not take for its size, as in
+    :class:`~aioparallel.FailurePolicy`.
     ``lease``: seconds, or a quick function of the record, deserialised, that gives them; where that raises, the record
     fails, and comes again after 30 s. It begins when the record is read, and anew when its handler is called. Meanwhile
     it is renewed, for as long as handlers of a lease each may take to come to it; what was not begun by then is left to
@@ -85,6 +87,7 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
         group_id: str,
         marker_topic: str | None = None,
         dead_letter: str | None = None,
+        dead_letter_too_large: TooLargeLetters = "drop_value",
         lease: Lease = 30.0,
         retry: RetryPolicy | None = None,
         max_redeliveries: int = 3,
@@ -118,7 +121,11 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
         _check_lease_option(lease, retry, options.get("handler_timeout"))
         options.setdefault("max_buffered", 2 * options.get("max_concurrency", 100))
         options["ordering"] = Ordering.UNORDERED
-        options["failures"] = _Released(retry=Redelivery(retry), dead_letter=self._queue.dead_letter)
+        options["failures"] = _Released(
+            retry=Redelivery(retry),
+            dead_letter=self._queue.dead_letter,
+            dead_letter_too_large=dead_letter_too_large,
+        )
         super().__init__(
             self._queue.queue,
             bootstrap_servers=bootstrap_servers,
@@ -150,10 +157,12 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
                 bootstrap_servers=self._servers,
                 marker_topic=self._queue.markers,
                 dead_letter=self._queue.dead_letter,
+                dead_letter_too_large=dead_letter_too_large,
                 max_redeliveries=max_redeliveries,
                 security=self.options.security,
                 client_options=self.options.client_options,
                 producing=self.options.producing,
+                skip_unreadable=self.options.skip_unreadable,
                 session_timeout=self.options.session_timeout,
                 heartbeat_interval=self.options.heartbeat_interval,
             )

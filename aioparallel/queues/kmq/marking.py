@@ -13,6 +13,7 @@ from aioparallel.delivery.producer import PendingOutput, Producer
 from aioparallel.engine.processor import Processor
 from aioparallel.errors import ConsumerStateError, ProduceFailed
 from aioparallel.group.sessions import Session
+from aioparallel.history import refuse_undecodable
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.queues.kmq.end_markers import EndMarkers
 from aioparallel.queues.kmq.leases import Lease, Leased, LeaseFailed, check_seconds
@@ -156,6 +157,7 @@ class Marking:
     def _told(self, lease: Callable[[Record[Any, Any]], float], record: Record[Any, Any], portion: _Portion) -> float:
         """What the function says. Where it fails the record does, once its turn has come, and no other."""
         try:
+            refuse_undecodable(record)
             self._prepare(record)
             seconds = lease(record)
             check_seconds("lease", seconds)

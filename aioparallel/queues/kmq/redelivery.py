@@ -7,13 +7,18 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final, NamedTuple
 
+from aioparallel.delivery.cut_letters import CutLetters
 from aioparallel.delivery.letters import Letter, write_letter
 from aioparallel.delivery.producer import PendingOutput, Producer
+from aioparallel.delivery.shrinking import SentLetter, is_cut, sent_letter, smaller
 from aioparallel.errors import ClientError, ProduceFailed
 from aioparallel.group.client import Client, Fetched, Span
+from aioparallel.group.unreadable import read_past
 from aioparallel.observe.health import Problem, ProblemKind
+from aioparallel.policies import TooLargeLetters
 from aioparallel.queues.kmq.end_markers import EndMarkers
 from aioparallel.queues.kmq.markers import redeliveries, with_count
 from aioparallel.queues.kmq.topics import QueueTopics
@@ -31,6 +36,7 @@ _READERS: Final = 8
 _STALLED: Final = 10.0
 # Bytes that one look reads to send again: the rest waits for the next one.
 _BYTES: Final = 32 * 1024 * 1024
+_NOBODY: Final = "nobody has said in time that it was handled"
 # Dead letters on their way, at most.
 _LETTERS: Final = 10_000
 # Seconds for which a refusal is told: each is tried once a minute. And so many of them one by one.
@@ -88,14 +94,32 @@ class _Copy(PendingOutput):
 
 
 class Redeliverer:
-    """``most``: redeliveries of one record, after which it is put into the dead-letter topic."""
+    """``most``: redeliveries of one record, after which it is put into the dead-letter topic.
 
-    def __init__(self, client: Client, producer: Producer, topics: QueueTopics, group_id: str, most: int) -> None:
+    ``too_large``: what becomes of one that is too large for that; and one that the queue does not take again, for its
+    size with the count of its redeliveries, is put there at once, unless it is held. ``skip``: batches that are passed
+    over where they cannot be read.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        producer: Producer,
+        topics: QueueTopics,
+        group_id: str,
+        most: int,
+        too_large: TooLargeLetters = "drop_value",
+        skip: Collection[tuple[str, int, int]] = (),
+    ) -> None:
         self._client = client
+        self._skip = skip
         self._producer = producer
         self._topics = topics
         self._group_id = group_id
         self._most = most
+        self._too_large: TooLargeLetters = too_large
+        self.cut = CutLetters()
+        """Dead letters that are without a part of their record."""
         self._readers = asyncio.Semaphore(_READERS)
         self._refusals: dict[tuple[int, int], tuple[float, str]] = {}  # when, and why
         self.ends = EndMarkers(producer, topics.markers)
@@ -125,14 +149,6 @@ class Redeliverer:
         full = len(self._away) >= _LETTERS
         wanted = {offset for offset in offsets if (partition, offset) not in self._away}
 
-        def copied(offset: int, failure: ProduceFailed | None) -> None:
-            if failure is None:
-                self._refusals.pop((partition, offset), None)
-                self.redelivered += 1
-                settled(offset)
-                self.ends.write(partition, offset)
-            sending.ended(offset, failure)
-
         later: list[int] = []
         unread: Collection[int] = ()
         left = _BYTES
@@ -147,11 +163,12 @@ class Redeliverer:
                     left -= record._size
                     if redeliveries(record) < self._most:
                         sending.begin()
+                        copied = partial(self._copied, record, settled, sending)
                         self._producer.send_one(_Copy(self._copy(record), record.offset, copied))
                     elif full:
                         later.append(record.offset)
                     else:
-                        self._put_away(record, settled)
+                        self._put_away(record, settled, _NOBODY)
                     if left <= 0:
                         later += wanted - found
                         break
@@ -172,14 +189,36 @@ class Redeliverer:
                 self._is_gone(place, offset)
         return NotSent([*later, *self._not_sent(place, sending.failed)], unread)
 
+    def _copied(
+        self,
+        record: Record[Any, Any],
+        settled: Callable[[int], None],
+        sending: _Sending,
+        offset: int,
+        failure: ProduceFailed | None,
+    ) -> None:
+        """The copy stands in the queue, or does not."""
+        if failure is None:
+            self._refusals.pop((record.partition, offset), None)
+            self.redelivered += 1
+            settled(offset)
+            self.ends.write(record.partition, offset)
+        elif failure.too_large and self._too_large != "hold":
+            self._put_away(record, settled, f"the queue does not take it again: {failure.reason}")
+            failure = None
+        sending.ended(offset, failure)
+
     async def _read(self, place: TopicPartition, offsets: Sequence[int]) -> AsyncGenerator[Record[Any, Any], None]:
         """These, and what lies between those that are near each other."""
         if not offsets:
             return
-        async with self._readers, aclosing(self._client.read({place: spans_of(offsets)})) as reading:
+        async with self._readers, aclosing(self._reading(place, offsets)) as reading:
             while (fetched := await _next(reading)) is not None:
                 for record in fetched.records:
                     yield record
+
+    def _reading(self, place: TopicPartition, offsets: Sequence[int]) -> AsyncGenerator[Fetched, None]:
+        return read_past(self._client, {place: spans_of(offsets)}, self._skip)
 
     def _not_sent(self, place: TopicPartition, failed: Mapping[int, ProduceFailed]) -> list[int]:
         """Those that are tried again soon: what the brokers refuse they would refuse again."""
@@ -223,13 +262,22 @@ class Redeliverer:
             },
         )
 
-    def _put_away(self, record: Record[Any, Any], settled: Callable[[int], None]) -> None:
+    def _put_away(self, record: Record[Any, Any], settled: Callable[[int], None], why: str) -> None:
         """Into the dead letters. Where that fails its marker stays open, and it is due again."""
         place, offset = record.topic_partition, record.offset
         self._away.add((place.partition, offset))
         self.none_away.clear()
 
+        letter = self._letter(record, why)
+
         def ended(offset: int, failure: ProduceFailed | None) -> None:
+            nonlocal letter
+            if failure is not None and failure.too_large and (less := smaller(letter, self._too_large)) is not None:
+                letter = less
+                self._producer.send_one(_Copy(letter, offset, ended))
+                return
+            if failure is None and is_cut(letter):
+                self.cut.note(record, letter)
             self._away.discard((place.partition, offset))
             if not self._away:
                 self.none_away.set()
@@ -242,13 +290,13 @@ class Redeliverer:
             self.ends.write(place.partition, offset)
             self._log_put_away(place)
 
-        self._producer.send_one(_Copy(self._letter(record), offset, ended))
+        self._producer.send_one(_Copy(letter, offset, ended))
 
     def _log_put_away(self, place: TopicPartition) -> None:
         if self.dead_lettered in (1, 10) or self.dead_lettered % 100 == 0:
             logger.warning(
-                "%d records have become dead letters, the last one of %s: delivered %d times, and nobody said in time "
-                "that they were handled",
+                "%d records have become dead letters, the last one of %s: delivered %d times at most, and nobody said "
+                "in time that they were handled",
                 self.dead_lettered,
                 place,
                 self._most + 1,
@@ -259,14 +307,14 @@ class Redeliverer:
         headers = with_count(record.headers, redeliveries(record) + 1)
         return Outgoing(record.topic, record.raw_value, record.raw_key, headers, partition=record.partition)
 
-    def _letter(self, record: Record[Any, Any]) -> Outgoing:
+    def _letter(self, record: Record[Any, Any], why: str) -> SentLetter:
         count = redeliveries(record)
-        said = f"delivered {count + 1} times, and nobody has said in time that it was handled"
+        said = f"delivered {count + 1} times, and {why}"
         failure = Failure(time.time(), "aioparallel.queues.kmq.NotEnded", said)
         origin = Origin(record.topic, record.partition, record.offset, record.timestamp)
         letter = Letter(origin, self._group_id, count + 1, failure, failure, "")
         letter_headers = write_letter(tuple(with_count(record.headers, None)), letter)
-        return Outgoing(self._topics.dead_letter, record.raw_value, record.raw_key, letter_headers)
+        return sent_letter(self._topics.dead_letter, record.raw_value, record.raw_key, letter_headers)
 
     def _is_gone(self, place: TopicPartition, offset: int) -> None:
         """Another must not be sent in its place."""

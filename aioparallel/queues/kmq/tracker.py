@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -15,7 +15,7 @@ from aioparallel.errors import ConfigurationError
 from aioparallel.group.client import Client
 from aioparallel.handling import Ordering, check_time
 from aioparallel.observe.health import Health, ProblemKind
-from aioparallel.policies import Producing
+from aioparallel.policies import Producing, TooLargeLetters, check_too_large
 from aioparallel.queues.kmq.redelivery import Redeliverer
 from aioparallel.queues.kmq.topics import QueueTopics
 from aioparallel.queues.kmq.tracking import Tracking
@@ -55,18 +55,28 @@ class TrackerStats(NamedTuple):
     """End markers that could not be written."""
     partitions: tuple[TrackedPartition, ...]
     """Those that this tracker has."""
+    cut_letters: int = 0
+    """Of those dead-lettered, the letters that are without a part of their record, which their topic does not take."""
 
 
 class _Markers(ParallelConsumer[bytes, bytes]):
     """Reads the marker topic; no record of it is run."""
 
     def __init__(
-        self, topics: QueueTopics, group_id: str, max_redeliveries: int, use_now_after: float, **given: Any
+        self,
+        topics: QueueTopics,
+        group_id: str,
+        max_redeliveries: int,
+        use_now_after: float,
+        too_large: TooLargeLetters,
+        **given: Any,
     ) -> None:
         super().__init__(topics.markers, group_id=group_id, ordering=Ordering.UNORDERED, max_buffered=_AT_ONCE, **given)
         self._queue = topics
         assert self._producer is not None
-        self.redeliverer = Redeliverer(self._client, self._producer, topics, group_id, max_redeliveries)
+        self.redeliverer = Redeliverer(
+            self._client, self._producer, topics, group_id, max_redeliveries, too_large, self.options.skip_unreadable
+        )
         self._use_now_after = use_now_after
         self.tracking: Tracking | None = None
         self._admission = self._track
@@ -121,6 +131,9 @@ class RedeliveryTracker:
     ``bootstrap_servers``: ``"host:port"``, several separated by commas.
     ``marker_topic``: where its markers are, by default its name with ``-markers``; it has as many partitions, or more.
     ``dead_letter``: by default its name with ``__undelivered``.
+    ``dead_letter_too_large``: what becomes of a record that it does not take for its size, as in
+    :class:`~aioparallel.FailurePolicy`; one that the queue itself does not take again, for its size with the count of
+    its redeliveries, is put there at once. With ``"hold"`` both wait, and are tried once a minute.
     ``max_redeliveries``: of one record; 0: none.
     ``use_now_after``: seconds without any marker in a partition after which its time is that of the clock; before, it
     is that of the markers, so that a tracker that is behind redelivers nothing whose end it has not read.
@@ -129,6 +142,8 @@ class RedeliveryTracker:
     ``session_timeout``, ``heartbeat_interval``: seconds, of its membership in its group.
     ``producing``: how copies, dead letters and end markers are produced; copies of more than 1 MiB need
     ``Producing(client_options={"max_request_size": ...})``. ``on_produced`` is not called.
+    ``skip_unreadable``: batches, of the markers or of the queue, that are passed over where they cannot be read, each
+    as ``(topic, partition, offset)``; see :class:`~aioparallel.Options`.
     ``client``, ``producer``: other Kafka clients in place of aiokafka, e.g. the in-memory ones.
 
     Topics and format are those of softwaremill's KMQ 0.3.2, and a tracker of either serves consumers of both. Beyond
@@ -147,6 +162,7 @@ class RedeliveryTracker:
         bootstrap_servers: str = "localhost:9092",
         marker_topic: str | None = None,
         dead_letter: str | None = None,
+        dead_letter_too_large: TooLargeLetters = "drop_value",
         max_redeliveries: int = 3,
         use_now_after: float = 1.0,
         security: Security | None = None,
@@ -154,6 +170,7 @@ class RedeliveryTracker:
         session_timeout: float = 30.0,
         heartbeat_interval: float = 3.0,
         producing: Producing | None = None,
+        skip_unreadable: Collection[tuple[str, int, int]] = (),
         client: Client | None = None,
         producer: Producer | None = None,
     ) -> None:
@@ -161,6 +178,7 @@ class RedeliveryTracker:
         if type(given) is not int or given < 0:
             raise ConfigurationError("max_redeliveries", given, "must be 0 or more")
         check_time("use_now_after", use_now_after, zero=True)
+        check_too_large("dead_letter_too_large", dead_letter_too_large)
         self.topics = QueueTopics(topic, marker_topic, dead_letter)
         """Those of the queue."""
         self._markers = _Markers(
@@ -168,12 +186,14 @@ class RedeliveryTracker:
             group_id,
             max_redeliveries,
             use_now_after,
+            dead_letter_too_large,
             bootstrap_servers=bootstrap_servers,
             security=security,
             client_options=client_options or {},
             session_timeout=session_timeout,
             heartbeat_interval=heartbeat_interval,
             producing=producing or Producing(),
+            skip_unreadable=skip_unreadable,
             client=client,
             producer=producer,
         )
@@ -219,6 +239,7 @@ class RedeliveryTracker:
             tracking.foreign,
             redeliverer.ends.lost,
             partitions,
+            redeliverer.cut.count,
         )
 
     def health(self) -> Health:

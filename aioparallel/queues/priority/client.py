@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncGenerator, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from aioparallel.errors import InstanceFenced
 from aioparallel.group.client import Client, CommitFault, Committed, Fetched, Generation, RebalanceListener, Span
 from aioparallel.observe.stats import BrokerContact, Contact
 from aioparallel.queues.priority.budget import PollBudget
@@ -131,9 +132,10 @@ class PriorityClient:
         client = self._clients[int(generation.group)]
         return await client.commit(offsets, generation._replace(group=""), timeout)
 
-    def fenced(self, generation: Generation) -> None:
+    def fenced(self, generation: Generation, *, instance_fenced: bool = False) -> None:
         """See :class:`~aioparallel.group.client.Client`."""
-        self._clients[int(generation.group)].fenced(generation._replace(group=""))
+        client = self._clients[int(generation.group)]
+        client.fenced(generation._replace(group=""), instance_fenced=instance_fenced)
 
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float
@@ -144,6 +146,14 @@ class PriorityClient:
             parts.setdefault(self._of(partition), []).append(partition)
         found = await _together([client.committed(part, timeout) for client, part in parts.items()])
         return {partition: committed for one in found for partition, committed in one.items()}
+
+    async def valid_ends(self, epochs: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, int]:
+        """See :class:`~aioparallel.group.client.Client`. Each client knows the leaders of its own topic alone."""
+        parts: dict[Client, dict[TopicPartition, int]] = {}
+        for partition, epoch in epochs.items():
+            parts.setdefault(self._of(partition), {})[partition] = epoch
+        found = await _together([client.valid_ends(part, timeout) for client, part in parts.items()])
+        return {partition: end for one in found for partition, end in one.items()}
 
     def end_offset_seen(self, partition: TopicPartition) -> int | None:
         """See :class:`~aioparallel.group.client.Client`."""
@@ -167,6 +177,7 @@ class PriorityClient:
             commit=_longest(contact.commit for contact in contacts),
             brokers=tuple(brokers.values()),
             leaderless=tuple(partition for contact in contacts for partition in contact.leaderless),
+            missing=tuple(topic for contact in contacts for topic in contact.missing),
         )
 
     def _of(self, partition: TopicPartition) -> Client:
@@ -193,6 +204,10 @@ class PriorityClient:
     ) -> Mapping[TopicPartition, int]:
         """See :class:`~aioparallel.group.client.Client`."""
         return await self._clients[0].written_end_offsets(partitions, timeout)
+
+    async def topic_ids(self, topics: Collection[str], timeout: float) -> Mapping[str, bytes]:
+        """See :class:`~aioparallel.group.client.Client`."""
+        return await self._clients[0].topic_ids(topics, timeout)
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
@@ -231,6 +246,11 @@ class _Listener:
         """See :class:`~aioparallel.group.client.RebalanceListener`."""
         self._waiting.add(self._priority)
         self._listener.lost(partitions)
+
+    def fenced(self, error: InstanceFenced) -> None:
+        """See :class:`~aioparallel.group.client.RebalanceListener`. It ends the run, with all its groups."""
+        self._waiting.add(self._priority)
+        self._listener.fenced(error)
 
 
 def _used(brought: tuple[int, bool], asked: int, limit: int | None, part: int) -> int:

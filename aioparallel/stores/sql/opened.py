@@ -24,6 +24,7 @@ from aioparallel.errors import ConfigurationError, ConsumerStateError
 from aioparallel.stores.sql.faults import NO_ANSWER
 from aioparallel.stores.sql.schema import Schema
 from aioparallel.stores.sql.statements import Owned
+from aioparallel.user_errors import repr_of
 
 logger = logging.getLogger(__name__)
 
@@ -205,7 +206,7 @@ class _OfAsyncpg:
                     await self._ask("ROLLBACK", timeout=_ROLLBACK)
             is_over = not self._below.is_in_transaction()
         except Exception as error:  # whatever the driver says: it is not given back
-            logger.debug("A transaction is not rolled back: %r", error, extra={"action": "rollback_failed"})
+            logger.debug("A transaction is not rolled back: %s", repr_of(error), extra={"action": "rollback_failed"})
         finally:
             if not is_over:
                 await self.close()

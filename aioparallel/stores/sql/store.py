@@ -40,6 +40,7 @@ from aioparallel.stores.sql.patience import AWAY, SOON, Patience
 from aioparallel.stores.sql.schema import DEFAULT_PREFIX, VERSION, Schema, StoreNotReady
 from aioparallel.stores.sql.statements import Statements
 from aioparallel.stores.sql.taking import Partitions, Taken
+from aioparallel.user_errors import repr_of
 
 __all__ = ["SqlStore"]
 
@@ -297,7 +298,9 @@ class SqlStore:
                     raise self._patience.away(error) from error
                 self._raise_later(error, of_it, is_lost=is_lost)
                 raise
-            logger.info("A COMMIT without an answer was carried out: %r", error, extra={"action": "commit_settled"})
+            logger.info(
+                "A COMMIT without an answer was carried out: %s", repr_of(error), extra={"action": "commit_settled"}
+            )
         self._patience.answered()
         for partition, some in offsets.items():
             taken[partition].done += some

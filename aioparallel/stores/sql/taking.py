@@ -164,7 +164,7 @@ def _merged(found: Found) -> Committed | None:
     are found to be complete."""
     if found.position is None or not found.done:
         return found.position
-    base, text = found.position
+    base, text, _ = found.position
     restored = decode_offset_map(base, text)
     fresh = [offset for offset in found.done if base <= offset <= max(restored.highest_succeeded, base - 1) + _GAP]
     if not fresh:
@@ -181,5 +181,5 @@ def _merged(found: Found) -> Committed | None:
 
 def _said(done: Sequence[int], committed: Committed) -> list[int]:
     """Those of these offsets that this position calls complete."""
-    is_complete = decode_offset_map(*committed).looker()
+    is_complete = decode_offset_map(*committed[:2]).looker()
     return [offset for offset in done if is_complete(offset)]

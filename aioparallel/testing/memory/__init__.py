@@ -1,8 +1,8 @@
 """A Kafka broker, client and producer in memory, to test handlers and consumers without any of them.
 
-The broker does what real ones do to a consumer: rebalances (eager and cooperative), expired sessions, fenced
-and late commits, transactions, gaps, truncated logs, requests that are slow, lost or refused; and to a producer:
-epochs and sequence numbers, leaders that move, nodes that hang or stop. See :class:`InMemoryBroker`,
+The broker does what real ones do to a consumer: rebalances (eager and cooperative), expired sessions, static members,
+fenced and late commits, transactions, gaps, truncated logs, requests that are slow, lost or refused; and to a
+producer: epochs and sequence numbers, leaders that move, nodes that hang or stop. See :class:`InMemoryBroker`,
 :class:`InMemoryClient`, :class:`InMemoryProducer`, :class:`InMemoryTransactionalProducer` and :class:`Faults`.
 
 ::

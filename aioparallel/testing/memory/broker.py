@@ -208,11 +208,12 @@ class InMemoryBroker(Topics):
         offsets: Mapping[TopicPartition, Committed],
         generation: Generation,
         now: float,
+        instance_id: str | None = None,
     ) -> dict[TopicPartition, ErrorCode | None]:
         """OffsetCommit: None for each partition that was taken, else why not. Raises Refused for all."""
         group = self.coordinate(group_id)
         results, good = self._sorted_out(offsets)
-        return {**results, **group.commit(good, generation, now)}
+        return {**results, **group.commit(good, generation, now, instance_id)}
 
     def _sorted_out(
         self, offsets: Mapping[TopicPartition, Committed]
@@ -235,12 +236,13 @@ class InMemoryBroker(Topics):
         offsets: Mapping[TopicPartition, Committed],
         generation: Generation,
         now: float,
+        instance_id: str | None = None,
     ) -> dict[TopicPartition, ErrorCode | None]:
         """TxnOffsetCommit: None for each partition that goes with the transaction, else why not. Raises Refused."""
         group = self.coordinate(group_id)
         self.transactions.begin(transactional_id, epoch, now)
         results, good = self._sorted_out(offsets)
-        results |= group.commit_in_transaction(good, generation, now)
+        results |= group.commit_in_transaction(good, generation, now, instance_id)
         taken = {p: offsets[p] for p, code in results.items() if code is None}
         if taken:
             self.transactions.add_offsets(transactional_id, epoch, group_id, taken, now)

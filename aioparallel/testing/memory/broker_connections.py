@@ -170,6 +170,10 @@ class InMemoryBrokers:
         """Who led the partition when the metadata came; None: nobody, or not known."""
         return self._metadata.leaders.get(TopicPartition(queue.topic, queue.partition))
 
+    @property
+    def failure(self) -> None:
+        """There is no other broker in its place."""
+
     def address_of(self, node: int) -> str:
         """All of them are in this process."""
         return NAME

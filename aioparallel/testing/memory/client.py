@@ -51,6 +51,7 @@ class InMemoryClient:
 
     ``cooperative``: in a rebalance only the partitions that move are revoked (KIP-429), instead of all.
     ``isolation_level``: ``"read_committed"`` hides undecided and aborted transactions.
+    ``group_instance_id``: makes it a static member (KIP-345).
     ``session_timeout``, ``heartbeat_interval``, ``rebalance_timeout``: seconds, as with Kafka; a short
     heartbeat interval makes members notice rebalances, new topics and new partitions sooner.
 
@@ -68,10 +69,14 @@ class InMemoryClient:
         session_timeout: float = 30.0,
         heartbeat_interval: float = 0.1,
         rebalance_timeout: float = 60.0,
+        group_instance_id: str | None = None,
     ) -> None:
         if isolation_level not in ("read_uncommitted", "read_committed"):
             raise ConfigurationError("isolation_level", isolation_level, "read_uncommitted or read_committed")
-        self._options = MemberOptions(cooperative, session_timeout, heartbeat_interval, rebalance_timeout)
+        self._instance_id = group_instance_id
+        self._options = MemberOptions(
+            cooperative, session_timeout, heartbeat_interval, rebalance_timeout, group_instance_id
+        )
         self._options.check()
         self._broker = broker
         self._group_id = group_id
@@ -109,7 +114,8 @@ class InMemoryClient:
         self.crash()
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=timeout)
-        if membership is not None and membership.member_id is not None:
+        # A static member comes back under its name.
+        if membership is not None and membership.member_id is not None and self._instance_id is None:
             await self._leave(membership.member_id, deadline - asyncio.get_running_loop().time())
 
     async def _leave(self, member_id: str, timeout: float) -> None:
@@ -241,11 +247,13 @@ class InMemoryClient:
         """See :meth:`Client.contact <aioparallel.group.client.Client.contact>`. Records need no fetch while the broker
         is reachable: it tells of them."""
         contacts = self._link.contacts
+        named = frozenset[str]() if isinstance(self._topics, re.Pattern) else self._topics
         return Contact(
             fetch=0.0 if self._is_started and self._broker.is_reachable else contacts.since_answered("fetch"),
             heartbeat=contacts.since_answered("heartbeat"),
             commit=contacts.since_answered("commit"),
             brokers=contacts.brokers({NODE: "the in-memory broker"}),
+            missing=tuple(sorted(topic for topic in named if not self._broker.partitions_of([topic]))),
         )
 
     # -- committing
@@ -260,7 +268,7 @@ class InMemoryClient:
         try:
             codes = await self._link.call(
                 Request.COMMIT,
-                lambda now: self._broker.commit(self._group_id, sent, generation, now),
+                lambda now: self._broker.commit(self._group_id, sent, generation, now, self._instance_id),
                 timeout,
             )
         except Refused as refused:
@@ -272,10 +280,11 @@ class InMemoryClient:
             self._membership.fenced(generation, fencing[0])
         return {partition: None if code is None else fault_of(code) for partition, code in codes.items()}
 
-    def fenced(self, generation: Generation) -> None:
+    def fenced(self, generation: Generation, *, instance_fenced: bool = False) -> None:
         """See :meth:`Client.fenced <aioparallel.group.client.Client.fenced>`."""
         if self._membership is not None:
-            self._membership.fenced(generation, ErrorCode.ILLEGAL_GENERATION)
+            code = ErrorCode.FENCED_INSTANCE_ID if instance_fenced else ErrorCode.ILLEGAL_GENERATION
+            self._membership.fenced(generation, code)
 
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float
@@ -322,6 +331,26 @@ class InMemoryClient:
             lambda now: {
                 p: log.readable_end(read_committed=read_committed) for p in partitions if (log := self._broker.log(p))
             },
+            timeout,
+        )
+
+    async def valid_ends(self, epochs: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, int]:
+        """See :meth:`Client.valid_ends <aioparallel.group.client.Client.valid_ends>`."""
+        return await self._link.ask(
+            Request.LIST_OFFSETS,
+            lambda now: {
+                p: log.end_offset if epoch < 0 else log.valid_end(epoch)
+                for p, epoch in epochs.items()
+                if (log := self._broker.log(p))
+            },
+            timeout,
+        )
+
+    async def topic_ids(self, topics: Collection[str], timeout: float) -> Mapping[str, bytes]:
+        """See :meth:`Client.topic_ids <aioparallel.group.client.Client.topic_ids>`."""
+        return await self._link.ask(
+            Request.METADATA,
+            lambda now: {topic: found for topic in topics if (found := self._broker.topic_id(topic))},
             timeout,
         )
 
@@ -374,7 +403,7 @@ class InMemoryClient:
                     at = ", ".join(f"{partition} at offset {some[0].start}" for partition, some in sorted(left.items()))
                     raise ClientError(f"no record has come for {_SILENT:g} s ({at})")
                 await asyncio.sleep(_LOOK_AGAIN)  # what is next may be undecided
-            for partition, found, next_offset in taken:
+            for partition, found, next_offset, *_ in taken:
                 some = left[partition]
                 end = some[0].end
                 some[0] = Span(min(next_offset, end), end)

@@ -9,8 +9,10 @@ A rebalance goes::
       --(the leader syncs)-->
     STABLE                 each member fetches its partitions by syncing
 
-The rules for commits and heartbeats in each state are those of Kafka's GroupCoordinator. Not here: static
-members (KIP-345), the next-generation protocol (KIP-848).
+The rules for commits and heartbeats in each state are those of Kafka's GroupCoordinator. Requests of a static member
+(KIP-345) name its instance id: who joins with one that a member has takes that one's place, assignment and all, and
+from then on requests that name both the id and the former member are refused with FENCED_INSTANCE_ID. Not here: the
+next-generation protocol (KIP-848).
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class Member:
     session_timeout: float
     rebalance_timeout: float
     expires_at: float
+    instance_id: str | None = None
     has_joined: bool = False
     """It sent JoinGroup in this rebalance, and waits for the others. A waiting member does not expire."""
     has_synced: bool = False
@@ -84,16 +87,25 @@ class Group:
         session_timeout: float,
         rebalance_timeout: float,
         now: float,
+        instance_id: str | None = None,
     ) -> str:
         """JoinGroup. Returns the member's id (a new one for None); :meth:`joined` tells when it is done.
 
-        Raises Refused with UNKNOWN_MEMBER_ID for a member that the group has thrown out.
+        Raises Refused with UNKNOWN_MEMBER_ID for a member that the group has thrown out, with FENCED_INSTANCE_ID for
+        one whose place another one has taken.
         """
-        if member_id is None:
-            member = self._admit(subscription, session_timeout, rebalance_timeout)
+        before = None if instance_id is None or member_id is not None else self._with_instance(instance_id)
+        if before is not None:
+            member = self._replace(before)
+            # What the one before has got, it gets: the group need not agree anew.
+            news = self.state is not GroupState.STABLE or subscription.partitions != member.subscription.partitions
+            member.subscription = Subscription(subscription.partitions)
+            member.session_timeout, member.rebalance_timeout = session_timeout, rebalance_timeout
+        elif member_id is None:
+            member = self._admit(subscription, session_timeout, rebalance_timeout, instance_id)
             news = True
         else:
-            member = self._known(member_id)
+            member = self._known(member_id, instance_id)
             news = member.subscription != subscription or member_id == self.leader
             member.subscription = subscription
         member.expires_at = now + session_timeout
@@ -103,22 +115,34 @@ class Group:
             self._complete_join_if_all_are_there(now)
         return member.id
 
-    def _admit(self, subscription: Subscription, session: float, rebalance: float) -> Member:
-        self._ids_given += 1
+    def _admit(self, subscription: Subscription, session: float, rebalance: float, instance_id: str | None) -> Member:
         # Whatever a newcomer says it owns, this group did not give it to this member.
         fresh = Subscription(subscription.partitions)
-        member = Member(f"member-{self._ids_given}", fresh, session, rebalance, expires_at=0.0)
+        member = Member(self._new_id(), fresh, session, rebalance, expires_at=0.0, instance_id=instance_id)
         self.members[member.id] = member
         return member
 
-    def joined(self, member_id: str) -> Generation | None:
+    def _replace(self, member: Member) -> Member:
+        """Another one in its place, under another member id."""
+        former, member.id = member.id, self._new_id()
+        self.members = {one.id: one for one in self.members.values()}
+        if self.leader == former:
+            self.leader = member.id
+        self._changed()
+        return member
+
+    def _new_id(self) -> str:
+        self._ids_given += 1
+        return f"member-{self._ids_given}"
+
+    def joined(self, member_id: str, instance_id: str | None = None) -> Generation | None:
         """The generation the member has joined; None while it must wait for others."""
-        member = self._known(member_id)
+        member = self._known(member_id, instance_id)
         return None if member.has_joined else Generation(self.generation, member_id)
 
-    def sync(self, generation: Generation, now: float) -> None:
+    def sync(self, generation: Generation, now: float, instance_id: str | None = None) -> None:
         """SyncGroup; the leader's hands out the partitions. :meth:`synced` tells when they are there."""
-        member = self._fenced(generation)
+        member = self._fenced(generation, instance_id)
         if self.state is GroupState.PREPARING_REBALANCE:
             raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
         member.has_synced = True
@@ -132,18 +156,18 @@ class Group:
             self.state = GroupState.STABLE
             self._changed()
 
-    def synced(self, generation: Generation) -> frozenset[TopicPartition] | None:
+    def synced(self, generation: Generation, instance_id: str | None = None) -> frozenset[TopicPartition] | None:
         """The member's partitions in this generation; None while the leader has not handed them out."""
-        member = self._fenced(generation)
+        member = self._fenced(generation, instance_id)
         if self.state is GroupState.PREPARING_REBALANCE:
             raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
         return member.assignment if self.state is GroupState.STABLE else None
 
     # -- staying and going
 
-    def heartbeat(self, generation: Generation, now: float) -> None:
+    def heartbeat(self, generation: Generation, now: float, instance_id: str | None = None) -> None:
         """Heartbeat. Raises Refused: REBALANCE_IN_PROGRESS asks the member to join again."""
-        member = self._fenced(generation)
+        member = self._fenced(generation, instance_id)
         member.expires_at = now + member.session_timeout
         if self.state is GroupState.PREPARING_REBALANCE:
             raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -182,7 +206,11 @@ class Group:
     # -- offsets
 
     def commit(
-        self, offsets: Mapping[TopicPartition, Committed], generation: Generation, now: float
+        self,
+        offsets: Mapping[TopicPartition, Committed],
+        generation: Generation,
+        now: float,
+        instance_id: str | None = None,
     ) -> dict[TopicPartition, ErrorCode | None]:
         """OffsetCommit: None for each partition that was taken, else why not.
 
@@ -190,7 +218,7 @@ class Group:
         protocol (or of a tool); it is accepted only while the group has no members.
         """
         if not (generation.id < 0 and self.state is GroupState.EMPTY):
-            member = self._fenced(generation)
+            member = self._fenced(generation, instance_id)
             if self.state is GroupState.COMPLETING_REBALANCE:
                 raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
             member.expires_at = now + member.session_timeout
@@ -199,11 +227,15 @@ class Group:
         return results
 
     def commit_in_transaction(
-        self, offsets: Mapping[TopicPartition, Committed], generation: Generation, now: float
+        self,
+        offsets: Mapping[TopicPartition, Committed],
+        generation: Generation,
+        now: float,
+        instance_id: str | None = None,
     ) -> dict[TopicPartition, ErrorCode | None]:
         """TxnOffsetCommit: None for each partition that goes with the transaction, else why not. Raises Refused."""
         if not (generation.id < 0 and self.state is GroupState.EMPTY):
-            self._fenced(generation)
+            self._fenced(generation, instance_id)
         return self._measured(offsets)
 
     def _measured(self, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, ErrorCode | None]:
@@ -225,14 +257,21 @@ class Group:
 
     # -- the state machine
 
-    def _known(self, member_id: str) -> Member:
+    def _with_instance(self, instance_id: str) -> Member | None:
+        return next((member for member in self.members.values() if member.instance_id == instance_id), None)
+
+    def _known(self, member_id: str, instance_id: str | None = None) -> Member:
+        if instance_id is not None:
+            owner = self._with_instance(instance_id)
+            if owner is not None and owner.id != member_id:
+                raise Refused(ErrorCode.FENCED_INSTANCE_ID)
         member = self.members.get(member_id)
         if member is None:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
         return member
 
-    def _fenced(self, generation: Generation) -> Member:
-        member = self._known(generation.member_id)
+    def _fenced(self, generation: Generation, instance_id: str | None = None) -> Member:
+        member = self._known(generation.member_id, instance_id)
         if generation.id != self.generation:
             raise Refused(ErrorCode.ILLEGAL_GENERATION)
         return member

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from operator import attrgetter
 from typing import NamedTuple
 
-from aioparallel.records import Headers
+from aioparallel.records import Headers, raw_name
 
 __all__ = ["PartitionLog", "Slice", "Stored", "Transaction", "TransactionState"]
 
@@ -70,6 +70,11 @@ class PartitionLog:
         self.end_offset = 0
         self.edits = 0
         """How often something that was readable has been taken away, or may come again."""
+        self.leader_epoch = 0
+        """Of the leader now. Each election begins a new one."""
+        self._epoch_starts: list[tuple[int, int]] = [(0, 0)]  # of each epoch with records: it, and its first offset
+        self.has_raw_names = False
+        """Whether a record was appended with a header whose name is not UTF-8."""
         self._entries: list[Stored] = []
         # The first offset of each transaction that is open here: the least of them is the last stable offset.
         self._open: dict[Transaction, int] = {}
@@ -104,6 +109,10 @@ class PartitionLog:
         is_marker: bool,
     ) -> int:
         offset = self.end_offset
+        if self._epoch_starts[-1][0] != self.leader_epoch:
+            self._epoch_starts.append((self.leader_epoch, offset))
+        if headers and not self.has_raw_names:
+            self.has_raw_names = any(raw_name(name) is not None for name, _ in headers)
         self._entries.append(Stored(offset, key, value, headers, timestamp, transaction, is_marker))
         self.end_offset = offset + 1
         return offset
@@ -160,8 +169,27 @@ class PartitionLog:
         """
         self.edits += 1
         self.end_offset = max(self.start_offset, min(end, self.end_offset))
+        self.elect()
+        kept = [(epoch, start) for epoch, start in self._epoch_starts if start < self.end_offset]
+        self._epoch_starts = kept or [(0, 0)]
         del self._entries[self._index(self.end_offset) :]
         self._open = {transaction: first for transaction, first in self._open.items() if first < self.end_offset}
+
+    def elect(self) -> None:
+        """Another leader, or the same one once more: records from now on are of a new epoch."""
+        self.leader_epoch += 1
+
+    def epochs_of(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
+        """Under which leader epochs the records of this range were written: pairs of first offset and epoch."""
+        before = [(first, epoch) for epoch, first in self._epoch_starts if first <= start]
+        return (*before[-1:], *[(first, epoch) for epoch, first in self._epoch_starts if start < first < end])
+
+    def valid_end(self, epoch: int) -> int:
+        """Where the records of this epoch and those before it end, as OffsetForLeaderEpoch tells; where a log begins
+        that never had that leader."""
+        if epoch > self.leader_epoch:
+            return self.start_offset
+        return min((start for later, start in self._epoch_starts if later > epoch), default=self.end_offset)
 
     def compact(self, offsets: Collection[int]) -> None:
         """Remove these offsets and leave gaps, as compaction does; the end stays where it is."""

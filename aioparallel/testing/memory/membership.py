@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Collection
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from aioparallel.codes import ErrorCode
-from aioparallel.errors import ConfigurationError
+from aioparallel.errors import ConfigurationError, InstanceFenced
 from aioparallel.group.client import Generation, RebalanceListener
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory.assignor import Subscription
@@ -24,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_LATE: Final = 60.0
+"""Seconds for which a join that got no answer may still be handled."""
+
 
 class MemberOptions(NamedTuple):
     """How a member behaves; times in seconds."""
@@ -32,6 +36,7 @@ class MemberOptions(NamedTuple):
     session_timeout: float
     heartbeat_interval: float
     rebalance_timeout: float
+    instance_id: str | None = None
 
     def check(self) -> None:
         """Raise ConfigurationError for what cannot work."""
@@ -77,9 +82,11 @@ class Membership:
         self._waiter: asyncio.Future[None] | None = None
         # While it sends heartbeats: the code with which a commit of its own generation was refused.
         self._fenced: asyncio.Future[ErrorCode] | None = None
+        self._is_over = False  # another one has the instance id
+        self._unanswered_at = -math.inf  # a join without a member id
 
     async def run(self) -> None:
-        """Be a member until cancelled. Raises NotAuthorized, and Refused for what has no remedy."""
+        """Be a member until cancelled. Raises NotAuthorized, InstanceFenced, and Refused for what has no remedy."""
         while True:
             try:
                 if await self._enter():
@@ -99,28 +106,42 @@ class Membership:
     def fenced(self, generation: Generation, code: ErrorCode) -> None:
         """A commit under ``generation`` was refused so. Of an older one that says nothing; and who is giving partitions
         away, or joins, finds out by itself."""
-        if generation == self.generation and self._fenced is not None and not self._fenced.done():
+        if code is ErrorCode.FENCED_INSTANCE_ID:
+            if generation.member_id != self.member_id:
+                return  # it has got another one since, and nobody else its place
+            if self._may_be_our_own():
+                code = ErrorCode.UNKNOWN_MEMBER_ID
+            else:
+                self._end()
+        is_news = self._is_over or generation == self.generation
+        if is_news and self._fenced is not None and not self._fenced.done():
             self._fenced.set_result(code)
 
     # -- entering a generation
 
     async def _enter(self) -> bool:
         """Join, sync, tell the listener; False when partitions were revoked, and it must join again."""
-        wanted, member_id = self._wanted(), self.member_id
+        wanted, member_id, instance_id = self._wanted(), self.member_id, self._options.instance_id
         owned = frozenset(self.held) if self._options.cooperative else frozenset[TopicPartition]()
-        self.member_id = joined_as = await self._call(
-            Request.JOIN,
-            lambda group, now: group.join(
-                member_id,
-                Subscription(wanted, owned),
-                session_timeout=self._options.session_timeout,
-                rebalance_timeout=self._options.rebalance_timeout,
-                now=now,
-            ),
-        )
-        generation = await self._until(lambda group: group.joined(joined_as))
-        await self._call(Request.SYNC, lambda group, now: group.sync(generation, now))
-        partitions = await self._until(lambda group: group.synced(generation))
+        try:
+            self.member_id = joined_as = await self._call(
+                Request.JOIN,
+                lambda group, now: group.join(
+                    member_id,
+                    Subscription(wanted, owned),
+                    session_timeout=self._options.session_timeout,
+                    rebalance_timeout=self._options.rebalance_timeout,
+                    now=now,
+                    instance_id=instance_id,
+                ),
+            )
+        except (Refused, TimeoutError):
+            if member_id is None:
+                self._unanswered_at = asyncio.get_running_loop().time()
+            raise
+        generation = await self._until(lambda group: group.joined(joined_as, instance_id))
+        await self._call(Request.SYNC, lambda group, now: group.sync(generation, now, instance_id))
+        partitions = await self._until(lambda group: group.synced(generation, instance_id))
         self._joined_for = wanted
         return await self._adopt(partitions, generation)
 
@@ -168,7 +189,8 @@ class Membership:
         if generation is None:
             return None
         try:
-            await self._call(Request.HEARTBEAT, lambda group, now: group.heartbeat(generation, now))
+            instance_id = self._options.instance_id
+            await self._call(Request.HEARTBEAT, lambda group, now: group.heartbeat(generation, now, instance_id))
         except TimeoutError:
             return ErrorCode.NETWORK_EXCEPTION
         except Refused as refused:
@@ -213,12 +235,31 @@ class Membership:
     # -- when it goes wrong
 
     async def _recover(self, refused: Refused) -> None:
-        if refused.code in FENCING:
-            self._lose(refused.code)
+        code = refused.code
+        if code is ErrorCode.FENCED_INSTANCE_ID:
+            if not self._may_be_our_own():
+                raise self._end() from None
+            code = ErrorCode.UNKNOWN_MEMBER_ID
+        if code in FENCING:
+            self._lose(code)
         elif refused.code not in RETRIABLE:
             raise self._link.explain(refused) from None
         elif refused.code is not ErrorCode.REBALANCE_IN_PROGRESS:
             await asyncio.sleep(RETRY_BACKOFF)
+
+    def _may_be_our_own(self) -> bool:
+        """Whether a join of this member, which got no answer, may have taken its place."""
+        unanswered_at, self._unanswered_at = self._unanswered_at, -math.inf
+        return asyncio.get_running_loop().time() - unanswered_at < _LATE
+
+    def _end(self) -> InstanceFenced:
+        """Another one has the instance id: all is lost, and nothing joins again."""
+        error = InstanceFenced(self._group_id, str(self._options.instance_id))
+        if not self._is_over:
+            self._is_over = True
+            self._lose(ErrorCode.FENCED_INSTANCE_ID)
+            self._listener.fenced(error)
+        return error
 
     def _lose(self, code: ErrorCode) -> None:
         if code is ErrorCode.UNKNOWN_MEMBER_ID:

@@ -66,6 +66,7 @@ class InMemoryTransactionalProducer(TransactionalQueueingProducer):
         *,
         delivery_timeout: float = 120.0,
         request_timeout: float = 1.0,
+        group_instance_id: str | None = None,
     ) -> None:
         timeout = _checked_timeout(delivery_timeout, request_timeout)
         self.plain = partial(
@@ -74,7 +75,7 @@ class InMemoryTransactionalProducer(TransactionalQueueingProducer):
         """See :class:`~aioparallel.transactions.TransactionalProducer`."""
         super().__init__(
             _partition_queues(),
-            lambda on_metadata: InMemoryTransactionalBrokers(broker, on_metadata, timeout, group_id),
+            lambda on_metadata: InMemoryTransactionalBrokers(broker, on_metadata, timeout, group_id, group_instance_id),
             servers=NAME,
             delivery_timeout=delivery_timeout,
             retry_backoff=RETRY_BACKOFF,

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
-from aioparallel.errors import ClientError, FetchFailed, NotAuthorized, OffsetOutOfRange
+from aioparallel.errors import ClientError, FetchFailed, NotAuthorized, OffsetOutOfRange, UnreadableBatch
 from aioparallel.group.client import Fetched
-from aioparallel.records import Record, TopicPartition
+from aioparallel.history import make_undecodable
+from aioparallel.records import Record, TopicPartition, raw_name
 from aioparallel.testing.memory.broker import InMemoryBroker
 
 __all__ = ["Reading"]
@@ -22,6 +23,8 @@ class Reading:
         self._broker = broker
         self._read_committed = read_committed
         self._positions: dict[TopicPartition, int] = {}
+        # Topic id and leader epoch of each log, as they were seen last.
+        self._leaders: dict[TopicPartition, tuple[bytes, int]] = {}
         self._turn = 0
         # Where something stood in the way while records of other partitions were returned: the next take looks
         # there first, so that endless records elsewhere cannot hide it.
@@ -34,12 +37,15 @@ class Reading:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Stand at ``offset``."""
         self._positions[partition] = offset
+        if (log := self._broker.log(partition)) is not None:
+            self._leaders.setdefault(partition, (self._broker.topic_id(partition.topic), log.leader_epoch))
         self.look_at(partition)
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """Stand nowhere in them."""
         for partition in partitions:
             self._positions.pop(partition, None)
+            self._leaders.pop(partition, None)
             self.ends_seen.pop(partition, None)
 
     def look_at_end(self, partition: TopicPartition) -> bool:
@@ -80,10 +86,13 @@ class Reading:
         log = self._broker.log(partition)
         if log is not None and not log.holds(position):
             return OffsetOutOfRange(partition, position)
-        unreadable = self._broker.unreadable_from(partition)
-        if unreadable is not None and position >= unreadable:
-            return FetchFailed(partition, position, "the in-memory broker was told that it is corrupt")
-        return None
+        damage = self._broker.unreadable_at(partition, position)
+        if damage is None or position < damage[0]:
+            return None
+        why = "the in-memory broker was told that it is corrupt"
+        if damage[1] is None:
+            return FetchFailed(partition, position, why)
+        return UnreadableBatch(partition, position, *damage, why)
 
     def _in_turn(self, quotas: Mapping[TopicPartition, int]) -> Iterable[TopicPartition]:
         """Each partition, starting one further than last time."""
@@ -100,15 +109,25 @@ class Reading:
             return None  # deleted; real clients wait for it to come back
         self.ends_seen[partition] = log.readable_end(read_committed=self._read_committed)
         stored, next_offset = log.read(position, quota, read_committed=self._read_committed)
-        unreadable = self._broker.unreadable_from(partition)
-        if unreadable is not None and unreadable < next_offset:
-            stored, next_offset = [s for s in stored if s.offset < unreadable], unreadable
+        damage = self._broker.unreadable_at(partition, position)
+        if damage is not None and damage[0] < next_offset:
+            stored, next_offset = [s for s in stored if s.offset < damage[0]], damage[0]
+        topic_id = self._broker.topic_id(partition.topic)
         if next_offset == position:
-            return None
+            now = topic_id, log.leader_epoch
+            if self._leaders.get(partition, now) == now:
+                return None
+            self._leaders[partition] = now
+            return Fetched(partition, [], position, topic_id=topic_id, leader_changed=True)
         self._positions[partition] = next_offset
         topic, number = partition
         records = [Record(topic, number, s.offset, s.key, s.value, s.headers, s.timestamp) for s in stored]
-        return Fetched(partition, records, next_offset)
+        if log.has_raw_names:
+            for record in records:
+                for name, _ in record.headers:
+                    if (raw := raw_name(name)) is not None:
+                        make_undecodable(record, f"the name of a header is no UTF-8: {raw!r}")
+        return Fetched(partition, records, next_offset, log.epochs_of(position, next_offset), topic_id)
 
     # -- waiting
 

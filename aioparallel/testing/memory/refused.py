@@ -9,7 +9,7 @@ from aioparallel.errors import ClientError
 __all__ = ["FENCING", "RETRIABLE", "Refused"]
 
 
-FENCING = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID})
+FENCING = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 """The member has no place in the group under this generation (any more)."""
 
 RETRIABLE = (codes.RETRIABLE - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}) | {ErrorCode.REBALANCE_IN_PROGRESS}

@@ -37,9 +37,11 @@ class Topics:
         self._observers: dict[Observer, None] = {}
         self._denied_topics: set[str] = set()
         self._compacted_topics: set[str] = set()
-        self._unreadable: dict[TopicPartition, int] = {}
+        self._unreadable: dict[TopicPartition, tuple[int, int | None]] = {}
         self._transaction_logs: dict[Transaction, list[TopicPartition]] = {}
         self._keyless = 0
+        self._ids: dict[str, bytes] = {}
+        self._made = 0
 
     # -- topics
 
@@ -48,6 +50,8 @@ class Topics:
         if name in self._topics:
             raise ConfigurationError("name", name, "a topic that does not exist yet")
         self._topics[name] = []
+        self._made += 1
+        self._ids[name] = self._made.to_bytes(16, "big")
         self.add_partitions(name, partitions)
 
     def add_partitions(self, topic: str, total: int) -> None:
@@ -59,10 +63,15 @@ class Topics:
 
     def delete_topic(self, name: str) -> None:
         """Delete the topic with its records and settings, and what it remembers of producers."""
+        self._ids.pop(name, None)
         for number in range(len(self._topics.pop(name, ()))):
             self.producers.truncate(TopicPartition(name, number), 0)
             self._committed.pop(TopicPartition(name, number), None)
         self._compacted_topics.discard(name)
+
+    def topic_id(self, name: str) -> bytes:
+        """What tells a topic from another one of the same name; empty where there is none."""
+        return self._ids.get(name, b"")
 
     def partitions_of(self, topics: Collection[str] | re.Pattern[str]) -> frozenset[TopicPartition]:
         """All partitions of these topics, or of those whose whole name matches.
@@ -179,17 +188,20 @@ class Topics:
         """Whether :meth:`make_compacted` has changed it."""
         return topic in self._compacted_topics
 
-    def corrupt(self, partition: TopicPartition, offset: int | None) -> None:
-        """Make ``offset`` unreadable, with all that follows it; None mends the partition."""
+    def corrupt(self, partition: TopicPartition, offset: int | None, end: int | None = None) -> None:
+        """Make ``offset`` unreadable, with all that follows it: below ``end``, as one batch, if that is given. None
+        mends the partition."""
         if offset is None:
             self._unreadable.pop(partition, None)
         else:
-            self._unreadable[partition] = offset
+            self._unreadable[partition] = offset, end
         self._tell_log(partition)
 
-    def unreadable_from(self, partition: TopicPartition) -> int | None:
-        """Where :meth:`corrupt` has damaged the partition."""
-        return self._unreadable.get(partition)
+    def unreadable_at(self, partition: TopicPartition, position: int) -> tuple[int, int | None] | None:
+        """Where :meth:`corrupt` has damaged the partition, at ``position`` or behind it: from where on, and up to
+        where."""
+        damage = self._unreadable.get(partition)
+        return None if damage is None or (damage[1] is not None and damage[1] <= position) else damage
 
     def deny_topic(self, topic: str, *, denied: bool = True) -> None:
         """Refuse the topic to everybody: fetches and commits are not authorised, and nobody is told of it."""

@@ -27,8 +27,16 @@ class InMemoryTransactionalBrokers(InMemoryBrokers):
     Any node coordinates; after one that did not answer another one is asked.
     """
 
-    def __init__(self, broker: InMemoryBroker, on_metadata: Callable[[], None], timeout: float, group_id: str) -> None:
+    def __init__(
+        self,
+        broker: InMemoryBroker,
+        on_metadata: Callable[[], None],
+        timeout: float,
+        group_id: str,
+        instance_id: str | None,
+    ) -> None:
         super().__init__(broker, on_metadata, timeout)
+        self._instance_id = instance_id
         self.transactional_id = ""
         self._group_id = group_id
         self._coordinator = next(self._turns)
@@ -71,10 +79,10 @@ class InMemoryTransactionalBrokers(InMemoryBrokers):
         self, epoch: Epoch, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, int]:
         """TxnOffsetCommit."""
-        name, group, sent = self.transactional_id, self._group_id, dict(positions)
+        name, group, sent, instance = self.transactional_id, self._group_id, dict(positions), self._instance_id
         answer = await self._ask_coordinator(
             Request.TXN_OFFSETS,
-            lambda now: self._broker.commit_in_transaction(name, epoch, group, sent, generation, now),
+            lambda now: self._broker.commit_in_transaction(name, epoch, group, sent, generation, now, instance),
         )
         if isinstance(answer, int):
             return dict.fromkeys(positions, answer)

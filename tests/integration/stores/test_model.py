@@ -108,7 +108,7 @@ class Model:
             member.ledger = Ledger(0)
             self.fold(number)  # where it begins
         else:
-            position = decode_offset_map(*found)
+            position = decode_offset_map(*found[:2])
             assert {offset for offset in range(RECORDS + 5) if position.is_complete(offset)} == self.done
             member.ledger = Ledger(found.offset, position)
         member.ledger.register(list(range(member.ledger.position, RECORDS)), RECORDS)

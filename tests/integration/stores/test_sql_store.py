@@ -307,6 +307,45 @@ async def test_a_log_that_was_truncated_ends_the_run(broker: InMemoryBroker, eng
         await run(broker, engine, until=None)
 
 
+@pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
+async def test_sqlite_in_autocommit_is_refused(engine: AsyncEngine) -> None:
+    """However it was asked for: nothing would be one transaction."""
+    for other in (
+        engine.execution_options(isolation_level="AUTOCOMMIT"),
+        create_async_engine(engine.url, isolation_level="AUTOCOMMIT"),
+    ):
+        with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
+            SqlStore(other)
+
+
+async def test_outputs_of_batches_leave_before_their_transaction_ends(
+    broker: InMemoryBroker, engine: AsyncEngine
+) -> None:
+    """Those of single records, and those of the batch as a whole; each stands in its topic once, as the rows do."""
+    fill(broker, range(40))
+
+    async def each(batch: Batch[Record], connection: AsyncConnection) -> dict[Record, Outgoing]:
+        await save_batch(batch, connection)
+        return {record: Outgoing("out", record.value, record.key) for record in batch}
+
+    async def whole(batch: Batch[Record], connection: AsyncConnection) -> Outgoing:
+        await save_batch(batch, connection)
+        return Outgoing("out", b" ".join(record.value or b"" for record in batch))
+
+    store = SqlStore(engine)
+    await store.create_tables()
+    async with asyncio.timeout(60), consumer_of(broker, store) as consumer:
+        await consumer.run(batches(store.handler(each), size=5))
+    assert sorted(int(record.value or b"") for record in broker.records("out")) == list(range(40))
+    fill(broker, range(40, 60))
+    store = SqlStore(engine)
+    async with asyncio.timeout(60), consumer_of(broker, store) as consumer:
+        await consumer.run(batches(store.handler(whole), size=5))
+    later = b" ".join(record.value or b"" for record in broker.records("out")[40:])
+    assert sorted(map(int, later.split())) == list(range(40, 60))
+    assert sorted(await rows(engine)) == list(range(60))
+
+
 async def test_sqlite_of_one_connection_is_refused() -> None:
     """Folds would commit what handlers have not ended."""
     with pytest.raises(ConfigurationError, match="must be of a file"):

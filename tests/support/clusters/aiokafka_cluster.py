@@ -167,15 +167,22 @@ class AiokafkaCluster:
         rebalance_timeout: float | None = None,
         bootstrap_servers: str | None = None,
         client_options: Mapping[str, object] | None = None,
+        instance_id: str | None = None,
     ) -> AiokafkaClient:
         assert not cooperative, "aiokafka has no cooperative rebalance"
+        static = {} if instance_id is None else {"group_instance_id": instance_id}
         client = AiokafkaClient(
             bootstrap_servers or self.broker.bootstrap_servers,
             group_id,
             session_timeout=session_timeout or self.timing.session_timeout,
             heartbeat_interval=heartbeat_interval or self.timing.heartbeat_interval,
             rebalance_timeout=rebalance_timeout or self.timing.rebalance_timeout,
-            client_options={"metadata_max_age_ms": 500, "isolation_level": isolation_level, **(client_options or {})},
+            client_options={
+                "metadata_max_age_ms": 500,
+                "isolation_level": isolation_level,
+                **static,
+                **(client_options or {}),
+            },
         )
         self._clients.append(client)
         return client
@@ -200,12 +207,13 @@ class AiokafkaCluster:
         self._sending.append(producer)
         return producer
 
-    def transactional_producer(self, group_id: str) -> AiokafkaTransactionalProducer:
+    def transactional_producer(self, group_id: str, *, instance_id: str | None = None) -> AiokafkaTransactionalProducer:
+        static = {} if instance_id is None else {"group_instance_id": instance_id}
         producer = AiokafkaTransactionalProducer(
             self.broker.bootstrap_servers,
             group_id,
             delivery_timeout=self.timing.deadline,
-            consumer_options={"metadata_max_age_ms": 500},
+            consumer_options={"metadata_max_age_ms": 500, **static},
             producer_options={},
         )
         self._sending.append(producer)
@@ -287,6 +295,7 @@ KAFKA_FEATURES: frozenset[Feature] = frozenset(
         "metadata limit",
         "pattern",
         "several members",
+        "static members",
         "timestamps",
         "transactions",
         "truncation",

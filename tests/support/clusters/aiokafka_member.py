@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import cast
 
 from aioparallel.clients import AiokafkaClient
+from aioparallel.clients.aiokafka.fetching import FetchWalk
 from aioparallel.clients.aiokafka.internals import Consumer, Coordinator, Fetcher
+from aioparallel.errors import InstanceFenced
 from aioparallel.group.client import Generation
 from aioparallel.records import Record, TopicPartition
 from tests.support.waiting import until
@@ -21,6 +23,7 @@ __all__ = [
     "fetch_settings",
     "fetcher_of",
     "unique",
+    "walk_of",
 ]
 
 
@@ -39,6 +42,12 @@ def consumer_of(client: AiokafkaClient) -> Consumer:
 def fetcher_of(client: AiokafkaClient) -> Fetcher:
     """aiokafka's fetcher."""
     return cast("Fetcher", consumer_of(client)._fetcher)
+
+
+def walk_of(client: AiokafkaClient) -> FetchWalk:
+    """What takes records out of it."""
+    assert client._running is not None
+    return client._running.walk
 
 
 def coordinator_of(client: AiokafkaClient) -> Coordinator:
@@ -77,6 +86,9 @@ class Member:
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         self._heard("lost", partitions)
         self.held -= frozenset(partitions)
+
+    def fenced(self, error: InstanceFenced) -> None:
+        self._heard("fenced", ())
 
     def count(self, event: str) -> int:
         """How often the listener heard it."""

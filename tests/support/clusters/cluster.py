@@ -39,6 +39,7 @@ Feature = Literal[
     "message limit",  # batches above about 1 MiB are refused, outputs above max_request_size (3 MiB) as well
     "metadata limit",  # offset.metadata.max.bytes is kept, at its default of 4096 UTF-16 characters
     "pattern",  # a pattern subscription takes in topics created later, within the deadline
+    "static members",  # client(instance_id=...)
     "several members",  # more than one member in a group
     "timestamps",  # records keep the given timestamp, offsets_for_times() looks them up
     "transactions",  # open_transaction(), client(isolation_level="read_committed")
@@ -126,10 +127,12 @@ class Cluster(Protocol):
         session_timeout: float | None = None,
         heartbeat_interval: float | None = None,
         rebalance_timeout: float | None = None,
+        instance_id: str | None = None,
     ) -> Client:
         """A new client, not started. What a test forgets to stop, the end of the cluster stops.
 
-        None means the value in :attr:`timing`. ``cooperative=True`` is only given with that feature.
+        None means the value in :attr:`timing`. ``cooperative=True`` is only given with that feature; ``instance_id``,
+        its ``group.instance.id``, with "static members".
         """
 
     async def records(self, topic: str) -> list[Record]:
@@ -139,9 +142,9 @@ class Cluster(Protocol):
         """A new producer, not started; it notices new metadata within the deadline. What a test forgets to stop, the
         end of the cluster stops. Without ``delivery_timeout`` it is the deadline of :attr:`timing`."""
 
-    def transactional_producer(self, group_id: str) -> TransactionalProducer:
+    def transactional_producer(self, group_id: str, *, instance_id: str | None = None) -> TransactionalProducer:
         """The same for transactions with the offsets of this group; connected by its first request. Feature "exactly
-        once"."""
+        once". ``instance_id``: the member's, which commits them."""
 
     def unreachable_producer(self, *, delivery_timeout: float) -> Producer:
         """A new producer whose bootstrap address nobody listens at."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Literal, NamedTuple
 
+from aioparallel.errors import InstanceFenced
 from aioparallel.group.client import Client, Generation
 from aioparallel.records import Record, TopicPartition
 from tests.support.waiting import until
@@ -14,10 +15,13 @@ from tests.support.waiting import until
 __all__ = ["Event", "Member", "values"]
 
 
+Kind = Literal["assigned", "revoked", "lost", "fenced"]
+
+
 class Event(NamedTuple):
     """One call of the listener."""
 
-    kind: Literal["assigned", "revoked", "lost"]
+    kind: Kind
     partitions: frozenset[TopicPartition]
 
 
@@ -62,13 +66,16 @@ class Member:
         self._hear("lost", partitions)
         self.held -= set(partitions)
 
-    def _hear(self, kind: Literal["assigned", "revoked", "lost"], partitions: Collection[TopicPartition]) -> None:
+    def fenced(self, error: InstanceFenced) -> None:
+        self.events.append(Event("fenced", frozenset()))
+
+    def _hear(self, kind: Kind, partitions: Collection[TopicPartition]) -> None:
         assert not self._is_revoking, f"{kind} while revoked() still ran"
         if kind != "assigned":
             assert self.held >= set(partitions), f"{kind} what it does not hold"
         self.events.append(Event(kind, frozenset(partitions)))
 
-    def heard(self, kind: Literal["assigned", "revoked", "lost"]) -> list[frozenset[TopicPartition]]:
+    def heard(self, kind: Kind) -> list[frozenset[TopicPartition]]:
         """The partitions of each call of this kind."""
         return [event.partitions for event in self.events if event.kind == kind]
 
@@ -99,7 +106,7 @@ class Member:
         asked = dict.fromkeys(self.held, 100) if quotas is None else quotas
         async with asyncio.timeout(self.deadline):
             taken = await self.client.fetch(asked)
-        for partition, records, next_offset in taken:
+        for partition, records, next_offset, *_ in taken:
             assert len(records) <= asked[partition], "more than the quota"
             kept = self.records.setdefault(partition, [])
             kept.extend(records)
@@ -109,7 +116,7 @@ class Member:
             assert all(offset < next_offset for offset in offsets)
             assert next_offset >= self.next_offsets.get(partition, 0), "the position went back"
             self.next_offsets[partition] = next_offset
-        return sum(len(records) for _, records, _ in taken)
+        return sum(len(records) for _, records, _, *_ in taken)
 
     async def read(self, count: int, quotas: dict[TopicPartition, int] | None = None) -> None:
         """Fetch until so many records were kept in all."""

@@ -35,6 +35,7 @@ FEATURES: frozenset[Feature] = frozenset(
         "metadata limit",
         "pattern",
         "several members",
+        "static members",
         "timestamps",
         "transactions",
         "truncation",
@@ -123,6 +124,7 @@ class MemoryCluster:
         session_timeout: float | None = None,
         heartbeat_interval: float | None = None,
         rebalance_timeout: float | None = None,
+        instance_id: str | None = None,
     ) -> InMemoryClient:
         client = InMemoryClient(
             self.broker,
@@ -132,6 +134,7 @@ class MemoryCluster:
             session_timeout=session_timeout or TIMING.session_timeout,
             heartbeat_interval=heartbeat_interval or TIMING.heartbeat_interval,
             rebalance_timeout=rebalance_timeout or TIMING.rebalance_timeout,
+            group_instance_id=instance_id,
         )
         self.clients.append(client)
         return client
@@ -144,8 +147,10 @@ class MemoryCluster:
         self.producers.append(producer)
         return producer
 
-    def transactional_producer(self, group_id: str) -> InMemoryTransactionalProducer:
-        producer = InMemoryTransactionalProducer(self.broker, group_id, delivery_timeout=TIMING.deadline)
+    def transactional_producer(self, group_id: str, *, instance_id: str | None = None) -> InMemoryTransactionalProducer:
+        producer = InMemoryTransactionalProducer(
+            self.broker, group_id, delivery_timeout=TIMING.deadline, group_instance_id=instance_id
+        )
         self.producers.append(producer)
         return producer
 

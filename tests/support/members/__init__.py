@@ -4,4 +4,5 @@
 
     restless.py    killed, restarted, joining and leaving
     freezing.py    one that stops itself, and the input it needs to come to that
+    rolling.py     replaced by members of another revision, and back
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
+from aioparallel.errors import InstanceFenced
 from aioparallel.group.client import Client, Generation
 from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
@@ -41,6 +42,9 @@ class Listener:
         self.held -= set(partitions)
         self._hear("lost", partitions)
 
+    def fenced(self, error: InstanceFenced) -> None:
+        self._hear("fenced", ())
+
     def _hear(self, kind: str, partitions: Collection[TopicPartition]) -> None:
         self.calls.append((kind, frozenset(partitions)))
         self._heard.set()
@@ -67,10 +71,16 @@ async def read(client: Client, partition: TopicPartition, count: int) -> list[Re
     return records
 
 
-def client_of(broker: InMemoryBroker, *, cooperative: bool = False) -> InMemoryClient:
+def client_of(broker: InMemoryBroker, *, cooperative: bool = False, instance: str | None = None) -> InMemoryClient:
     """A member of group "g": session 10 s, heartbeat 1 s, rebalance 20 s."""
     return InMemoryClient(
-        broker, "g", cooperative=cooperative, session_timeout=10, heartbeat_interval=1, rebalance_timeout=20
+        broker,
+        "g",
+        cooperative=cooperative,
+        session_timeout=10,
+        heartbeat_interval=1,
+        rebalance_timeout=20,
+        group_instance_id=instance,
     )
 
 

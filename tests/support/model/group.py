@@ -94,7 +94,7 @@ class Group:
     def progress_elsewhere(self, partition: int, ended: set[int]) -> None:
         """Another member holds the partition for a while, ends some offsets, commits, and leaves."""
         log = self.logs[partition]
-        before = decode_offset_map(*(log.committed or Committed(0, "")))
+        before = decode_offset_map(*(log.committed or Committed(0, ""))[:2])
         todo = [*before.incompletes, *range(before.highest_succeeded + 1, len(log.cells))]
         left = [offset for offset in todo if log.cells[offset] != GAP and offset not in ended]
         log.ended |= ended & set(todo)

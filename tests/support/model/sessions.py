@@ -213,7 +213,7 @@ class Sessions(RuleBasedStateMachine):
     def compact(self, partition: int, pick: int) -> None:
         """A record that a committed map lists vanishes from the log: who reads on from there is not given it."""
         log = self.group.logs[partition]
-        listed = decode_offset_map(*log.committed).incompletes if log.committed else ()
+        listed = decode_offset_map(*log.committed[:2]).incompletes if log.committed else ()
         if listed:
             log.cells[listed[pick % len(listed)]] = GAP
             self.compactions += 1

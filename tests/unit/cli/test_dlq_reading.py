@@ -1,19 +1,25 @@
-"""Reading a topic of letters: brokers that stop answering, and records of old formats."""
+"""Reading a topic of letters: brokers that stop answering, records of old formats, and what cannot be read."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from aioparallel.cli.dlq.opening import OpenTopic
+from aioparallel.cli.dlq.options import Access
 from aioparallel.cli.dlq.printing import details, json_details
+from aioparallel.cli.dlq.replaying import Destination
 from aioparallel.cli.dlq.selecting import DeadLetter
 from aioparallel.clients.aiokafka import log_reading as reading
 from aioparallel.delivery.letters import Letter, original_headers, read_letter, write_letter
-from aioparallel.errors import BrokerUnreachable, ClientError
+from aioparallel.errors import BrokerUnreachable, ClientError, ConfigurationError, UnreadableBatch
 from aioparallel.group.client import Span
 from aioparallel.records import Failure, Origin, Record, TopicPartition
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 
 from .dead_letters import letter_record
 
@@ -25,7 +31,9 @@ class Silent:
         self._starts = starts
         self._client = SimpleNamespace()
         self._subscription = SimpleNamespace(reassignment_in_progress=False)
-        self._fetcher = SimpleNamespace(_records={}, _create_fetch_waiter=asyncio.get_running_loop().create_future)
+        waiter = asyncio.get_running_loop().create_future
+        connections = SimpleNamespace(send=None)
+        self._fetcher = SimpleNamespace(_records={}, _create_fetch_waiter=waiter, _client=connections)
 
     async def start(self) -> None:
         if not self._starts:
@@ -52,7 +60,7 @@ async def test_a_silent_broker_ends_the_reading(monkeypatch: pytest.MonkeyPatch,
     """In time, wherever it falls silent: when connecting, or when the position is asked for."""
     monkeypatch.setattr(reading, "STALLED", 0.1)
     monkeypatch.setattr(reading, "AIOKafkaConsumer", lambda **_options: Silent(starts=starts))
-    monkeypatch.setattr(reading, "Silence", lambda _connections, _patience: None)
+    monkeypatch.setattr(reading, "Silence", lambda *_of, **_options: SimpleNamespace(failure=None))
     monkeypatch.setattr(reading, "find_broker", found)
     reads = reading.read_spans({TopicPartition("orders.dlq", 0): Span(0, 5)}, "nowhere:1", {})
     with pytest.raises((ClientError, TimeoutError), match="is the cluster reachable"):
@@ -91,3 +99,48 @@ def test_a_letter_whose_origin_has_no_timestamp(timestamp: str) -> None:
     assert "orders, partition 0, offset 5, without a timestamp" in details(
         DeadLetter(record, read, settled=False), 2000
     )
+
+
+def test_a_letter_of_a_record_with_a_name_that_is_no_utf_8() -> None:
+    """It is shown with a name that a terminal takes, and with its bytes for scripts; a replay writes the bytes."""
+    name = b"na\xffme".decode("utf-8", "surrogateescape")
+    failure = Failure(1000.0, "aioparallel.errors.UndecodableRecord", "no")
+    letter = Letter(Origin("orders", 0, 5, 7), "billing", 1, failure, failure, "")
+    headers = write_letter((("trace", b"abc"), (name, b"x")), letter)
+    record = Record("orders.dlq", 0, 0, b"key", b"value", headers, timestamp=7)
+    dead = DeadLetter(record, read_letter(record), settled=False)
+    assert "na\\xffme: x" in details(dead, 2000)
+    assert json_details(dead)["headers"] == [["trace", "abc"], [{"base64": "bmH/bWU="}, "x"]]
+    outgoing = Destination(None, same_partition=False, exists={TopicPartition("orders", 0)}).outgoing(record)
+    assert not isinstance(outgoing, str)
+    assert outgoing.headers[:2] == (("trace", b"abc"), (name, b"x"))
+
+
+@pytest.mark.parametrize("wrong", ["orders", "orders:1", "orders:1:x", ":1:2", "orders:1:2:3"])
+def test_batches_to_be_passed_over_are_named_by_topic_partition_and_offset(wrong: str) -> None:
+    """What is no such name is refused before anything is connected."""
+    assert Access(skip_unreadable=("orders.dlq:3:4711", "x:0:0")).skipped == (("orders.dlq", 3, 4711), ("x", 0, 0))
+    with pytest.raises(ConfigurationError, match="orders:3:4711"):
+        _ = Access(skip_unreadable=(wrong,)).skipped
+
+
+async def test_a_batch_that_is_named_is_passed_over() -> None:
+    """By whatever reads the topic."""
+    broker = InMemoryBroker()
+    broker.create_topic("orders.dlq", 1)
+    for number in range(6):
+        broker.append("orders.dlq", b"%d" % number, partition=0)
+    broker.corrupt(TopicPartition("orders.dlq", 0), 2, 4)
+    client: Any = InMemoryClient(broker, "marks")
+    await client.start(5)
+    given: Any = None
+    topic = OpenTopic("orders.dlq", client, {}, given, given, {0: 0}, {0: 6}, (("orders.dlq", 0, 2),))
+
+    async def offsets(topic: OpenTopic) -> list[int]:
+        async with topic.read({0: Span(0, 6)}) as reads:
+            return [record.offset async for fetched in reads for record in fetched.records]
+
+    assert await offsets(topic) == [0, 1, 4, 5]
+    with pytest.raises(UnreadableBatch, match=r"--skip-unreadable orders\.dlq:0:2"):
+        await offsets(dataclasses.replace(topic, skip=()))
+    await client.stop(1)

@@ -23,6 +23,11 @@ from .dead_letters import P0, Group, Place, letter_record, read_of, stranger
 ORDERS = Destination(None, False, {TopicPartition("orders", 0), TopicPartition("orders", 1)})
 
 
+async def itself(record: Record) -> Record | str:
+    """All of the record is in its letter."""
+    return record
+
+
 class Acknowledging:
     """A producer that acknowledges what ``refuses`` lets through; the values in ``holds`` it answers at ``stop``."""
 
@@ -92,7 +97,7 @@ async def test_marked_after_the_acknowledgement() -> None:
     log: list[str] = []
     group, records = Group(log=log), letters(4)
     marks, chosen = await planned(group, records)
-    replay = Replay(Acknowledging(log), marks, ORDERS)
+    replay = Replay(Acknowledging(log), marks, ORDERS, whole=itself)
     await replay.run(read_of(Fetched(P0, records[:2], 2), Fetched(P0, records[2:], 4)), chosen)
     assert log == ["commit 0", "ack 0", "ack 1", "commit 2", "ack 2", "ack 3", "commit 4"]
     assert replay.result.replayed == 4
@@ -105,7 +110,7 @@ async def test_records_are_what_they_were() -> None:
     records = [letter_record(0, value=None, origin=("orders", 1, 0))]
     producer = Acknowledging([])
     marks, chosen = await planned(Group(), records)
-    await Replay(producer, marks, ORDERS).run(read_of(Fetched(P0, records, 1)), chosen)
+    await Replay(producer, marks, ORDERS, whole=itself).run(read_of(Fetched(P0, records, 1)), chosen)
     origin = ("aioparallel.replayed.origin", b"orders 1 0 5 182456092")
     assert producer.sent == [Outgoing("orders", None, b"key", (("trace", b"abc"), origin), None, None)]
 
@@ -124,7 +129,7 @@ async def test_refused_letters_stay_open() -> None:
     """What the broker refuses is counted with its reason and stays open between settled ones."""
     group, records = Group(), letters(3)
     marks, chosen = await planned(group, records)
-    replay = Replay(Acknowledging([], lambda outgoing: outgoing.value == b"1"), marks, ORDERS)
+    replay = Replay(Acknowledging([], lambda outgoing: outgoing.value == b"1"), marks, ORDERS, whole=itself)
     await replay.run(read_of(Fetched(P0, records, 3)), chosen)
     assert replay.result.replayed == 2
     assert sum(replay.result.failed.values()) == 1
@@ -139,7 +144,9 @@ async def test_cancelled_between_sending_and_acknowledgement() -> None:
     group, records = Group(log=log), letters(3)
     marks, chosen = await planned(group, records)
     producer = Acknowledging(log, holds=[b"2"])
-    task = asyncio.create_task(Replay(producer, marks, ORDERS).run(read_of(Fetched(P0, records, 3)), chosen))
+    task = asyncio.create_task(
+        Replay(producer, marks, ORDERS, whole=itself).run(read_of(Fetched(P0, records, 3)), chosen)
+    )
     async with asyncio.timeout(120):
         while len(log) < 2:
             await asyncio.sleep(0)
@@ -159,7 +166,7 @@ async def test_reading_that_fails_marks_what_was_sent() -> None:
         raise OSError("broken off")
 
     with pytest.raises(OSError, match="broken off"):
-        await Replay(Acknowledging([]), marks, ORDERS).run(breaking(), chosen)
+        await Replay(Acknowledging([]), marks, ORDERS, whole=itself).run(breaking(), chosen)
     assert group.committed_now[P0] == Committed(1, "")
 
 
@@ -171,7 +178,7 @@ async def test_refused_commit_stops_it() -> None:
     group.faults = [CommitFault.REFUSED, CommitFault.REFUSED]
     producer = Acknowledging([])
     with pytest.raises(MarksRefused):
-        await Replay(producer, marks, ORDERS).run(
+        await Replay(producer, marks, ORDERS, whole=itself).run(
             read_of(Fetched(P0, records[:1], 1), Fetched(P0, records[1:], 2)), chosen
         )
     assert len(producer.sent) == 1
@@ -183,7 +190,7 @@ async def test_cluster_in_trouble() -> None:
     group, records = Group(), letters(4)
     marks, chosen = await planned(group, records)
     producer = Acknowledging([], lambda outgoing: outgoing.value == b"1", passing=True)
-    replay = Replay(producer, marks, ORDERS)
+    replay = Replay(producer, marks, ORDERS, whole=itself)
     with pytest.raises(ClientError, match="does not take letters now"):
         await replay.run(read_of(Fetched(P0, records[:2], 2), Fetched(P0, records[2:], 4)), chosen)
     assert len(producer.sent) == 2
@@ -195,7 +202,7 @@ async def test_no_word_from_the_producer() -> None:
     group, records = Group(), letters(2)
     marks, chosen = await planned(group, records)
     producer = Acknowledging([], holds=[b"1"])
-    replay = Replay(producer, marks, ORDERS, patience=0.05)
+    replay = Replay(producer, marks, ORDERS, patience=0.05, whole=itself)
     with pytest.raises(ClientError, match="no acknowledgement for 1 letter"):
         await replay.run(read_of(Fetched(P0, records, 2)), chosen)
     assert group.committed_now[P0] == Committed(2, "")  # it answered when it was stopped
@@ -205,7 +212,7 @@ async def test_without_marks() -> None:
     """With no marks nothing is committed."""
     group, records = Group(), letters(2)
     _, chosen = await planned(group, records)
-    replay = Replay(Acknowledging([]), None, ORDERS)
+    replay = Replay(Acknowledging([]), None, ORDERS, whole=itself)
     await replay.run(read_of(Fetched(P0, records, 2)), chosen)
     assert replay.result.replayed == 2
     assert group.committed_now == {}
@@ -215,7 +222,7 @@ async def test_letters_deleted_meanwhile() -> None:
     """A chosen letter that is no longer there is a failure, not a silence."""
     records = letters(2)
     marks, chosen = await planned(Group(), records)
-    replay = Replay(Acknowledging([]), marks, ORDERS)
+    replay = Replay(Acknowledging([]), marks, ORDERS, whole=itself)
     await replay.run(read_of(Fetched(P0, records[1:], 2)), chosen)
     assert replay.result.replayed == 1
     assert sum(replay.result.failed.values()) == 1
@@ -228,7 +235,7 @@ async def test_failures_that_make_the_marks_too_large() -> None:
     group = Group()
     marks, chosen = await planned(group, records)
     producer = Acknowledging([], lambda outgoing: outgoing.value == b"1")
-    replay = Replay(producer, marks, ORDERS)
+    replay = Replay(producer, marks, ORDERS, whole=itself)
     size = 500
     reads = [Fetched(P0, records[at : at + size], at + size) for at in range(0, 90_000, size)]
     await replay.run(read_of(*reads), chosen)

@@ -34,6 +34,10 @@ class Made:
         """Nineteen twentieths of it are over."""
         self.since, self.ends = self.since - LIFE * 0.95, self.ends - LIFE * 0.95
 
+    async def send(self, _request: object) -> object:
+        """Of which cluster it is."""
+        return SimpleNamespace(cluster_id="ours")
+
     def connected(self) -> bool:
         """Until it is closed."""
         return self.is_open
@@ -61,14 +65,14 @@ class Stage:
         self.connections: Any = SimpleNamespace(
             **dict.fromkeys(names.split()),
             _conns={},
-            cluster=SimpleNamespace(broker_metadata=lambda _: broker),
+            cluster=SimpleNamespace(broker_metadata=lambda _: broker, update_metadata=None),
             close=self._close,
             send=None,
             _sync_task=None,
             force_metadata_update=lambda: None,
         )
         monkeypatch.setattr(dialing, "open_connection", self._open)
-        self.dialing = Dialing(cast("Connections", self.connections))
+        self.dialing = Dialing(cast("Connections", self.connections), lambda _cluster_id: True)
 
     async def _close(self) -> None:
         for one in self.connections._conns.values():
@@ -136,7 +140,7 @@ async def test_a_login_that_takes_long_holds_up_nobody(monkeypatch: pytest.Monke
     """Requests go over the old connection as long as its login is good; one new login at a time, and none is waited for
     when the client is closed."""
     stage = Stage(monkeypatch)
-    silence = Silence(stage.connections, 1.0)
+    silence = Silence(stage.connections, "kafka:9093", 1.0)
     stage.dialing = silence._dialing
     first = await silence.get_connection(1)
     stage.answers.clear()

@@ -12,6 +12,7 @@ from aioparallel.deduplication.chunks import ChunkKey, encode_chunk, encode_key
 from aioparallel.deduplication.companion import Deduplication
 from aioparallel.deduplication.identities import ONCE, RecordIdentity
 from aioparallel.deduplication.seen_topic import Restore, SeenTopic
+from aioparallel.errors import UnreadableBatch
 from aioparallel.group.client import Fetched, Span
 from aioparallel.policies import Deduplicate
 from aioparallel.records import TopicPartition
@@ -77,6 +78,23 @@ async def test_a_read_that_was_cut_short_goes_on_where_it_was() -> None:
     assert asked == [500, 0]
     assert (len(one.chunks), len(other.chunks)) == (601, 600)
     await client.stop(1)
+
+
+async def test_a_batch_that_is_named_is_passed_over() -> None:
+    """What was seen there is forgotten, and all else is known; where it is not named nothing is taken for all."""
+    broker = broker_of()
+    client, producer = InMemoryClient(broker, GROUP), InMemoryProducer(broker)
+    await client.start(5)
+    place = TopicPartition("t", 0)
+    for number in range(5):
+        value = encode_chunk({RecordIdentity("raw", 0, number, 0, ""): ONCE})
+        broker.append(SEEN, value, key=encode_key(ChunkKey(GROUP, place, f"a-{number}", number)), partition=0)
+    broker.corrupt(TopicPartition(SEEN, 0), 1, 3)
+    with pytest.raises(UnreadableBatch):
+        await SeenTopic(SEEN, GROUP, client, producer).read({place: Restore()}, 5)
+    restore = Restore()
+    await SeenTopic(SEEN, GROUP, client, producer, [(SEEN, 0, 1)]).read({place: restore}, 5)
+    assert sorted(key.number for key in restore.chunks) == [0, 3, 4]
 
 
 def test_what_is_of_a_group_is_not_given_to_a_reader() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from aioparallel import FailurePolicy, Outgoing, Produced, Producing, Record, RetryPolicy
 from aioparallel.delivery.outbox import Outbox
+from aioparallel.delivery.outputs import size_of
 from aioparallel.testing.memory import ErrorCode, Fault, Request
 from tests.support.memory.consuming import QUICK, committed, consumer_of, produce
 from tests.support.memory.sending import broker_with, values
@@ -171,7 +172,10 @@ async def test_a_drain_waits_for_acknowledgements_and_close_has_its_deadline() -
     assert stats.admitted == stats.ended + stats.dropped + stats.producing
 
 
-async def test_on_produced_hears_each_output_and_cannot_break_anything(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("handler", "each"), [(one, [""]), (several, [".0", ".1", ".2"])])
+async def test_on_produced_hears_each_output_and_cannot_break_anything(
+    caplog: pytest.LogCaptureFixture, handler: Any, each: list[str]
+) -> None:
     """It is told record, output and place before the offset completes; what it raises is logged."""
     broker = broker_with([b"a", b"b"])
     told: list[tuple[int, bytes | None, Produced]] = []
@@ -182,10 +186,19 @@ async def test_on_produced_hears_each_output_and_cannot_break_anything(caplog: p
 
     consumer = consumer_of(broker, until="end", producing=Producing(on_produced=on_produced))
     async with consumer:
-        await consumer.run(one)
-    assert sorted((offset, value, place.topic) for offset, value, place in told) == [(0, b"0", "out"), (1, b"1", "out")]
+        await consumer.run(handler)
+    assert sorted((offset, value, place.topic) for offset, value, place in told) == [
+        (offset, f"{offset}{end}".encode(), "out") for offset in (0, 1) for end in each
+    ]
     assert committed(broker) == 2
-    assert [line.getMessage().startswith("on_produced failed") for line in caplog.records].count(True) == 2
+    lines = [line.getMessage().startswith("on_produced failed") for line in caplog.records]
+    assert lines.count(True) == 2 * len(each)
+
+
+def test_an_output_takes_as_much_as_all_of_it() -> None:
+    """Key, value and headers, those without a value as well."""
+    small = size_of(Outgoing("out", b""))
+    assert size_of(Outgoing("out", b"12345", b"123", headers=[("ab", b"1"), ("abc", None)])) == small + 5 + 3 + 3 + 3
 
 
 async def test_a_retried_produce_writes_each_output_once() -> None:

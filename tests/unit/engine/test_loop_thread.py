@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from aioparallel import resources
-from aioparallel.engine import loop_thread
+from aioparallel.engine import loop_thread, own_loop
 from aioparallel.engine.loop_thread import LoopThread, ThreadedFlow
 from aioparallel.engine.work import Work
 from aioparallel.errors import ConsumerStateError, LoopThreadEnded
@@ -108,7 +108,7 @@ def test_a_thread_that_cannot_begin_says_why(monkeypatch: pytest.MonkeyPatch) ->
     def fails() -> Any:
         raise OSError("too many open files")
 
-    monkeypatch.setattr(loop_thread, "loop_factory", fails)
+    monkeypatch.setattr(own_loop, "loop_factory", fails)
     made, ended = in_background(LoopThread)
     made.join(20)
     (error,) = ended

@@ -17,6 +17,7 @@ from aioparallel.group.committer import Committer
 from aioparallel.group.opening import Opener
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
+from aioparallel.group.truncations import Truncations
 from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map, encode_offset_map, fit_offset_map
 from aioparallel.options import Options
 from aioparallel.records import TopicPartition
@@ -82,7 +83,7 @@ async def written_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     assert threads
     assert threads[0] != threading.get_ident()
     assert session.dirty
-    said = decode_offset_map(*store.positions[session.partition])
+    said = decode_offset_map(*store.positions[session.partition][:2])
     assert said.base_offset == before.base_offset
     assert list(said.incompletes) == [offset for offset in before.incompletes if offset <= said.highest_succeeded]
 
@@ -127,13 +128,22 @@ async def test_the_first_dense_map_of_a_partition_is_told_once(caplog: pytest.Lo
     assert [getattr(line, "action", "") for line in caplog.records].count("dense_map") == 1
 
 
+class Long(InMemoryClient):
+    """All its logs hold what their positions speak of."""
+
+    async def valid_ends(self, epochs: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, int]:
+        """See :class:`InMemoryClient`."""
+        await asyncio.sleep(0)
+        return dict.fromkeys(epochs, 100_000)
+
+
 async def test_maps_are_restored_with_turns_of_the_loop_between(broker: InMemoryBroker) -> None:
     """Of many full maps each is a step of its own; a session that goes meanwhile stays as it is."""
     text = encode_offset_map(0, 60_000, sorted(random.Random(1).sample(range(60_000), 6_000)), limit=None)
     partitions = [TopicPartition("t", number) for number in range(20)]
     sessions = [Session(partition, 1, WHO) for partition in partitions]
     store = Kept(dict.fromkeys(partitions, Committed(0, text)))
-    client = InMemoryClient(broker, "g")
+    client = Long(broker, "g")
     opened: list[int] = []
 
     def count() -> None:
@@ -143,7 +153,7 @@ async def test_maps_are_restored_with_turns_of_the_loop_between(broker: InMemory
         sessions[-1].stopped = sessions[-1].dropped = True
 
     starts = Starts(client, "g", Options())
-    opener = Opener(client, "g", store, starts, on_fresh=lambda: None, on_change=count)
+    opener = Opener(client, "g", store, starts, Truncations(), on_fresh=lambda: None, on_change=count)
     asyncio.get_running_loop().call_soon(lambda: asyncio.get_running_loop().call_soon(drop))
     await opener.open(sessions)
     assert opened[:19] == list(range(1, 20))

@@ -11,6 +11,7 @@ from aioparallel.group.client import Committed, Generation
 from aioparallel.group.opening import Opener
 from aioparallel.group.sessions import Session
 from aioparallel.group.starts import Starts
+from aioparallel.group.truncations import Truncations
 from aioparallel.options import Options
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import Fault, InMemoryBroker, InMemoryClient, Request
@@ -84,7 +85,9 @@ async def test_a_log_that_ends_before_the_position_is_told_where_resets_are_refu
     await client.start(10)
     store = Kept({T0: Committed(10, "")})
     starts = Starts(client, "g", Options())
-    opener = Opener(client, "g", store, starts, on_fresh=lambda: None, on_change=lambda: None, refuses_resets=True)
+    opener = Opener(
+        client, "g", store, starts, Truncations(), on_fresh=lambda: None, on_change=lambda: None, refuses_resets=True
+    )
     session = Session(T0, 1, Generation(1, "m"))
     session.target = 8
     if refused:
@@ -132,3 +135,23 @@ async def test_until_end_ends_where_a_truncated_log_ends(broker: InMemoryBroker,
         may_go.set()
         await running
     assert committed(broker) == 30
+
+
+async def test_what_retention_has_left_is_read_under_latest(broker: InMemoryBroker) -> None:
+    """The log's beginning has overtaken a stopped group: it goes on there. What is left came after its position, and
+    "latest" is for groups that have none."""
+    async with asyncio.timeout(120):
+        async with consumer_of(broker, auto_offset_reset="latest") as consumer:
+            running = asyncio.create_task(consumer.run(Seen()))
+            await until(lambda: committed(broker) == 0)
+            produce(broker, [b"k"] * 5)
+            await until(lambda: committed(broker) == 5)
+            consumer.stop()
+            await running
+        produce(broker, [b"k"] * 10)
+        broker.delete_before(T0, 8)
+        async with consumer_of(broker, auto_offset_reset="latest", until="end") as consumer:
+            await consumer.run(seen := Seen())
+            assert consumer.stats().offset_resets == 1
+    assert seen.offsets == list(range(8, 15))
+    assert committed(broker) == 15

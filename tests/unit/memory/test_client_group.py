@@ -9,6 +9,7 @@ import pytest
 
 from aioparallel.errors import (
     ClientError,
+    InstanceFenced,
 )
 from aioparallel.group.client import CommitFault, Committed
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
@@ -176,4 +177,29 @@ async def test_virtual_time_is_free(broker: InMemoryBroker) -> None:
     await asyncio.sleep(3600)
     assert listener.kinds() == ["assigned"]
     assert monotonic() - began < 10
+    await client.stop(1)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_a_late_join_of_its_own_fences_nobody(broker: InMemoryBroker, is_replaced: bool) -> None:
+    """A static member's first join is handled when it has long joined by another: it joins once more. Whose place is
+    taken then is another one's."""
+    client, listener = client_of(broker, instance="one"), Listener()
+    broker.faults.script(Request.JOIN, Fault(request_delay=5.0))  # it waits for 3.3 s
+    await client.start(1)
+    client.subscribe(["t"], listener)
+    await listener.until(lambda: len(listener.calls) == 3)
+    assert listener.kinds() == ["assigned", "lost", "assigned"]
+    assert list(broker.group("g").members) == [listener.generation.member_id]
+    await asyncio.sleep(60)
+    assert listener.kinds() == ["assigned", "lost", "assigned"]
+    if is_replaced:
+        other = client_of(broker, instance="one")
+        await other.start(1)
+        other.subscribe(["t"], Listener())
+        await listener.until(lambda: len(listener.calls) == 5)
+        assert listener.kinds()[3:] == ["lost", "fenced"]
+        with pytest.raises(InstanceFenced):
+            await client.fetch({})
+        await other.stop(1)
     await client.stop(1)

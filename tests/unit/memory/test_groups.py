@@ -216,3 +216,78 @@ def test_a_thrown_out_member_cannot_come_back_by_name() -> None:
         with pytest.raises(Refused) as raised:
             request()
         assert raised.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def refusal(group: Group, generation: Generation, instance_id: str | None) -> ErrorCode | None:
+    """How each request but a join is refused that names these; all alike."""
+    codes: set[ErrorCode | None] = set()
+    for ask in (
+        lambda: group.heartbeat(generation, 0.0, instance_id),
+        lambda: group.sync(generation, 0.0, instance_id),
+        lambda: group.synced(generation, instance_id),
+        lambda: group.joined(generation.member_id, instance_id),
+        lambda: group.commit(COMMIT, generation, 0.0, instance_id),
+        lambda: group.commit_in_transaction(COMMIT, generation, 0.0, instance_id),
+    ):
+        try:
+            ask()
+            codes.add(None)
+        except Refused as refused:
+            codes.add(refused.code)
+    [code] = codes
+    return code
+
+
+def join_as(group: Group, instance_id: str, member_id: str | None = None, wanted: Subscription = ALL) -> str:
+    """Join as a static member."""
+    return group.join(member_id, wanted, session_timeout=10.0, rebalance_timeout=30.0, now=0.0, instance_id=instance_id)
+
+
+def test_a_static_member_is_replaced() -> None:
+    """Who joins with its instance id has its place at once: leader, generation and assignment, nobody joins again.
+    What names both the id and the former member is fenced; what names the former member only is of an unknown one."""
+    group = Group("g")
+    first = Generation(1, join_as(group, "one"))
+    group.sync(first, 0.0, "one")
+    second = group.joined(join_as(group, "one"), "one")
+    assert second is not None
+    assert second.id == first.id
+    assert second.member_id != first.member_id
+    assert group.leader == second.member_id
+    assert state_of(group) is GroupState.STABLE
+    group.sync(second, 0.0, "one")
+    assert group.synced(second, "one") == frozenset(P)
+    assert refusal(group, second, "one") is None
+    assert refusal(group, first, "one") is ErrorCode.FENCED_INSTANCE_ID
+    assert refusal(group, first, None) is ErrorCode.UNKNOWN_MEMBER_ID
+    with pytest.raises(Refused, match="FENCED_INSTANCE_ID"):
+        join_as(group, "one", first.member_id)
+    assert join_as(group, "one", second.member_id) == second.member_id
+    assert list(group.members) == [second.member_id]
+
+
+def test_one_that_wants_something_else_makes_the_group_agree_anew() -> None:
+    """Also while it agrees: the one before waits for a join that is another's now."""
+    group = Group("g")
+    former = join_as(group, "one")
+    group.sync(Generation(1, former), 0.0, "one")
+    wanted = Subscription(frozenset(P[:2]))
+    second = join_as(group, "one", wanted=wanted)
+    assert group.joined(second, "one") == Generation(2, second)
+    assert state_of(group) is GroupState.COMPLETING_REBALANCE
+    third = join_as(group, "one", wanted=wanted)
+    with pytest.raises(Refused, match="FENCED_INSTANCE_ID"):
+        group.joined(second, "one")
+    generation = group.joined(third, "one")
+    assert generation == Generation(3, third)
+    group.sync(generation, 0.0, "one")
+    assert group.synced(generation, "one") == frozenset(P[:2])
+
+
+def test_a_static_member_that_was_thrown_out_is_unknown() -> None:
+    """Nobody has its id: it is no fenced one."""
+    group = Group("g")
+    generation = Generation(1, join_as(group, "one"))
+    group.sync(generation, 0.0, "one")
+    group.leave(generation.member_id, 0.0)
+    assert refusal(group, generation, "one") is ErrorCode.UNKNOWN_MEMBER_ID

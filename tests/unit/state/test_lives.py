@@ -198,10 +198,10 @@ async def test_a_member_whose_commits_are_refused_begins_no_life() -> None:
     view = StateView(sums(), Session(P0, generation=Generation(5, "m")), lambda: 0.0)
     view.restore(Restored(Table(), 0, (), (), 0, life=2, next_life=40))
     assert view.has_news
-    assert [view.increment(Committed(offset, "")).life for offset in (1, 2)] == [2, 2]
+    assert [view.increment(Committed(offset, ""), 1_000)[0].life for offset in (1, 2)] == [2, 2]
     view.acknowledged()
     assert view.has_news
-    assert view.increment(Committed(2, "")).life == 40
+    assert view.increment(Committed(2, ""), 1_000)[0].life == 40
     view.acknowledged()
     assert not view.has_news
 

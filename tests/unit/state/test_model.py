@@ -23,6 +23,7 @@ from aioparallel.state.pieces import EntryWriter, Head, PieceKey, encode_head, e
 from aioparallel.state.restoring import Restoring
 from aioparallel.state.table import Table
 from aioparallel.state.topics import StateTopics, TopicNames
+from aioparallel.state.unapplied import LARGEST_PIECE
 from aioparallel.state.view import Restored, StateView
 from tests.support.memory.logs import Logs
 
@@ -79,7 +80,7 @@ class Model:
             self.session.ledger = Ledger(self.begins)
         else:
             self.view.restore(asyncio.run(self.restored(self.committed)))
-            offset, text = self.committed
+            offset, text, _ = self.committed
             self.session.ledger = Ledger(offset, decode_offset_map(offset, text))
             self.session.acknowledged = self.committed
         self.session.opened = True
@@ -185,7 +186,7 @@ class Model:
             self.session.put_away(record.offset)
             self.session.complete(record.offset)
             self.waiting.remove(record)
-        increment = self.view.increment(committed)
+        increment = self.view.increment(committed, LARGEST_PIECE)[0]
         if is_lost and self.together:
             return  # aborted: neither is there
         self.logs.append(Outgoing("inc", encode_increment(increment), encode_place(Place("g", P0, 0), 1)))
@@ -309,7 +310,7 @@ def test_a_full_snapshot_beyond_the_committed_position_is_not_named(commits: int
     model.commit(False, True)  # the increment alone
     model.crash(0, damages=False, piece=0)
     model.state_is_the_models()
-    assert bool(model.view.increment(Committed(0, "")).snapshots) == bool(commits)
+    assert bool(model.view.increment(Committed(0, ""), LARGEST_PIECE)[0].snapshots) == bool(commits)
 
 
 def test_what_is_named_stays_while_the_next_ones_are_written() -> None:
@@ -340,7 +341,7 @@ def test_where_the_newest_is_damaged_the_one_before_does() -> None:
     model.crash(1, damages=True, piece=1)
     model.state_is_the_models()
     assert model.damaged
-    assert len(model.view.increment(Committed(0, "")).snapshots) == 1
+    assert len(model.view.increment(Committed(0, ""), LARGEST_PIECE)[0].snapshots) == 1
 
 
 async def test_a_truncated_log_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,9 @@ from aioparallel.group.client import Committed
 from aioparallel.observe.health import ProblemKind
 from aioparallel.observe.stats import StateStats
 from aioparallel.records import TopicPartition
-from aioparallel.state.increments import Increment, Place, Unapplied, encode_increment, encode_place, write_unapplied
+from aioparallel.state.increments import Increment, Place, encode_increment, encode_place
 from aioparallel.state.topics import StateTopics, TopicNames
+from aioparallel.state.unapplied import Unapplied, write_unapplied
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 from tests.support.memory.keeping_state import GROUP, P0, broker_of, keeping, sums, totals, write
 from tests.support.waiting import until

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import logging
 from collections.abc import AsyncGenerator, Collection, Mapping
+
+import pytest
 
 from aioparallel.group.client import Committed, Fetched, Generation, Span
 from aioparallel.group.sessions import Session
@@ -95,9 +99,10 @@ class Member:
         return [one.message for one in self.state.problems() if one.kind is ProblemKind.STATE_WAITS]
 
 
-async def test_restores_that_hang_hold_up_no_others() -> None:
+async def test_restores_that_hang_hold_up_no_others(caplog: pytest.LogCaptureFixture) -> None:
     """Twice as many as may be under way at a time: each gives its place back within seconds; those that can be
-    restored are, and the others as soon as they are answered."""
+    restored are, and the others as soon as they are answered. Meanwhile lines tell how many are ready."""
+    caplog.set_level(logging.INFO, "aioparallel")
     broker = broker_of(10)
     places = [TopicPartition("in", number) for number in range(10)]
     for place in places:
@@ -107,9 +112,36 @@ async def test_restores_that_hang_hold_up_no_others() -> None:
     member = Member(broker, client, *places)
     assert await member.until_ready(*places[8:]) < 10
     assert member.state.stats().restoring.keys() == {str(place) for place in places[:8]}
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(30):
+            await member.until_ready(*places)
+    lines = [line.getMessage() for line in caplog.records if getattr(line, "action", "") == "state_restoring"]
+    assert any(line.startswith("restoring the state: 2 partitions are ready, 8 are not") for line in lines)
     client.go_on()
     assert await member.until_ready(*places) < 2
     assert all(member.state.values(place) == totals(*range(10)) for place in places)
+    await member.state.close()
+
+
+async def test_of_many_that_wait_one_is_named() -> None:
+    """The others are counted."""
+    broker = broker_of(3)
+    places = [TopicPartition("in", number) for number in range(3)]
+    for place in places:
+        write(broker, *range(10), partition=place.partition)
+    await handled(broker)
+    others = broker.begin_transaction()
+    for number in range(3):
+        broker.append(NAMES.increments, b"of another group", key=b"k", partition=number, transaction=others)
+    member = Member(broker, Hanging(broker, *places), *places)
+
+    def told() -> str:
+        return " ".join(member.waits())
+
+    for _ in itertools.takewhile(lambda _: "and 2 more partitions" not in told(), range(60)):
+        assert not await member.state.restore(dict.fromkeys(places, Committed(10, "")), 1)
+    (message,) = member.waits()
+    assert "(and 2 more partitions)" in message
     await member.state.close()
 
 

@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 
 from aioparallel import FailurePolicy, Outgoing, ParallelConsumer, Producing, Record, RetryPolicy, State, StateFailed
-from aioparallel.errors import ConfigurationError, PositionOutsideLog
+from aioparallel.errors import ConfigurationError, PositionOutsideLog, UnreadableBatch
 from aioparallel.group.client import Committed, Generation
 from aioparallel.group.sessions import Session
 from aioparallel.observe.health import ProblemKind
 from aioparallel.records import TopicPartition
-from aioparallel.state.increments import Increment, Place, Unapplied, encode_increment, encode_place, write_unapplied
+from aioparallel.state.increments import Increment, Place, encode_increment, encode_place
 from aioparallel.state.restoring import Restoring
 from aioparallel.state.table import Table
 from aioparallel.state.topics import StateTopics, TopicNames
+from aioparallel.state.unapplied import Unapplied, write_unapplied
 from aioparallel.state.view import Restored, StateView
 from aioparallel.state.writing import Unwanted, write_snapshot
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryProducer, Request
@@ -437,3 +438,38 @@ def test_functions_that_take_something_else_are_refused(given: dict[str, Any], m
     """At once, not record by record."""
     with pytest.raises(ConfigurationError, match=message):
         sums(**given)
+
+
+@both
+async def test_what_cannot_be_read_of_the_log_is_in_no_state(together: bool) -> None:
+    """A record that cannot be decoded was never applied; a batch that is named is passed over when a state is made of
+    the log, and holds the run up else."""
+    broker = broker_of()
+
+    def forget() -> None:
+        for topic in (f"{GROUP}-state", f"{GROUP}-snapshots"):
+            broker.delete_topic(topic)
+            broker.create_topic(topic, 1)
+            broker.make_compacted(topic)
+
+    write(broker, *range(10))
+    broker.append("in", b"7", key=b"odd", headers=((b"\xff".decode("utf-8", "surrogateescape"), b""),), partition=0)
+    write(broker, *range(11, 20))
+    skip = FailurePolicy(give_up="skip")
+    consumer = keeping(broker, sums(), together=together, failures=skip, until="end")
+    async with asyncio.timeout(60), consumer:
+        await consumer.run(nothing)
+        assert consumer.stats().skipped == 1
+    forget()
+    consumer = keeping(broker, sums(), together=together, failures=skip)
+    async with running(consumer):
+        assert consumer.states(P0) == totals(*range(10), *range(11, 20))
+    forget()
+    broker.corrupt(P0, 3, 5)
+    consumer = keeping(broker, sums(), together=together, failures=skip)
+    async with asyncio.timeout(60), consumer:
+        with pytest.raises(UnreadableBatch, match="in-0: cannot read at offset 3"):
+            await consumer.run(nothing)
+    consumer = keeping(broker, sums(), together=together, failures=skip, skip_unreadable=[("in", 0, 3)])
+    async with running(consumer):
+        assert consumer.states(P0) == totals(0, 1, 2, *range(5, 10), *range(11, 20))

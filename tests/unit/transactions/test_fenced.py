@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from aioparallel import ParallelConsumer
+from aioparallel import InstanceFenced, Outgoing, ParallelConsumer, Record
 from aioparallel.testing.memory import Fault, InMemoryBroker, InMemoryClient, InMemoryTransactionalProducer, Request
 from tests.support.transactions import consuming
 from tests.support.transactions.consuming import copy
 from tests.support.virtual_time import VirtualLoop
+from tests.support.waiting import until
 
 COUNT = 20
 
@@ -69,3 +70,54 @@ async def _lose_the_id() -> None:
             await run_other
         consumer.stop()
         await run
+
+
+async def slow_copy(record: Record) -> Outgoing:
+    """To topic "out", a moment later."""
+    await asyncio.sleep(0.5)
+    return await copy(record)
+
+
+def static(broker: InMemoryBroker) -> ParallelConsumer[Any, Any]:
+    """Of group "g", with the instance id "one", of which no heartbeat tells in time."""
+    client = InMemoryClient(
+        broker,
+        "g",
+        isolation_level="read_committed",
+        session_timeout=3_000.0,
+        heartbeat_interval=1_000.0,
+        group_instance_id="one",
+    )
+    producer = InMemoryTransactionalProducer(broker, "g", group_instance_id="one")
+    return consuming.consumer_of(broker, client=client, producer=producer)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_the_transaction_of_one_whose_instance_id_another_has(ends: bool) -> None:
+    """Its offsets are refused, so it is aborted; the run ends with that, also where it was to end by itself, and each
+    output is there once."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(_take_the_place(ends=ends))
+
+
+async def _take_the_place(*, ends: bool) -> None:
+    broker = consuming.broker_of()
+    async with static(broker) as consumer, static(broker) as other:
+        run = asyncio.create_task(consumer.run(slow_copy))
+        await until(lambda: broker.group("g").offsets)  # where it begins
+        run_other = asyncio.create_task(other.run(copy))
+        await until(lambda: other.health().joined)
+        broker.faults.always(Request.JOIN, Fault(is_request_lost=True))  # which would tell it as well
+        for number in range(COUNT):
+            broker.append("in", b"%d" % number, key=b"%d" % number)
+        await until(lambda: consumer.stats().in_flight)
+        if ends:
+            consumer.stop()
+        with pytest.raises(InstanceFenced, match="'one'"):
+            async with asyncio.timeout(500):
+                await run
+        await until(lambda: other.stats().succeeded == COUNT and not other.stats().producing)
+        found = Counter(record.value for record in broker.records("out"))
+        assert found == Counter(b"%d" % number for number in range(COUNT))
+        other.stop()
+        await run_other

@@ -15,9 +15,17 @@ from typing import Any
 import pytest
 
 from aioparallel import FailurePolicy, ParallelConsumer, Record, RetryPolicy
-from aioparallel.errors import ConfigurationError, ConsumerStateError, RecordStopped, TopicNotFound, WorkCancelled
+from aioparallel.errors import (
+    ClusterChanged,
+    ConfigurationError,
+    ConsumerStateError,
+    InstanceFenced,
+    RecordStopped,
+    TopicNotFound,
+    WorkCancelled,
+)
 from aioparallel.observe.health import ProblemKind
-from aioparallel.testing.memory import InMemoryBroker
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 from aioparallel.web import Consumers, ConsumerService, RestartPolicy, answers
 from aioparallel.web import service as service_module
 from aioparallel.web.signals import end_application
@@ -504,7 +512,10 @@ async def test_a_factory_that_exits(broker: InMemoryBroker, ended: list[None]) -
         await ConsumerService(make, Seen()).__aenter__()
 
 
-async def test_what_no_restart_mends_is_dead_at_once(broker: InMemoryBroker) -> None:
+@pytest.mark.parametrize(
+    "error", [ConsumerStateError("its task was cancelled"), ClusterChanged("kafka:9092", "a", "b")], ids=repr
+)
+async def test_what_no_restart_mends_is_dead_at_once(broker: InMemoryBroker, error: Exception) -> None:
     """Not only when it has drained."""
     consumers = []
 
@@ -516,7 +527,7 @@ async def test_what_no_restart_mends_is_dead_at_once(broker: InMemoryBroker) -> 
     async with ConsumerService(make, seen, restart=QUICK) as service:
         produce(broker, [b"k"])
         await until(lambda: seen.started)
-        consumers[-1]._state.fail(ConsumerStateError("its task was cancelled"))
+        consumers[-1]._state.fail(error)
         await until(lambda: not service.health().live, 0.5)
         assert not seen.ended
 
@@ -606,3 +617,52 @@ async def test_a_run_that_ends_as_if_it_were_cancelled_has_failed(
     async with ConsumerService(factory(broker), Seen(), restart=QUICK) as service:
         await until(lambda: runs == 2)
         assert service.restarts == 1
+
+
+async def test_one_whose_place_another_process_has_stays_ended(broker: InMemoryBroker) -> None:
+    """Started again it would take the place back, and be thrown out in turn: it is dead at once, and says why."""
+
+    def make() -> ParallelConsumer[Any, Any]:
+        client = InMemoryClient(broker, "g", group_instance_id="one")
+        return ParallelConsumer("t", group_id="g", client=client)
+
+    first, second = Seen(), Seen()
+    async with ConsumerService(make, first, restart=QUICK) as fenced:
+        await until(lambda: fenced.health().ready)
+        async with ConsumerService(make, second, restart=QUICK) as staying:
+            await until(lambda: fenced.failure)
+            assert isinstance(fenced.failure, InstanceFenced)
+            [problem] = fenced.health().problems
+            assert problem.kind is ProblemKind.FAILED
+            assert "group_instance_id 'one'" in problem.message
+            assert not fenced.health().live
+            await asyncio.sleep(3_600)
+            assert fenced.restarts == staying.restarts == 0
+            assert staying.health().healthy
+            produce(broker, [b"k"] * 10)
+            await until(lambda: committed(broker) == 10)
+    assert (len(first.ended), len(second.ended)) == (0, 10)
+
+
+async def test_a_handler_that_a_failed_run_has_left_behind_is_a_problem(broker: InMemoryBroker) -> None:
+    """Of the run that follows, too, until it ends; that one is ready all the same."""
+    over = asyncio.Event()
+
+    async def handle(record: Record) -> None:
+        if record.value == b"0":
+            while not over.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await over.wait()
+        else:
+            raise ValueError
+
+    made = iter([factory(broker), factory(broker, "other")])
+    broker.create_topic("other", 1)
+    produce(broker, [b"a", b"b"])
+    async with ConsumerService(lambda: next(made)(), handle, restart=QUICK) as service:
+        await until(lambda: service.restarts == 1 and service.health().ready)
+        kinds = [one.kind for one in service.health().problems]
+        assert kinds == [ProblemKind.HANDLER_STUCK]
+        assert "t-0 offset 0: the handler goes on" in service.health().problems[0].message
+        over.set()
+        await until(lambda: not service.health().problems)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from aioparallel import ConfigurationError, Ordering, Producing, Record, Reject, RetryPolicy, TopicNotFound
+from aioparallel.delivery.letters import original_headers
 from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker, redeliveries
 from aioparallel.queues.kmq.markers import read_marker
 from aioparallel.records import TopicPartition
@@ -251,6 +252,34 @@ async def test_a_record_that_is_gone_is_told(broker: InMemoryBroker, caplog: pyt
         await until(lambda: not open_markers(broker))
     assert [one.value for one in held(broker, "q")] == [b"b", b"b"]
     assert "q-0 offset 0 was not handled in time and cannot be delivered again" in caplog.text
+
+
+async def test_a_batch_that_cannot_be_read_again_is_passed_over_where_it_is_named(broker: InMemoryBroker) -> None:
+    """Its records are told as gone, and what stands behind it is delivered again."""
+    handler = Handler(lambda record: asyncio.sleep(600))
+    async with running(consumer(broker, drain_timeout=0), handler):
+        produce(broker, [b"a", b"b", b"c"])
+        await until(lambda: handler.seen.total() == 3)
+    broker.corrupt(TopicPartition("q", 0), 0, 2)
+    async with running(tracker(broker, skip_unreadable=[("q", 0, 0)])) as watching:
+        await until(lambda: watching.stats().gone == 2 and watching.stats().redelivered == 1)
+        await until(lambda: not open_markers(broker))
+    assert [one.value for one in held(broker, "q")] == [b"a", b"b", b"c", b"c"]
+
+
+@pytest.mark.parametrize("lease", [60.0, lambda record: 1 // 0], ids=["seconds", "function"])
+async def test_a_record_that_cannot_be_decoded_is_put_away_at_once(broker: InMemoryBroker, lease: Any) -> None:
+    """It is not delivered again, and its marker is ended; no function of the user's has seen it."""
+    raw = b"\xff".decode("utf-8", "surrogateescape")
+    broker.append("q", b"odd", partition=0, headers=((raw, b"1"),))
+    handler = Handler()
+    async with running(consumer(broker, lease=lease), handler):
+        await until(lambda: len(held(broker, "q__undelivered")) == 1)
+        await until(lambda: not open_markers(broker))
+    assert not handler.seen
+    (letter,) = held(broker, "q__undelivered")
+    assert original_headers(letter.headers) == ((raw, b"1"),)
+    assert b"UndecodableRecord" in dict(letter.headers)["aioparallel.error.type"]
 
 
 async def test_options_are_checked(broker: InMemoryBroker) -> None:

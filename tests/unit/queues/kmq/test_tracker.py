@@ -6,10 +6,12 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncGenerator, Mapping
+from typing import Any
 
 import pytest
 
 from aioparallel import ConsumerStateError
+from aioparallel.delivery.letters import read_letter
 from aioparallel.group.client import Fetched, Span
 from aioparallel.queues.kmq import RedeliveryTracker, redelivery, tracking
 from aioparallel.queues.kmq.markers import END, key_of, start_of
@@ -127,7 +129,7 @@ async def test_end_markers_that_cannot_be_written(monkeypatch: pytest.MonkeyPatc
 async def test_a_copy_that_is_refused_stays_open(broker: InMemoryBroker, caplog: pytest.LogCaptureFixture) -> None:
     """Told once a minute, not each time that somebody looks; the others are delivered again; and nothing of it is
     lost."""
-    broker.faults.always(Request.PRODUCE, Fault(error=ErrorCode.MESSAGE_TOO_LARGE))
+    broker.faults.always(Request.PRODUCE, Fault(error=ErrorCode.INVALID_RECORD))
     produce(broker, [b"a"])
     async with running(tracker(broker)) as watching:
         mark(broker, 0, start_of(100))
@@ -274,3 +276,52 @@ async def test_many_records_are_due_at_once(broker: InMemoryBroker) -> None:
         await until(lambda: watching.stats().redelivered == 5_000)
         await until(lambda: not watching.stats().open)
     assert len(held(broker, "q")) == 10_000
+
+
+@pytest.mark.parametrize("how", ["drop_value", "truncate"])
+async def test_a_record_that_is_too_large_for_the_dead_letters_is_put_there_without_its_value(
+    broker: InMemoryBroker, caplog: pytest.LogCaptureFixture, how: Any
+) -> None:
+    """It was delivered as often as it may be. Its marker ends, and the tracker counts it."""
+    produce(broker, [b"v" * 2_100])
+    broker.max_message_bytes = 2_000
+    async with running(tracker(broker, max_redeliveries=0, dead_letter_too_large=how)) as watching:
+        mark(broker, 0, start_of(100))
+        await until(lambda: watching.stats().dead_lettered == 1 and not open_markers(broker))
+        assert watching.stats().cut_letters == 1
+        assert not watching.health().problems
+    (record,) = broker.records("q__undelivered")
+    letter = read_letter(record)
+    assert letter is not None
+    assert letter.left_out is not None
+    assert letter.left_out.value == 2_100
+    assert len(record.value or b"") == letter.left_out.kept == (1_050 if how == "truncate" else 0)
+    assert "is without a part of it" in caplog.text
+
+
+async def test_a_record_that_the_queue_does_not_take_again_for_its_size_becomes_a_dead_letter(
+    broker: InMemoryBroker,
+) -> None:
+    """The count of its redeliveries makes it larger than it was. To be tried for ever helps nobody."""
+    produce(broker, [b"v" * 1_985])
+    broker.max_message_bytes = 2_000
+    async with running(tracker(broker)) as watching:
+        mark(broker, 0, start_of(100))
+        await until(lambda: watching.stats().dead_lettered == 1 and not open_markers(broker))
+        assert (watching.stats().redelivered, watching.stats().cut_letters) == (0, 1)
+    letter = read_letter(broker.records("q__undelivered")[0])
+    assert letter is not None
+    assert letter.last.message.startswith("delivered 1 times, and the queue does not take it again: its batch of ")
+
+
+async def test_held_it_stays_open(broker: InMemoryBroker) -> None:
+    """As a problem; it is delivered when the queue takes it."""
+    produce(broker, [b"v" * 1_985])
+    broker.max_message_bytes = 2_000
+    async with running(tracker(broker, dead_letter_too_large="hold")) as watching:
+        mark(broker, 0, start_of(100))
+        await until(lambda: watching.health().problems)
+        (problem,) = watching.health().problems
+        assert problem.message.startswith("q-0 offset 0 cannot be delivered again: could not produce to q-0")
+        assert open_markers(broker)
+    assert not broker.records("q__undelivered")

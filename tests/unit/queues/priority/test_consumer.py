@@ -22,6 +22,7 @@ from aioparallel import (
     batches,
 )
 from aioparallel.batches import Batch
+from aioparallel.errors import InstanceFenced
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.queues.priority import PriorityConsumer, priority_of
 from aioparallel.records import TopicPartition
@@ -214,6 +215,9 @@ class Silent:
         pass
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
+        pass
+
+    def fenced(self, error: InstanceFenced) -> None:
         pass
 
 

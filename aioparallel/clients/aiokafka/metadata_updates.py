@@ -1,0 +1,229 @@
+"""Metadata, in the place of aiokafka's ``_metadata_update``: of whoever answers first.
+
+Asked are the brokers that are known, one after the other without waiting for the one before, and then the configured
+addresses: at once where all brokers have failed, after five seconds where they say nothing. A client that has had no
+metadata for five minutes, or is told so by a broker, drops its connections and begins again from the configured
+addresses (KIP-899, KIP-1102).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine
+from typing import Final
+
+from aiokafka.client import ConnectionGroup
+
+from aioparallel.clients.aiokafka.bootstrapping import ROUND, Bootstrap
+from aioparallel.clients.aiokafka.dialing import Dialing, cut
+from aioparallel.clients.aiokafka.first_answer import first_answer
+from aioparallel.clients.aiokafka.internals import ClusterView, Connections, MetadataAnswer
+from aioparallel.clients.aiokafka.metadata_messages import Metadata, cluster_id_of, error_of
+from aioparallel.codes import ErrorCode
+from aioparallel.errors import ClusterChanged
+
+__all__ = ["BOOTSTRAP", "REBOOTSTRAP_AFTER", "MetadataUpdates"]
+
+logger = logging.getLogger(__name__)
+
+REBOOTSTRAP_AFTER: Final = 300.0
+"""Seconds without metadata after which a client begins again, as Kafka's own do."""
+BOOTSTRAP: Final = "bootstrap"
+"""How aiokafka names the node of its first connection, which it keeps until it knows a broker."""
+_KNOWN_FIRST: Final = 5.0
+"""Seconds for the known brokers, before the configured addresses are asked as well."""
+_SENT_AWAY: Final = 10.0
+"""Seconds in which a client that begins again asks the configured addresses only."""
+_PAUSE: Final = 0.1
+"""Seconds between two updates. aiokafka repeats them without a pause while a partition has no leader."""
+_TELL_AGAIN: Final = 10.0
+"""Seconds until it is worth telling anew that there is no metadata."""
+
+
+class MetadataUpdates:
+    """Of one client. ``brokers()``: those that are known, in the order in which to ask them. ``ask(node, request)``:
+    one of them; None where it does not answer. ``rebootstrap_after``: seconds without metadata after which it begins
+    again. ``on_failure(error)``: called once where there is another cluster; nothing is connected then."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        bootstrap: Bootstrap,
+        dialing: Dialing,
+        brokers: Callable[[], list[int]],
+        ask: Callable[[object, object], Coroutine[None, None, MetadataAnswer | None]],
+        rebootstrap_after: float,
+        on_failure: Callable[[ClusterChanged], object],
+    ) -> None:
+        self._connections = connections
+        self._bootstrap = bootstrap
+        self._dialing = dialing
+        self._brokers = brokers
+        self._ask = ask
+        self._rebootstrap_after = rebootstrap_after
+        self._on_failure = on_failure
+        self.failure: ClusterChanged | None = None
+        self._loop = asyncio.get_running_loop()
+        self._last_update = self._loop.time() - _PAUSE
+        self._without_since: float | None = None
+        self._told_at = -_TELL_AGAIN
+        self._sent_away_until = self._loop.time()
+        connections._metadata_update = self.update
+        self._update_metadata = connections.cluster.update_metadata
+        connections.cluster.update_metadata = self._updated  # type: ignore[method-assign]
+
+    async def update(self, cluster: ClusterView, topics: Collection[str] | None) -> bool:
+        """``AIOKafkaClient._metadata_update``: of these topics, or all. Creates none: aiokafka lets a broker create
+        the topics it is asked for, so a subscribed topic that is deleted would come back, empty."""
+        pause = self._last_update + _PAUSE - self._loop.time()
+        self._last_update = max(self._loop.time(), self._last_update + _PAUSE)
+        if pause > 0:
+            await asyncio.sleep(pause)
+        answer = await self._in_time(Metadata(list(topics) if topics else None))
+        if answer is None:
+            cluster.failed_update(None)
+            return False
+        if not answer.brokers:
+            return False
+        self._take(cluster, answer)
+        return True
+
+    async def _in_time(self, request: object) -> MetadataAnswer | None:
+        now = self._loop.time()
+        since = now if self._without_since is None else self._without_since
+        if now - since >= self._rebootstrap_after:
+            self._begin_again(f"no metadata for {now - since:.0f} s")
+            since = self._without_since = now
+        try:
+            async with asyncio.timeout_at(since + self._rebootstrap_after):
+                answer = await self._answer(request)
+        except TimeoutError:
+            answer = None  # the next one begins again
+        if answer is not None:
+            self._without_since = None
+        elif self.failure is None:
+            self._without_since = since
+            self._tell_without_metadata(self._loop.time() - since)
+        return answer
+
+    async def _answer(self, request: object) -> MetadataAnswer | None:
+        """Of whoever is first; None where all have failed."""
+        if self.failure is not None:
+            return None
+        known = asyncio.create_task(first_answer(self._known(), lambda node: self._known_answer(node, request)))
+        dialled: asyncio.Task[MetadataAnswer | None] | None = None
+        try:
+            await asyncio.wait({known}, timeout=_KNOWN_FIRST)
+            while not known.done() or known.result() is None:
+                if dialled is None and not self._bootstrap.is_resting:
+                    dialled = asyncio.create_task(self._bootstrap.ask(request))
+                pending = {task for task in (known, dialled) if task is not None and not task.done()}
+                if not pending:
+                    return None
+                await asyncio.wait(pending, timeout=ROUND, return_when=asyncio.FIRST_COMPLETED)
+                if dialled is not None and dialled.done():
+                    if (answer := dialled.result()) is not None:
+                        return self._from_configured(answer)
+                    if known.done():
+                        if (answer := known.result()) is None:
+                            self._nobody()
+                        return answer
+                    dialled = None
+            return known.result()
+        finally:
+            for task in (known, dialled):
+                if task is not None:
+                    task.cancel()
+
+    def _known(self) -> list[object]:
+        """Who is asked first."""
+        if self._loop.time() < self._sent_away_until:
+            return []
+        kept = (BOOTSTRAP, ConnectionGroup.DEFAULT) in self._connections._conns
+        return [*self._brokers(), *([BOOTSTRAP] if kept else [])]
+
+    async def _known_answer(self, node: object, request: object) -> MetadataAnswer | None:
+        answer = await self._ask(node, request)
+        if answer is None:
+            return None
+        if error_of(answer) == ErrorCode.REBOOTSTRAP_REQUIRED:
+            self._begin_again(f"broker {node} answers REBOOTSTRAP_REQUIRED")
+            return None
+        if not self._bootstrap.is_ours(cluster_id_of(answer)):
+            self._cut(node)
+            return None
+        return answer
+
+    def _from_configured(self, answer: MetadataAnswer) -> MetadataAnswer:
+        self._sent_away_until = self._loop.time()
+        logger.info(
+            "Metadata comes from %s: no broker that was known has told it",
+            self._bootstrap.servers,
+            extra={"action": "rebootstrapped", "bootstrap_servers": self._bootstrap.servers},
+        )
+        return answer
+
+    def _nobody(self) -> None:
+        """None has answered; where another cluster has, that is the end."""
+        failure = self._bootstrap.other_cluster
+        if failure is None or self.failure is not None:
+            return
+        self.failure = failure
+        logger.error("%s", failure, extra={"action": "cluster_changed", "cluster_id": failure.found})
+        self._dialing.stop(str(failure))
+        self._cut()
+        self._on_failure(failure)
+
+    def _begin_again(self, why: str) -> None:
+        """Drop all connections, and ask the configured addresses only, for a while."""
+        if self._loop.time() < self._sent_away_until:
+            return
+        logger.warning(
+            "All connections are dropped (%s); beginning again from %s",
+            why,
+            self._bootstrap.servers,
+            extra={"action": "rebootstrap", "bootstrap_servers": self._bootstrap.servers},
+        )
+        self._sent_away_until = self._loop.time() + _SENT_AWAY
+        self._cut()
+
+    def _cut(self, node: object = None) -> None:
+        """The connections to this node, or all."""
+        for (of, _), connection in list(self._connections._conns.items()):
+            if node in {None, of}:
+                cut(connection)
+
+    # -- taking it in
+
+    def _updated(self, metadata: MetadataAnswer) -> None:
+        """Also that which aiokafka begins with: it says first which cluster is ours."""
+        self._bootstrap.is_ours(cluster_id_of(metadata))
+        self._update_metadata(metadata)
+
+    def _take(self, cluster: ClusterView, answer: MetadataAnswer) -> None:
+        current = self._connections.cluster
+        before = {broker.nodeId: (broker.host, broker.port) for broker in current.brokers()}
+        cluster.update_metadata(answer)
+        # The first connection is only good for learning who the brokers are.
+        first = (BOOTSTRAP, ConnectionGroup.DEFAULT)
+        if first in self._connections._conns and current.brokers():
+            self._connections._conns.pop(first).close()
+        for broker in current.brokers():
+            if (broker.host, broker.port) != before.get(broker.nodeId, (broker.host, broker.port)):
+                self._cut(broker.nodeId)  # what is there leads to the address before
+
+    def _tell_without_metadata(self, seconds: float) -> None:
+        """Now and then: it is asked for ten times a second, as long as no broker is there."""
+        now = self._loop.time()
+        if now - self._told_at < _TELL_AGAIN:
+            return
+        self._told_at = now
+        known = [f"{broker.host}:{broker.port}" for broker in self._connections.cluster.brokers()]
+        logger.warning(
+            "No metadata for %.0f s: no broker answers (%s), nor do the configured addresses (%s)",
+            seconds,
+            ", ".join(known) or "none is known",
+            self._bootstrap.reason,
+            extra={"action": "no_metadata"},
+        )

@@ -1,0 +1,155 @@
+"""Partitions whose data cannot be read: a checksum is wrong, a codec is unknown, a batch is broken.
+
+Such a partition is held at that place, alone: what was read of it goes on, and the others do. The same place is tried
+anew now and then, for a replica that has it whole may lead by then, or the bytes were damaged on their way only. Past
+it goes only what was told to (:attr:`Options.skip_unreadable <aioparallel.Options.skip_unreadable>`), by just that
+batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import aclosing
+from typing import Final
+
+from aioparallel.errors import FetchFailed, UnreadableBatch
+from aioparallel.group.client import Client, Fetched, Span
+from aioparallel.group.holdings import Holdings
+from aioparallel.group.sessions import Session, SessionState
+from aioparallel.records import TopicPartition
+
+__all__ = ["UnreadablePartitions", "read_past"]
+
+logger = logging.getLogger(__name__)
+
+_TRY_AGAIN: Final = 30.0
+"""Seconds until the same place is tried anew."""
+
+
+class UnreadablePartitions:
+    """Holds sessions where their data cannot be read, or moves them past it. ``skip``: batches, each by topic,
+    partition and the offset that it bears. ``on_change()`` hears that fetching should be planned anew."""
+
+    def __init__(
+        self, client: Client, holdings: Holdings, skip: Collection[tuple[str, int, int]], on_change: Callable[[], None]
+    ) -> None:
+        self._client = client
+        self._holdings = holdings
+        self._skip = frozenset(skip)
+        self._on_change = on_change
+        self._timers: dict[Session, asyncio.TimerHandle] = {}
+        self.skipped = 0
+        """Batches that were passed over."""
+
+    def found(self, error: FetchFailed, stamped: Session | None) -> None:
+        """The data at a partition's position cannot be read. ``stamped``: its session when it was asked for."""
+        session = self._holdings.sessions.get(error.partition)
+        if session is None or session is not stamped or session.state is not SessionState.OPEN or session.resetting:
+            return
+        if session.waits or session.ledger.position > error.offset:
+            return  # it is held already, or was told late: of a place that it is past
+        if isinstance(error, UnreadableBatch) and _is_named(error, self._skip) and error.next_offset is not None:
+            self._pass_over(session, error, error.next_offset)
+        else:
+            self._hold(session, error)
+        self._on_change()
+
+    def is_read(self, session: Session) -> None:
+        """Something has come behind the place that could not be read."""
+        logger.warning(
+            "%s: can be read again from offset %d on",
+            session.partition,
+            session.unreadable.offset if session.unreadable is not None else session.ledger.position,
+            extra={"action": "readable_again", **_coordinates(session.partition)},
+        )
+        session.unreadable = None
+
+    def close(self) -> None:
+        """Try nothing anew any more."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _pass_over(self, session: Session, error: UnreadableBatch, next_offset: int) -> None:
+        log_skipped(error)
+        self.skipped += 1
+        session.unreadable = None
+        session.ledger.register([], min(next_offset, session.target))
+        self._client.seek(session.partition, session.ledger.position)
+
+    def _hold(self, session: Session, error: FetchFailed) -> None:
+        is_news = session.unreadable is None or session.unreadable.offset != error.offset
+        logger.log(
+            logging.ERROR if is_news else logging.DEBUG,
+            "%s. The partition is held there, and tried anew in %g s; the others go on",
+            error,
+            _TRY_AGAIN,
+            extra={"action": "unreadable", **_coordinates(error.partition), "offset": error.offset},
+        )
+        session.unreadable, session.waits = error, True
+        self._timers[session] = asyncio.get_running_loop().call_later(_TRY_AGAIN, self._try_again, session)
+
+    def _try_again(self, session: Session) -> None:
+        self._timers.pop(session, None)
+        session.waits = False
+        if session.state is SessionState.OPEN and not session.resetting:
+            self._client.seek(session.partition, session.ledger.position)
+            self._on_change()
+
+
+async def read_past(
+    client: Client, spans: Mapping[TopicPartition, Span | list[Span]], skip: Collection[tuple[str, int, int]]
+) -> AsyncGenerator[Fetched, None]:
+    """:meth:`Client.read <aioparallel.group.client.Client.read>`, past the batches that ``skip`` names."""
+    left = {partition: [one] if isinstance(one, Span) else list(one) for partition, one in spans.items()}
+    error: UnreadableBatch | None
+    while True:
+        error = None
+        async with aclosing(client.read(spans)) as reads:
+            try:
+                async for fetched in reads:
+                    left[fetched.partition] = _behind(left[fetched.partition], fetched.next_offset)
+                    yield fetched
+            except UnreadableBatch as found:
+                if found.next_offset is None or not _is_named(found, skip) or found.partition not in left:
+                    raise
+                error = found
+        if error is None or error.next_offset is None:
+            return
+        log_skipped(error)
+        left[error.partition] = _behind(left[error.partition], error.next_offset)
+        spans = {partition: list(some) for partition, some in left.items()}
+
+
+def log_skipped(error: UnreadableBatch) -> None:
+    """It was passed over."""
+    logger.warning(
+        "%s: PASSED OVER the batch at offset %d, offsets %d to %d, which cannot be read (%s), as skip_unreadable says",
+        error.partition,
+        error.batch,
+        error.offset,
+        (error.next_offset or 0) - 1,
+        error.reason,
+        extra={
+            "action": "batch_skipped",
+            **_coordinates(error.partition),
+            "offset": error.offset,
+            "next_offset": error.next_offset,
+        },
+    )
+
+
+def _is_named(error: UnreadableBatch, skip: Collection[tuple[str, int, int]]) -> bool:
+    return (error.partition.topic, error.partition.partition, error.batch) in skip
+
+
+def _behind(spans: list[Span], offset: int) -> list[Span]:
+    """What is left of them from ``offset`` on; the last stays, be it empty, for its end is told."""
+    left = [Span(max(span.start, offset), span.end) for span in spans if span.end > offset]
+    return left or [Span(spans[-1].end, spans[-1].end)]
+
+
+def _coordinates(partition: TopicPartition) -> dict[str, object]:
+    return {"topic": partition.topic, "partition": partition.partition}

@@ -1,0 +1,98 @@
+"""Partitions that come: one of which nobody knows the log holds up no other."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from aioparallel import ParallelConsumer
+from aioparallel.errors import NoCommittedOffset
+from aioparallel.group.client import Committed
+from aioparallel.observe.health import ProblemKind
+from aioparallel.records import TopicPartition
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
+from tests.support.memory.consuming import GROUP, Seen, committed, consumer_of, produce
+from tests.support.waiting import until
+
+KNOWN, FRESH, UNKNOWN = (TopicPartition("m", number) for number in range(3))
+
+
+class Leaderless(InMemoryClient):
+    """Of one partition nobody tells where its log begins and ends, until somebody leads it."""
+
+    led = False
+
+    async def beginning_offsets(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> Mapping[TopicPartition, int]:
+        if UNKNOWN in partitions and not self.led:
+            await asyncio.sleep(timeout)
+            raise TimeoutError
+        return await super().beginning_offsets(partitions, timeout)
+
+
+async def test_a_partition_whose_log_nobody_knows_holds_up_no_other(broker: InMemoryBroker) -> None:
+    """One that has committed goes on at once, one that has not as soon as it is asked for by itself; the last one when
+    it has a leader."""
+    broker.create_topic("m", 3)
+    for partition in range(3):
+        produce(broker, [b"k"] * 5, partition, "m")
+    broker.group(GROUP).offsets[KNOWN] = Committed(2, "")
+    client = Leaderless(broker, GROUP, session_timeout=2, heartbeat_interval=0.02)
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(300), ParallelConsumer("m", group_id=GROUP, client=client) as consumer:
+        running = asyncio.create_task(consumer.run(seen := Seen()))
+        began = loop.time()
+        await until(lambda: len(seen.ended) == 3)
+        assert loop.time() - began < 1
+        await until(lambda: len(seen.ended) == 8)
+        assert loop.time() - began < 4
+        assert not [record for record in seen.ended if record.partition == UNKNOWN.partition]
+        await asyncio.sleep(30)
+        assert not running.done()
+        client.led = True
+        await until(lambda: len(seen.ended) == 13)
+        await consumer.commit_now()
+        assert [committed(broker, partition) for partition in (KNOWN, FRESH, UNKNOWN)] == [5, 5, 5]
+        consumer.stop()
+        await running
+
+
+async def test_what_is_asked_for_by_itself_may_end_the_run(broker: InMemoryBroker) -> None:
+    """An error of one of them ends the run as ever, and nothing of the others is left."""
+    broker.create_topic("m", 3)
+
+    class Odd(Leaderless):
+        async def beginning_offsets(
+            self, partitions: Collection[TopicPartition], timeout: float
+        ) -> Mapping[TopicPartition, int]:
+            return {} if set(partitions) == {FRESH} else await super().beginning_offsets(partitions, timeout)
+
+    before = asyncio.all_tasks()
+    async with asyncio.timeout(300), ParallelConsumer("m", group_id=GROUP, client=Odd(broker, GROUP)) as consumer:
+        with pytest.raises(NoCommittedOffset, match="m-1"):
+            await consumer.run(Seen())
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_topic_that_is_gone_is_told(broker: InMemoryBroker) -> None:
+    """By its name while it is away; a pattern expects no topic."""
+    for name in ("t1", "t2"):
+        broker.create_topic(name, 1)
+
+    for topics, expected in ((["t1", "t2"], ["t2"]), (re.compile("t."), [])):
+        async with asyncio.timeout(120), consumer_of(broker, topics) as consumer:
+            running = asyncio.create_task(consumer.run(Seen()))
+            await until(lambda consumer=consumer: consumer.health().ready)  # type: ignore[misc]
+            assert consumer.health().healthy
+            broker.delete_topic("t2")
+            problems = consumer.health().problems
+            assert [problem.kind for problem in problems] == [ProblemKind.TOPIC_GONE] * len(expected)
+            assert all("t2" in problem.message for problem in problems)
+            broker.create_topic("t2", 1)
+            assert consumer.health().healthy
+            consumer.stop()
+            await running

@@ -1,0 +1,227 @@
+"""Logs that lost records whose offsets are used again: nothing of what has them now is passed over (KIP-320)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from aioparallel import ParallelConsumer, Record
+from aioparallel.errors import OffsetOutOfRange
+from aioparallel.group.client import Committed, Generation
+from aioparallel.group.leader_epochs import LeaderEpochs, epoch_of
+from aioparallel.group.truncations import ledger_below
+from aioparallel.observe.health import ProblemKind
+from aioparallel.offsets import OffsetMap, encode_offset_map
+from aioparallel.testing.memory import InMemoryBroker
+from tests.support.memory.consuming import GROUP, T0, committed, consumer_of
+from tests.support.waiting import until
+
+
+def write(broker: InMemoryBroker, what: str, count: int) -> None:
+    """``what-0``, ``what-1``, ... each with a key of its own."""
+    for number in range(count):
+        name = f"{what}-{number}".encode()
+        broker.append("t", name, key=name, partition=0)
+
+
+def commit(broker: InMemoryBroker, offset: int, complete_until: int, leader_epoch: int) -> None:
+    """As a member does that has all of it but the record at the offset."""
+    text = encode_offset_map(offset, complete_until, [offset]) if complete_until >= offset else ""
+    broker.commit(GROUP, {T0: Committed(offset, text, leader_epoch)}, Generation(-1, ""), 0.0)
+
+
+class Values:
+    """What a handler was given."""
+
+    def __init__(self) -> None:
+        self.all: list[str] = []
+
+    async def __call__(self, record: Record) -> None:
+        """Note it."""
+        self.all.append((record.value or b"").decode())
+
+    def of(self, what: str) -> set[int]:
+        """The numbers of these."""
+        return {int(value.partition("-")[2]) for value in self.all if value.startswith(what)}
+
+
+@asynccontextmanager
+async def running(consumer: ParallelConsumer[Any, Any], handler: Values) -> AsyncIterator[asyncio.Task[None]]:
+    """It runs for the length of the block."""
+    async with asyncio.timeout(120), consumer:
+        task = asyncio.create_task(consumer.run(handler))
+        try:
+            yield task
+        finally:
+            consumer.stop()
+            await asyncio.wait([task])
+
+
+def problems(consumer: ParallelConsumer[Any, Any]) -> list[str]:
+    """What health says of lost records."""
+    return [one.message for one in consumer.health().problems if one.kind is ProblemKind.LOG_TRUNCATED]
+
+
+@pytest.mark.parametrize("written", [70, 120], ids=["shorter than the map", "longer than the map"])
+async def test_a_log_that_was_cut_while_nobody_read_it(broker: InMemoryBroker, written: int) -> None:
+    """Committed 45, with a map of 46 to 99; the log is cut at 40 and written on. Each new record is handled, none of
+    what was before is; it is told, counted, and forgotten once it is committed anew."""
+    write(broker, "old", 100)
+    commit(broker, 45, 99, 0)
+    broker.truncate_tail(T0, 40)
+    write(broker, "new", written - 40)
+    values, consumer = Values(), consumer_of(broker)
+    async with running(consumer, values):
+        await until(lambda: committed(broker) == written)
+        assert values.of("new") == set(range(written - 40))
+        assert values.of("old") == set()
+        assert consumer.stats().log_truncations == 1
+        if written < 100:
+            assert "what was known of offsets 40 to 99 is of records that are lost" in problems(consumer)[0]
+            write(broker, "more", 60)
+        await until(lambda: not problems(consumer))
+
+
+async def test_a_commit_without_an_epoch_says_nothing_beyond_the_end(broker: InMemoryBroker) -> None:
+    """An older version, or another tool: its map is dropped where it speaks of more than there is."""
+    write(broker, "old", 100)
+    commit(broker, 45, 99, -1)
+    broker.truncate_tail(T0, 40)
+    write(broker, "new", 30)
+    values, consumer = Values(), consumer_of(broker)
+    async with running(consumer, values):
+        await until(lambda: committed(broker) == 70)
+        assert values.of("new") == set(range(5, 30))
+        assert consumer.stats().log_truncations == 1
+
+
+@pytest.mark.parametrize("written", [40, 60, 100, 160])
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+async def test_a_log_that_is_cut_while_it_is_read(broker: InMemoryBroker, written: int, policy: Any) -> None:
+    """Read up to 100, cut at 40, and written on, to fewer records than were read, as many, or more: reading goes on
+    where the log was cut, whatever ``auto_offset_reset`` is; nothing before that is handled again."""
+    commit(broker, 0, -1, -1)
+    write(broker, "old", 100)
+    values, consumer = Values(), consumer_of(broker, auto_offset_reset=policy)
+    async with running(consumer, values):
+        await until(lambda: committed(broker) == 100)
+        broker.truncate_tail(T0, 40)
+        write(broker, "new", written - 40)
+        await until(lambda: values.of("new") == set(range(written - 40)))
+        await until(lambda: consumer.stats().log_truncations == 1 and committed(broker) == written)
+        assert sorted(values.of("old")) == list(range(100))
+        assert len(values.all) == 100 + written - 40
+        assert consumer.stats().log_truncations == 1
+
+
+@pytest.mark.parametrize("written", [30, 50, 150])
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+async def test_a_topic_that_is_made_anew(broker: InMemoryBroker, written: int, policy: Any) -> None:
+    """Its leader epochs begin anew as well. All of it is read."""
+    commit(broker, 0, -1, -1)
+    write(broker, "old", 50)
+    values, consumer = Values(), consumer_of(broker, auto_offset_reset=policy)
+    async with running(consumer, values):
+        await until(lambda: committed(broker) == 50)
+        broker.delete_topic("t")
+        broker.create_topic("t")
+        write(broker, "new", written)
+        await until(lambda: values.of("new") == set(range(written)))
+        await until(lambda: committed(broker) == written)
+        assert consumer.stats().log_truncations == 1
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+async def test_with_the_policy_error_the_run_ends(broker: InMemoryBroker, is_read: bool) -> None:
+    """And nothing is committed for the new records."""
+    write(broker, "old", 100)
+    commit(broker, 45, 99, 0)
+    values, consumer = Values(), consumer_of(broker, auto_offset_reset="error")
+    if not is_read:
+        broker.truncate_tail(T0, 40)
+        write(broker, "new", 100)
+    async with asyncio.timeout(60), consumer:
+        task = asyncio.create_task(consumer.run(values))
+        if is_read:
+            await until(lambda: committed(broker) == 100)
+            broker.truncate_tail(T0, 40)
+            write(broker, "new", 100)
+        with pytest.raises(OffsetOutOfRange):
+            await task
+    assert values.of("new") == set()
+
+
+async def test_another_leader_that_has_all_changes_nothing(broker: InMemoryBroker) -> None:
+    """Each record is handled once, also those around the change."""
+    values, consumer = Values(), consumer_of(broker)
+    log = broker.log(T0)
+    assert log is not None
+    async with running(consumer, values):
+        for number in range(10):
+            write(broker, f"{number}", 20)
+            if number % 2:
+                await until(lambda number=number: committed(broker) == 20 * (number + 1))  # type: ignore[misc]
+            log.elect()
+        await until(lambda: committed(broker) == 200)
+        assert len(values.all) == len(set(values.all)) == 200
+        stats = consumer.stats()
+        assert (stats.log_truncations, stats.offset_resets) == (0, 0)
+    assert broker.group(GROUP).offsets[T0].leader_epoch == 9
+
+
+async def test_the_epoch_of_what_is_complete_is_committed(broker: InMemoryBroker) -> None:
+    """Not that of what was read and has not ended."""
+    write(broker, "old", 10)
+    log = broker.log(T0)
+    assert log is not None
+    log.elect()
+    write(broker, "new", 10)
+    goes_on = asyncio.Event()
+
+    async def handle(record: Record) -> None:
+        if record.offset >= 10:
+            await goes_on.wait()
+
+    consumer = consumer_of(broker)
+    async with asyncio.timeout(60), consumer:
+        task = asyncio.create_task(consumer.run(handle))
+        await until(lambda: committed(broker) == 10)
+        assert broker.group(GROUP).offsets[T0].leader_epoch == 0
+        goes_on.set()
+        await until(lambda: committed(broker) == 20)
+        assert broker.group(GROUP).offsets[T0].leader_epoch == 1
+        consumer.stop()
+        await task
+
+
+def test_a_ledger_below_an_offset_is_the_same_up_to_there() -> None:
+    """Each offset below it is as complete as before, none from there on is."""
+    said = OffsetMap(10, 40, (10, 15, 20, 39))
+    for end in range(50):
+        below = ledger_below(said, end)
+        assert below.position == min(10, end)
+        snapshot = below.snapshot()
+        for offset in range(60):
+            assert snapshot.is_complete(offset) == (said.is_complete(offset) and offset < end), (end, offset)
+
+
+def test_epochs_are_those_of_their_records() -> None:
+    """Of what is older than all that is kept, a later one: that is as good, and nothing is forgotten about a change."""
+    epochs = LeaderEpochs(99, 2)
+    assert not epochs.differs(60, 1)
+    assert epochs.differs(100, 1)
+    assert epochs.differs(100, 3)
+    assert not epochs.differs(100, -1)
+    epochs.note(100, 3)
+    assert [epoch_of(epochs.seen, offset) for offset in (5, 99, 100, 200)] == [2, 2, 3, 3]
+    for offset, epoch in zip(itertools.count(200, 10), range(4, 40), strict=False):
+        epochs.note(offset, epoch)
+    assert len(epochs.seen) == 16
+    assert epoch_of(epochs.seen, 0) == epochs.seen[0][1]
+    assert not LeaderEpochs().differs(5, 7)
+    assert epoch_of((), 5) == -1
