@@ -156,8 +156,8 @@ load-upgrade: $(VENV)/.dev  ## members of an older revision and of this one in o
 load-partitions: $(VENV)/.dev  ## 500 partitions, also with full maps: no long holds of the loop (1 minute)
 	$(BIN)/python -m pytest tests/load/test_partitions.py $(ARGS)
 
-load-brokers: $(VENV)/.dev  ## three brokers that die, hang and restart below process and produce (15 minutes)
-	$(BIN)/python -m pytest tests/load/test_three_brokers.py tests/load/test_unclean_election.py $(ARGS)
+load-brokers: $(VENV)/.dev  ## three brokers that die, hang and restart below process and produce, followers that fail (17 minutes)
+	$(BIN)/python -m pytest tests/load/test_three_brokers.py tests/load/test_unclean_election.py tests/load/test_followers.py $(ARGS)
 
 load-failures: $(VENV)/.dev  ## poison, hanging handlers, dead brokers, outputs, at full size (8 minutes)
 	$(BIN)/python -m pytest tests/load/test_process_and_produce.py tests/load/test_poison.py tests/load/test_hanging.py tests/load/test_parked.py $(ARGS)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from aioparallel.deduplication.companion import Deduplication
 from aioparallel.deduplication.seen_topic import SeenTopic
@@ -18,10 +17,23 @@ from aioparallel.state.companion import KeyedState
 from aioparallel.state.topics import StateTopics, TopicNames
 from aioparallel.transactions import TransactionKeeping
 
-__all__ = ["Accompaniment"]
+__all__ = ["Accompaniment", "own_topics"]
 
 # Seconds for pieces of a full snapshot that are on their way at the end. It is named by nothing yet.
 _LAST_SNAPSHOT = 0.1
+
+
+def own_topics(options: Options, group_id: str) -> dict[str, str]:
+    """Topics that a consumer itself writes to, and the option that names each; without its retry topics, which it
+    reads."""
+    own: dict[str, str] = {}
+    if isinstance(options.failures.dead_letter, str):
+        own[options.failures.dead_letter] = "FailurePolicy dead_letter"
+    if options.deduplicate is not None:
+        own[options.deduplicate.topic] = "Deduplicate topic"
+    if options.state is not None:
+        own |= dict.fromkeys(TopicNames.of(options.state, group_id), "State topic")
+    return own
 
 
 class Accompaniment:
@@ -32,14 +44,12 @@ class Accompaniment:
 
     def __init__(
         self,
-        topics: Sequence[str] | re.Pattern[str],
         group_id: str,
         options: Options,
         client: Client,
         producer: Producer | None,
         transactions: TransactionKeeping | None,
     ) -> None:
-        self._topics = topics
         self._options = options
         self._is_transactional = transactions is not None
         self._seen: SeenTopic | None = None
@@ -47,24 +57,13 @@ class Accompaniment:
         self.state: KeyedState | None = None
         """That of the run, from its start on."""
         if (deduplicate := options.deduplicate) is not None and producer is not None:  # Delivery has refused it else
-            self._refuse_as_input("Deduplicate topic", deduplicate.topic)
             self._seen = SeenTopic(deduplicate.topic, group_id, client, producer, options.skip_unreadable)
         if (state := options.state) is not None:
             if producer is None:
                 raise ConfigurationError("producer", None, "state needs one beside a client of your own: producer=...")
             names = TopicNames.of(state, group_id)
-            for name in names:
-                self._refuse_as_input("State topic", name)
             writer = producer if transactions is None else transactions.plain_producer()
             self._of_state = StateTopics(names, group_id, client), writer
-
-    def _refuse_as_input(self, option: str, topic: str) -> None:
-        if isinstance(self._topics, re.Pattern):
-            is_read = self._topics.fullmatch(topic) is not None
-        else:
-            is_read = topic in self._topics
-        if is_read:
-            raise ConfigurationError(option, topic, "is one of the topics that are read")
 
     async def check(self, read: Collection[TopicPartition], timeout: float) -> None:
         """Whether its topics can hold what belongs to these partitions. Raises ConfigurationError, ClientError,

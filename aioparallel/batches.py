@@ -24,7 +24,8 @@ from aioparallel.callables import check_async
 from aioparallel.errors import ConfigurationError, ConsumerStateError, FailedInProcess, NotAHandler
 from aioparallel.handling import check_choice, check_count, check_time
 from aioparallel.records import Record, TopicPartition
-from aioparallel.user_errors import repr_of
+from aioparallel.running_out import out_of_resources
+from aioparallel.user_errors import repr_of, text_of
 from aioparallel.wording import kind_of
 
 __all__ = ["Batch", "BatchHandler", "Batching", "By", "Call", "batches"]
@@ -151,18 +152,20 @@ class _Crossed:
 
 
 def _picklable(error: Exception) -> Exception:
+    if (short := out_of_resources(error)) is not None:
+        return short  # causes stay behind
     try:
         if type(pickle.loads(pickle.dumps(error))) is type(error):
             return error
     except Exception:
         pass
-    return FailedInProcess(type(error).__qualname__, str(error), "".join(traceback.format_exception(error)))
+    return FailedInProcess(type(error).__qualname__, text_of(error), "".join(traceback.format_exception(error)))
 
 
 class Call:
     """Records that were taken together, as the engine sees them: one call of a batch handler."""
 
-    __slots__ = ("batching", "failures", "is_over", "mates", "parts", "records")
+    __slots__ = ("batching", "failures", "is_over", "mates", "parts", "records", "was_drained")
 
     _history = None
     """A record may have one, and whoever drives handlers looks at it."""
@@ -183,6 +186,8 @@ class Call:
         self.failures: dict[int, Exception] = {}
         """By place in ``records``."""
         self.is_over = False
+        self.was_drained = False
+        """Whether its handler was cancelled because a partition goes."""
 
     def blocked(self, failed: Iterable[int]) -> set[int]:
         """Places behind one of these in its lane: they go back. None of them without mates."""

@@ -6,19 +6,20 @@ import asyncio
 import contextvars
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
-from aioparallel.accompaniment import Accompaniment
+from aioparallel.accompaniment import Accompaniment, own_topics
 from aioparallel.blocking.guard import refuse_in_import_of_main
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer, AiokafkaTransactionalProducer
 from aioparallel.delivery.delivery import Delivery
 from aioparallel.delivery.producer import Producer
 from aioparallel.delivery.results import Result, ResultStream
-from aioparallel.delivery.retry_topics import from_retry_topics, origin_topic, with_retry_topics
+from aioparallel.delivery.retry_topics import from_retry_topics, origin_topic
+from aioparallel.delivery.topics_read import left_out, topics_read
 from aioparallel.engine.gates import name_woken
 from aioparallel.engine.other_threads import ask_on
 from aioparallel.engine.outlets import Outlet
@@ -34,6 +35,7 @@ from aioparallel.errors import (
 )
 from aioparallel.event_loop import quick_collections, stopping_signals
 from aioparallel.group.admission import MakeAdmission, at_once
+from aioparallel.group.arrivals import arrival_of
 from aioparallel.group.client import Client
 from aioparallel.group.committer import in_group
 from aioparallel.group.committing import MakeKeeping
@@ -117,7 +119,9 @@ class ParallelConsumer(Generic[K_co, V_co]):
             {**options, "key_deserializer": key_deserializer, "value_deserializer": value_deserializer}
         )
         check_middleware(self.options.middleware)
-        self._topics = with_retry_topics(checked_topics(topics), self.options.failures.retry_topics)
+        named, own = checked_topics(topics), own_topics(self.options, self._group_id)
+        self._topics = topics_read(named, own, self.options.failures.retry_topics)
+        self._left_out = left_out(named, own)
         self._producer = producer = self._chosen_producer(client, producer)
         self._transactions = into = keeping_of(producer, self.options, self._group_id)
         self._keeper: PositionKeeper | None = None
@@ -127,7 +131,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         outlet, letters = (None, None) if into is None else (into.outbox, into.letters)
         self._delivery = Delivery(producer, self.options, self._group_id, outlet, letters)
         self._client: Client = client or self._new_client(self._group_id)
-        self._beside = Accompaniment(self._topics, self._group_id, self.options, self._client, producer, into)
+        self._beside = Accompaniment(self._group_id, self.options, self._client, producer, into)
         self._resources = Resources(self.options.resources)
         self._of_handlers = Resources({})
         """What handlers open for themselves, see :class:`~aioparallel.placing.Placeable`."""
@@ -135,6 +139,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         self._engine: GroupRun | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._admission: MakeAdmission = at_once
+        self._timed_topics: Collection[str] = self.options.failures.retry_topics
         self._ranking = UNRANKED
         self._before: tuple[Before, ...] = ()
         self._results: ResultStream[Any] | None = None
@@ -187,6 +192,12 @@ class ParallelConsumer(Generic[K_co, V_co]):
         return self
 
     async def _connect(self) -> None:
+        if self._left_out:
+            logger.info(
+                "The pattern of topics matches %s, which this consumer writes to: it does not read that",
+                ", ".join(self._left_out),
+                extra={"action": "own_topic_left_out"},
+            )
         try:
             async with asyncio.timeout(self.options.connect_timeout):
                 await self._client.start(self.options.connect_timeout)
@@ -279,7 +290,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
 
     async def _run_engine(self, handler: Handlers, outlet: Outlet | None) -> None:
         retry_topics = self.options.failures.retry_topics
-        before = (from_retry_topics(retry_topics),) if retry_topics else self._before
+        before = (from_retry_topics(retry_topics, arrival_of),) if retry_topics else self._before
         topics = {found.topic for found in self._found} - set(retry_topics)
         check_handlers(handler)
         handler, resources = placed_by_topic(handler, Place(self.options.max_concurrency, self._group_id))
@@ -333,6 +344,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
             self._admission,
             self._ranking,
             self._make_keeping(),
+            self._timed_topics,
         )
 
     def _make_keeping(self) -> MakeKeeping:

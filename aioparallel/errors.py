@@ -49,6 +49,7 @@
     ├── WorkCancelled                          what was awaited was cancelled, and not by its consumer
     ├── RetryLater                             raised by a handler: try this record again after a delay
     │   └── NotToBlame                         the library itself waits: a host has no room, a database is away
+    │       └── OutOfResources                 the process has no more file descriptors, memory, threads or disk
     └── Reject                                 raised by a handler: this record will never succeed
 
 Each message says what happened, with which topic, partition and offset, and what to do about it.
@@ -93,6 +94,7 @@ __all__ = [
     "NotToBlame",
     "OffsetMapError",
     "OffsetOutOfRange",
+    "OutOfResources",
     "PositionOutsideLog",
     "ProcessDied",
     "ProduceFailed",
@@ -247,9 +249,9 @@ class PositionOutsideLog(ClientError):
         super().__init__(
             f"{partition}: position {offset} is outside the log (deleted by retention, truncated, or the topic was "
             "made anew), and what is kept of the records that are complete there (rows of a store, the state of keys) "
-            "belongs to that. Look what the log holds; then begin anew: delete the partition's rows from the store's "
-            "tables, or the group's offset of it (kafka-consumer-groups.sh --delete-offsets), and start again with "
-            "start_at or auto_offset_reset"
+            "belongs to that. Look what the log holds; then begin anew. With SqlStore: delete the partition's rows "
+            "from all of its tables, as docs/stores.md has it. Otherwise: delete the group's offset of the partition "
+            "(kafka-consumer-groups.sh --delete-offsets). Then start again with start_at or auto_offset_reset"
         )
         self.partition = partition
         self.offset = offset
@@ -280,12 +282,13 @@ class StateNotRestored(ClientError):
 
 
 class NoCommittedOffset(ClientError):
-    """The group has committed nothing for a partition, and ``auto_offset_reset`` is ``"error"``."""
+    """The group has committed nothing for a partition, and the option for that is ``"error"``: ``auto_offset_reset``,
+    or ``auto_offset_reset_new_partitions``."""
 
-    def __init__(self, partition: TopicPartition, group_id: str) -> None:
+    def __init__(self, partition: TopicPartition, group_id: str, option: str = "auto_offset_reset") -> None:
         super().__init__(
-            f"{partition}: group {group_id!r} has no committed offset and auto_offset_reset is 'error'; "
-            'commit one, use start_at, or set auto_offset_reset to "earliest" or "latest"'
+            f"{partition}: group {group_id!r} has no committed offset and {option} is 'error'; "
+            f'commit one, use start_at, or set {option} to "earliest" or "latest"'
         )
         self.partition = partition
 
@@ -521,11 +524,15 @@ class FailedInProcess(RecordFailure):
         self.traceback = traceback
         self.add_note(traceback)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.type, self.text, self.traceback)
+
 
 class RequestFailed(RecordFailure):
-    """A service could not be asked, or its answer not be read to the end; the client's own error is the ``__cause__``.
+    """A service could not be asked, or its answer not be read to the end.
 
-    ``request``: method and address, without its query."""
+    ``request``: method and address, without its query. ``reason``: how it went. The client's own error is left out: it
+    may hold the request's headers, its whole address, and parts of the answer."""
 
     def __init__(self, request: str, reason: str) -> None:
         super().__init__(f"{request}: {reason}")
@@ -627,6 +634,18 @@ class HandlerNotStopped(AioparallelError):
 class NotToBlame(RetryLater):
     """The library itself waits, and the record has nothing to do with it: a host has no room, a database is away.
     ``RetryPolicy(max_wait=...)`` bounds that as well; a retry function is not asked about it."""
+
+
+class OutOfResources(NotToBlame):
+    """The process, or its machine, has run out of something that a handler needs: file descriptors, memory, threads,
+    disk. Whatever error a handler raises that comes of it, its record waits. ``what``: in the words of the system."""
+
+    def __init__(self, what: str, delay: float = 1.0) -> None:
+        super().__init__(delay, f"out of resources: {what}")
+        self.what = what
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.what, self.delay)
 
 
 class Reject(AioparallelError):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
+import mmap
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +21,12 @@ _YOUNG_BY_HANDLER = 5
 # Objects by which a process may have grown since the last full collection, beside having doubled: about 100 MB, more
 # than 20,000 handlers in flight take.
 _MAY_GROW = 1_000_000
+# Seconds between two looks at the memory that the process takes; bytes by which it may have grown since the last young
+# collection; and since the last full one, beside having grown by a part of itself.
+_LOOK = 0.1
+_YOUNG_BYTES = 32 * 1024 * 1024
+_MAY_GROW_BYTES = 64 * 1024 * 1024
+_MAY_GROW_PART = 0.25
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -35,8 +43,10 @@ def quick_collections(handlers: int = 0) -> None:
     left out of collections (``gc.freeze``). Otherwise a full collection, about one a second, holds the event loop for
     tens of milliseconds, and all that is in flight is looked at again and again.
 
-    Cycles of objects that die old are found by a full collection, which runs on the event loop once twice as much is
-    kept as after the last one (and a million objects more): a process whose memory does not grow has none.
+    Cycles of objects that die old are found by a full collection, which runs on the event loop once twice as many
+    objects are kept as after the last one (and a million more): a process that does not grow has none. Few objects may
+    hold much: so there is a young collection, too, when the process has grown by 32 MB, and a full one when it has
+    grown by a quarter and 64 MB (on Linux, where that is known).
 
     ``handlers``: how many may be in flight at once; matters above some thousands. It may be called at any time, more
     than once; the last call's ``handlers`` count.
@@ -52,18 +62,50 @@ class _Freezer:
 
     def __init__(self) -> None:
         self._limit = 2 * _kept() + _MAY_GROW
+        self._young_at = _resident()
+        self._limit_bytes = self._bytes_from(self._young_at)
+        self._looking: asyncio.AbstractEventLoop | None = None
 
     def __call__(self, phase: str, info: Mapping[str, int]) -> None:
         if phase != "stop":
             return
         gc.freeze()  # what has survived
-        if _kept() > self._limit:
-            with contextlib.suppress(RuntimeError):  # of a thread without a loop: the next look is soon
-                asyncio.get_running_loop().call_soon(self._collect_all)
+        with contextlib.suppress(RuntimeError):  # of a thread without a loop: the next collection is soon
+            loop = asyncio.get_running_loop()
+            if _kept() > self._limit:
+                loop.call_soon(self._collect_all)
+            if self._young_at and (self._looking is None or self._looking.is_closed()):
+                self._looking = loop
+                loop.call_later(_LOOK, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Few objects may hold much memory, and the collector counts objects alone."""
+        resident = _resident()
+        if resident > self._young_at + _YOUNG_BYTES:
+            gc.collect(0)
+            self._young_at = resident = _resident()
+        if resident > self._limit_bytes:
+            self._collect_by_bytes()
+        self._young_at = min(self._young_at, resident)
+        loop.call_later(_LOOK, self._look, loop)
+
+    def _collect_by_bytes(self) -> None:
+        self._unfreeze_and_collect()
+        # What is free is used again; only what the process has given back tells how much it keeps.
+        _give_back()
+        self._young_at = _resident()
+        self._limit_bytes = self._bytes_from(self._young_at)
+
+    @staticmethod
+    def _bytes_from(resident: int) -> int:
+        return int(resident * (1 + _MAY_GROW_PART)) + _MAY_GROW_BYTES
 
     def _collect_all(self) -> None:
         if _kept() <= self._limit:
             return  # several young collections came in one step of the loop, and the first has been answered
+        self._unfreeze_and_collect()
+
+    def _unfreeze_and_collect(self) -> None:
         gc.unfreeze()
         gc.collect()  # freezes what is left
         self._limit = 2 * _kept() + _MAY_GROW
@@ -73,6 +115,21 @@ def _kept() -> int:
     """Objects of this process. What is frozen alone would tell more, but to count it the collector walks all of it
     (100 ms for 700,000), while the allocator knows (0.1 ms): unless it is another one, as with PYTHONMALLOC=malloc."""
     return sys.getallocatedblocks() or gc.get_freeze_count()
+
+
+def _resident() -> int:
+    """Bytes of memory that the process takes; 0 where that is not known."""
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return 0
+
+
+def _give_back() -> None:
+    """Give memory that is free back to the system, where the allocator can do that."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextlib.contextmanager

@@ -59,12 +59,14 @@ class PlainFields(HandlingFields, total=False):
     deduplicate: Deduplicate | None
     state: State[Any] | None
     auto_offset_reset: Literal["earliest", "latest", "error"]
+    auto_offset_reset_new_partitions: Literal["earliest", "latest", "error"]
     skip_unreadable: Collection[tuple[str, int, int]]
     start_at: StartAt | None
     until: Literal["end"] | None
     when_map_is_full: Literal["continue", "block"]
     offset_map_formats: Literal["all", "java"]
     connect_timeout: float
+    stalled_after: float
     session_timeout: float
     heartbeat_interval: float
     rebalance_timeout: float
@@ -115,6 +117,11 @@ class Options(Handling):
     """Where to start without a committed offset, or when it is beyond the end of the log. ``"error"`` ends the run. A
     position behind the beginning of the log (retention was faster) goes on at the beginning, also under ``"latest"``:
     what is left there came after it, and nobody has handled it."""
+    auto_offset_reset_new_partitions: Literal["earliest", "latest", "error"] = "earliest"
+    """The same for partitions that were added since the group began with their topic: those with a number above every
+    partition of it that the group has committed. Records are there before a consumer hears of such a partition, and
+    ``"latest"`` passes over them. Topics of which nothing is committed, and partitions whose committed offset has
+    expired, follow ``auto_offset_reset``; where that is ``"error"``, new partitions end the run, too."""
     skip_unreadable: Collection[tuple[str, int, int]] = ()
     """Batches that are passed over where they cannot be read, each as ``(topic, partition, offset)``: the one that the
     problem ``unreadable`` names, by the offset that it bears. **Their records are lost.** Each is logged and counted in
@@ -122,9 +129,10 @@ class Options(Handling):
     here holds its partition, and the others go on."""
     start_at: StartAt | None = None
     """Where partitions start whose group has committed nothing yet: an aware datetime (the first record at or
-    after it), or offsets by partition (others follow ``auto_offset_reset``)."""
+    after it), or offsets by partition (others follow ``auto_offset_reset``, or that for new partitions)."""
     until: Literal["end"] | None = None
-    """``"end"``: run up to the end offsets at the start of the run, commit, and return."""
+    """``"end"``: run up to the end offsets at the start of the run, commit, and return. Under ``read_committed`` these
+    are the ends of what is decided: records behind an open transaction are not waited for."""
     when_map_is_full: Literal["continue", "block"] = "continue"
     """When the offset map does not fit the commit's metadata: go on (after a crash the records above what
     fitted run again), or start nothing above it until it fits, as it always is with ``Transactions``."""
@@ -132,6 +140,8 @@ class Options(Handling):
     """``"java"``: write only formats that the Java Parallel Consumer reads."""
     connect_timeout: float = 30.0
     """Seconds for connecting and for looking up the topics."""
+    stalled_after: float = 60.0
+    """Seconds without a record from a partition that has more to read, after which ``health()`` tells of it."""
     session_timeout: float = 30.0
     """Seconds without a heartbeat after which the group takes this member for dead."""
     heartbeat_interval: float = 3.0
@@ -185,6 +195,7 @@ class Options(Handling):
 
 _CHOICES: dict[str, tuple[object, ...]] = {
     "auto_offset_reset": ("earliest", "latest", "error"),
+    "auto_offset_reset_new_partitions": ("earliest", "latest", "error"),
     "until": (None, "end"),
     "when_map_is_full": ("continue", "block"),
     "offset_map_formats": ("all", "java"),
@@ -196,6 +207,7 @@ def _check_times(options: Options) -> None:
         "commit_interval",
         "commit_timeout",
         "connect_timeout",
+        "stalled_after",
         "session_timeout",
         "heartbeat_interval",
         "rebalance_timeout",

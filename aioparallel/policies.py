@@ -6,7 +6,7 @@ import inspect
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from aioparallel.errors import ConfigurationError
 from aioparallel.records import Outgoing, Produced, Record
@@ -178,7 +178,7 @@ class FailurePolicy:
         check_too_large("FailurePolicy dead_letter_too_large", self.dead_letter_too_large)
         if self.dead_letter is not None:
             self._check_dead_letter()
-        if self.retry_topics:
+        if self.retry_topics or not isinstance(cast("object", self.retry_topics), Mapping):
             self._check_retry_topics()
 
     def _check_dead_letter(self) -> None:

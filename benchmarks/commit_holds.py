@@ -115,7 +115,7 @@ async def commit_holds(
     sizes = [len(one.metadata) for one in found.values()]
     holds.shortest_map, holds.longest_map = min(sizes, default=0), max(sizes, default=0)
     for session in sessions[: len(ledgers)]:
-        offset, text, _ = found[session.partition]
+        offset, text, *_ = found[session.partition]
         if decode_offset_map(offset, text) != session.ledger.snapshot():
             holds.problems.append(f"{session.partition}: the map read back is not what the ledger says")
     # Offset and text: the mock cluster tells some leader epoch of its own.

@@ -111,11 +111,15 @@ class Child:
 
     def _send(self, message: bytes) -> bool:
         """Whether the process has begun it."""
-        assert self._connection is not None
-        self._is_busy = True
-        self._calls += 1
+        with self._lock:
+            if self._is_closed:  # while the item was pickled
+                raise ProcessDied("was closed before it took the call", None)
+            connection = self._connection
+            assert connection is not None
+            self._is_busy = True
+            self._calls += 1
         with contextlib.suppress(OSError):  # its end is seen below
-            self._connection.send_bytes(message)
+            connection.send_bytes(message)
         return self._receive(None) is not None
 
     def abort(self) -> None:

@@ -17,7 +17,8 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from aioparallel.errors import FailedInProcess
+from aioparallel.errors import FailedInProcess, OutOfResources
+from aioparallel.running_out import shortage_of
 from aioparallel.user_errors import RAISED, repr_of, text_of
 from aioparallel.wording import kind_of
 
@@ -81,6 +82,8 @@ class RemoteError(NamedTuple):
     type: str
     text: str
     traceback: str
+    short: str | None
+    """What the process has run out of, where the error comes of that: its causes stay behind."""
 
 
 def crossing(item: object) -> object:
@@ -114,6 +117,8 @@ def decoded(message: bytes) -> tuple[object, BaseException | None]:
     if succeeded:
         return found, None
     remote = FailedInProcess(found.type, found.text, found.traceback)
+    if found.short is not None:
+        remote.__cause__ = OutOfResources(found.short)
     if found.pickled is None:
         return None, remote
     try:
@@ -180,7 +185,7 @@ def _failed(error: BaseException) -> bytes:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     text = text_of(error)
     lines = "".join(traceback.format_exception(error))
-    return pickle.dumps((False, RemoteError(_pickled(error), name, text, lines)))
+    return pickle.dumps((False, RemoteError(_pickled(error), name, text, lines, shortage_of(error))))
 
 
 def _pickled(error: BaseException) -> bytes | None:

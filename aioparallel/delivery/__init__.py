@@ -9,5 +9,7 @@
     dead_letters.py  the end of patience: to a topic, to a function
     letters.py       a dead letter's headers, written and read
     retry_topics.py  records that come back
+    topics_read.py   what is read: retry topics as well, own topics not
+    due_times.py     when they are due, whatever clocks say    pure
     waiters.py       those who wait for room
 """

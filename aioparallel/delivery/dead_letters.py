@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from aioparallel.delivery.cut_letters import CutLetters
-from aioparallel.delivery.letters import Letter, write_letter
+from aioparallel.delivery.letters import Letter, read_letter, write_letter
 from aioparallel.delivery.shrinking import SentLetter, is_cut, sent_letter, smaller
 from aioparallel.delivery.waiters import Waiters
 from aioparallel.engine.outlets import Done, Receipts, Unfit
@@ -26,6 +26,7 @@ from aioparallel.left_behind import ended
 from aioparallel.policies import DeadLetterFunction, FailurePolicy
 from aioparallel.record_logging import coordinates
 from aioparallel.records import Outgoing, Record
+from aioparallel.steady_clock import steady_time
 from aioparallel.user_errors import repr_of
 
 __all__ = ["DeadLetters", "LetterBox"]
@@ -86,13 +87,35 @@ class DeadLetters:
         """See :class:`~aioparallel.engine.outlets.Disposal`."""
         where = retry_topic or self._policy.dead_letter
         assert where is not None
-        if isinstance(where, str):
-            due = None if retry_topic is None else time.time() + self._policy.retry_topics[retry_topic]
+        if isinstance(where, str) and self._is_own_letter(record):
+            # Not within this call: whoever asked still writes down that the record is on its way.
+            self._timers[record] = asyncio.get_running_loop().call_later(0, self._leave_in_place, record, where, done)
+        elif isinstance(where, str):
+            due = None if retry_topic is None else steady_time() + self._policy.retry_topics[retry_topic]
             letter = self._letter(record, where, error, due)
             self._send(record, letter, done if retry_topic is None else _of_handler(done, error), 1)
         else:
             self._called.add(record)
             self._call(_Call(where, record, error, done))
+
+    def _is_own_letter(self, record: Record[Any, Any]) -> bool:
+        """Whether the record is a dead letter that this group has written: one more would be read again, without end.
+        What a retry topic holds has its history back, and is none."""
+        if record._history is not None and record._history.is_restored:
+            return False
+        letter = read_letter(record)
+        return letter is not None and letter.due is None and letter.group == self._group_id
+
+    def _leave_in_place(self, record: Record[Any, Any], where: str, done: Done) -> None:
+        self._timers.pop(record, None)
+        logger.warning(
+            "%s is a dead letter of this group already, and failed again: it is not written to %s once more, and stays "
+            "where it is. Leave its topic out of those that are read, or read it with another group",
+            record.place,
+            where,
+            extra={"action": "letter_of_a_letter", **coordinates(record)},
+        )
+        done(record, None)
 
     async def close(self) -> None:
         """Try no more: what is not put away stays uncommitted. Functions that run are cancelled, and get a moment."""

@@ -40,6 +40,7 @@ Those stay with the record through retry topics, which have seen it before as we
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -56,6 +57,7 @@ __all__ = [
     "original_headers",
     "read_letter",
     "with_left_out",
+    "without_headers",
     "without_texts",
     "write_letter",
 ]
@@ -159,6 +161,21 @@ def write_letter(headers: Headers, letter: Letter) -> Headers:
 def without_texts(headers: Headers) -> Headers:
     """The same letter with empty message and traceback: where the whole one is too large."""
     return tuple((name, b"" if name in (_ERROR_MESSAGE, _ERROR_TRACEBACK) else value) for name, value in headers)
+
+
+def without_headers(headers: Headers, numbers: Collection[int]) -> Headers:
+    """The same letter's without some of the record's own, by number."""
+    places = {before: now for now, before in enumerate(n for n in range(len(headers)) if n not in numbers)}
+    return tuple(
+        (name, _with_places(value, places) if name == _RAW_NAMES and value is not None else value)
+        for number, (name, value) in enumerate(headers)
+        if number in places
+    )
+
+
+def _with_places(told: bytes, places: Mapping[int, int]) -> bytes:
+    parts = [part.partition("=") for part in told.decode().split()]
+    return " ".join(f"{places[int(place)]}={name}" for place, _, name in parts if int(place) in places).encode()
 
 
 def with_left_out(headers: Headers, left_out: LeftOut) -> Headers:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import re
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from aioparallel.delivery.due_times import due_at
 from aioparallel.delivery.letters import original_headers, read_letter
 from aioparallel.engine.failures import NotDue
 from aioparallel.handlers import Before
 from aioparallel.history import history_of
 from aioparallel.records import Record
+from aioparallel.steady_clock import steady_time
 
-__all__ = ["from_retry_topics", "origin_topic", "with_retry_topics"]
+__all__ = ["from_retry_topics", "origin_topic"]
 
 
-def from_retry_topics(topics: Collection[str]) -> Before:
+def from_retry_topics(
+    delays: Mapping[str, float], arrival_of: Callable[[Record[Any, Any]], tuple[float, float]]
+) -> Before:
     """What gives records of these topics their history back from their headers before they run, and parks them
-    until they are due. One that carries no such headers is run like any other."""
+    until they are due. One that carries no such headers is run like any other. ``delays``: of each topic, seconds.
+    ``arrival_of``: when a record was read, and when it did not stand in its log yet, see :func:`~.due_times.due_at`."""
 
     def restore(record: Record[Any, Any]) -> None:
         # It may have a history without having been looked at: where it went back behind another.
-        if record.topic in topics and (record._history is None or not record._history.is_restored):
+        if record.topic in delays and (record._history is None or not record._history.is_restored):
             letter = read_letter(record)
             if letter is not None:
                 history = history_of(record)
@@ -31,8 +34,10 @@ def from_retry_topics(topics: Collection[str]) -> Before:
                 history.attempts_before = letter.attempts
                 history.first_failure, history.last_failure = letter.first, letter.last
                 record.headers = original_headers(record.headers)
-                if letter.due is not None and (wait := letter.due - time.time()) > 0:
-                    raise NotDue(wait)
+                if letter.due is not None:
+                    due = due_at(letter.due, record.timestamp / 1_000, delays[record.topic], *arrival_of(record))
+                    if (wait := due - steady_time()) > 0:
+                        raise NotDue(wait)
 
     return restore
 
@@ -43,15 +48,3 @@ def origin_topic(record: Record[Any, Any]) -> str | None:
         return record.origin.topic
     letter = read_letter(record)
     return None if letter is None else letter.origin.topic
-
-
-def with_retry_topics(
-    topics: Sequence[str] | re.Pattern[str], retry_topics: Mapping[str, float]
-) -> Sequence[str] | re.Pattern[str]:
-    """What to subscribe to: the retry topics as well."""
-    if not retry_topics:
-        return topics
-    if isinstance(topics, re.Pattern):
-        names = "|".join(map(re.escape, retry_topics))
-        return re.compile(f"(?:{topics.pattern})|{names}", topics.flags)
-    return (*topics, *(topic for topic in retry_topics if topic not in topics))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from aioparallel.delivery.first_places import checksum_of
-from aioparallel.delivery.letters import LeftOut, is_of_letter, with_left_out, without_texts
+from aioparallel.delivery.letters import LeftOut, is_of_letter, with_left_out, without_headers, without_texts
 from aioparallel.policies import TooLargeLetters
 from aioparallel.records import Headers, Outgoing
 
@@ -79,7 +79,7 @@ def _made(whole: Outgoing, form: _Form, step: int) -> SentLetter:
         headers=sum(sizes[number] for number in form.left_out) or None,
         checksum=checksum_of(whole.key, whole.value),
     )
-    headers = tuple(header for number, header in enumerate(headers) if number not in form.left_out)
+    headers = without_headers(headers, form.left_out)
     if not form.has_texts:
         headers = without_texts(headers)
     if left_out.is_something:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from contextvars import Context
 
 from aioparallel.batches import Call
-from aioparallel.engine.endings import Endings, own, stray
+from aioparallel.engine.endings import Endings, comes_of_drain, log_exit, own, stray
 from aioparallel.engine.failures import Decision
 from aioparallel.engine.hits import Hit, Worker
 from aioparallel.engine.isolation import Ended
@@ -21,6 +21,7 @@ from aioparallel.engine.outlets import Abandoned
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
 from aioparallel.errors import InvalidOutput, InvalidValues, RetryLater
 from aioparallel.history import history_of
+from aioparallel.running_out import out_of_resources
 from aioparallel.wording import kind_of
 
 __all__ = ["BatchEndings"]
@@ -40,6 +41,7 @@ class BatchEndings:
     async def finish(self, worker: Worker, call: Call, context: Context, ended: Ended) -> None:
         """The call is in flight when this begins and is not when it ends. Raises what must end the worker."""
         failure, whole = ended.error, False
+        call.was_drained = worker.hit is Hit.DRAIN
         outputs: _Outputs = []
         if failure is None:
             try:
@@ -148,18 +150,27 @@ class BatchEndings:
 
     def _settled(self, call: Call, errors: Mapping[AnyRecord, Exception]) -> list[tuple[AnyRecord, Exception]]:
         """Settle it. Returns what has failed, each by itself now."""
-        failed = dict(errors) | {call.records[place]: error for place, error in call.failures.items()}
-        return [(record, failed[record]) for record in self._scheduler.settle(call, failed)]
+        by_handler = {call.records[place]: error for place, error in call.failures.items()}
+        failed = dict(errors) | by_handler
+        still = self._scheduler.settle(call, failed)
+        if call.was_drained:  # the handler calls failed what it was kept from
+            for record in still:
+                if record in by_handler:
+                    self._scheduler.put_back(record)
+            still = [record for record in still if record not in by_handler]
+        return [(record, failed[record]) for record in still]
 
     async def _failed(self, worker: Worker, call: Call, error: BaseException) -> None:
         """The handler has failed, and with it all records of the batch that have not failed by themselves."""
+        if comes_of_drain(worker, error):
+            self._scheduler.put_back_together(call)  # those of stopped sources end as dropped
+            return
         if isinstance(error, asyncio.CancelledError):
             failure = self._cancelled(worker, call, error)
-            if failure is None:
-                return
         elif isinstance(error, Exception):
             failure = error
         else:
+            log_exit(call, error)
             self._scheduler.put_back_together(call)
             raise error
         await self._fail(worker, self._all_failed(call, failure))
@@ -167,6 +178,7 @@ class BatchEndings:
     def _all_failed(self, call: Call, failure: Exception) -> list[_Failed]:
         """Settle it: all have failed of this, but for those that have failed by themselves."""
         assert call.batching is not None
+        failure = out_of_resources(failure) or failure
         beside = 0 if isinstance(failure, InvalidValues) else len(call.records) - 1
         # Who asks for patience blames no record, so all of it comes again.
         stay_together = call.batching.terms.on_error == "together" or isinstance(failure, RetryLater)
@@ -190,11 +202,8 @@ class BatchEndings:
             found.append((record, failure, decision))
         return found
 
-    def _cancelled(self, worker: Worker, call: Call, error: asyncio.CancelledError) -> Exception | None:
-        """What the records have failed with; None when it is no failure of theirs."""
-        if worker.hit is Hit.DRAIN:
-            self._scheduler.put_back_together(call)  # those of stopped sources end as dropped
-            return None
+    def _cancelled(self, worker: Worker, call: Call, error: asyncio.CancelledError) -> Exception:
+        """What the records have failed with."""
         if (failure := self._endings.own_failure(worker, error)) is not None:
             return failure
         strays = [stray(record) for record in call.records]  # of each, whatever the others are

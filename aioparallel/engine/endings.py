@@ -24,15 +24,17 @@ from aioparallel.engine.isolation import Ended, drive, resume
 from aioparallel.engine.outlets import Abandoned, Disposal, Offered, Outlet, Unfit
 from aioparallel.engine.retries import Retries
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
+from aioparallel.engine.shortages import Shortages
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.tally import EndState
-from aioparallel.errors import HandlerCancelled, HandlerTimeout, RecordStopped
+from aioparallel.errors import HandlerCancelled, HandlerTimeout, OutOfResources, RecordStopped
 from aioparallel.handlers import collect
 from aioparallel.history import history_of
 from aioparallel.policies import Patience
+from aioparallel.running_out import out_of_resources
 from aioparallel.user_errors import RAISED, repr_of
 
-__all__ = ["Endings", "own", "stray"]
+__all__ = ["Endings", "comes_of_drain", "log_exit", "own", "stray"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class Endings:
         notify: Callable[[], None],
         watch: Watch | None,
         log: FailureLog,
+        shortages: Shortages,
     ) -> None:
         self._scheduler = scheduler
         self.outlet = outlet
@@ -65,6 +68,7 @@ class Endings:
         self._watch = watch
         self._failures = Failures(patience)
         self._log = log
+        self._shortages = shortages
 
     # -- within the worker's slot -----------------------------------------------------------------------
 
@@ -145,13 +149,15 @@ class Endings:
         if history is not None and history.deferral is not None:
             history.deferral.forget()
             history.deferral = None  # or the next attempt, perhaps at once, would find it
+        if comes_of_drain(worker, error):
+            self._scheduler.put_back(record)  # its source is stopped: it ends as dropped
+            return
         if isinstance(error, asyncio.CancelledError):
             failure = self._cancelled(worker, record, error)
-            if failure is None:
-                return
         elif isinstance(error, Exception):
             failure = error
         else:
+            log_exit(record, error)
             self._scheduler.put_back(record)
             raise error
         try:
@@ -163,11 +169,8 @@ class Endings:
             if worker.hit is None:
                 raise
 
-    def _cancelled(self, worker: Worker, record: AnyRecord, error: asyncio.CancelledError) -> Exception | None:
-        """What the record has failed with; None when this is no failure of its own."""
-        if worker.hit is Hit.DRAIN:
-            self._scheduler.put_back(record)  # its source is stopped: it ends as dropped
-            return None
+    def _cancelled(self, worker: Worker, record: AnyRecord, error: asyncio.CancelledError) -> Exception:
+        """What the record has failed with."""
         if (failure := self.own_failure(worker, error)) is not None:
             return failure
         # A stray: from outside, from the handler's own task.cancel(), or from a timeout that an earlier record
@@ -202,6 +205,9 @@ class Endings:
         ``beside``: so many others have failed with it, of one error. ``quiet``: a line about one of them is enough.
         """
         give_back_of(record)
+        error = out_of_resources(error) or error
+        if isinstance(error, OutOfResources):
+            self._shortages.note(record, error)
         try:
             decision = self._failures.decide(
                 record, error, asyncio.get_running_loop().time(), time.time(), beside=beside
@@ -288,6 +294,23 @@ class Endings:
             self._notify()
         if not self._scheduler.tally.producing:
             self._signals.idle()
+
+
+def comes_of_drain(worker: Worker, error: BaseException) -> bool:
+    """Whether a handler has failed after it was cancelled because its partition goes: no failure of its record,
+    whatever the handler has made of its CancelledError."""
+    return worker.hit is Hit.DRAIN and not isinstance(error, KeyboardInterrupt | SystemExit)
+
+
+def log_exit(record: AnyRecord | Call, error: BaseException) -> None:
+    """A handler has raised what ends the run, and perhaps the process: ``sys.exit()``, or what is no Exception."""
+    logger.error(
+        "%s: its handler raised %s, which ends the run; its offset is not committed. A record fails with an Exception: "
+        "call nothing in a handler that calls sys.exit(), such as argparse",
+        record.place,
+        repr_of(error),
+        extra={"action": "handler_exit"},
+    )
 
 
 def stray(record: AnyRecord) -> bool:

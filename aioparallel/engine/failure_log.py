@@ -49,7 +49,7 @@ class FailureLog:
     """Logs what was decided about failed records. Times are of any one clock, in seconds. ``fields``: of each line."""
 
     def __init__(self, fields: Mapping[str, object] | None = None) -> None:
-        self._fields = dict(fields or {})
+        self.fields = dict(fields or {})
         self._budgets: dict[tuple[type[BaseException], bool], _Budget] = {}
 
     def decided(
@@ -69,7 +69,7 @@ class FailureLog:
                 record,
                 decision.delay,
                 text_of(error),
-                extra={"action": "retry_later", **self._fields, **coordinates(record)},
+                extra={"action": "retry_later", **self.fields, **coordinates(record)},
             )
             return
         budget = self._budget(type(error), decision.delay is None, now)
@@ -93,7 +93,7 @@ class FailureLog:
             more,
             exc_info=error if traceback else None,
             extra={
-                **self._fields,
+                **self.fields,
                 **coordinates(record),
                 "action": "record_skipped" if decision.end == "skip" else "handler_failed",
                 "attempt": record.attempt,

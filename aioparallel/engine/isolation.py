@@ -89,7 +89,11 @@ def resume(
             context.run(driver.close)
             raise
         except BaseException as error:
-            yielded = context.run(driver.throw, error)
+            thrown = error
         else:
             yielded = context.run(driver.send, sent)
+            continue
+        # Not above: it would be the context of whatever the handler raises later, long after it has come over it.
+        yielded = context.run(driver.throw, thrown)
+        del thrown
     return yielded

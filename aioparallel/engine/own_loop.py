@@ -75,7 +75,8 @@ async def _end_tasks() -> None:
         for task in tasks - cancelled:
             task.cancel()
         cancelled |= tasks
-        if not await _wait(tasks, deadline - loop.time()):
+        # Some begin a new one when they end, for ever.
+        if not await _wait(tasks, deadline - loop.time()) or loop.time() >= deadline:
             break
     leave_told(_others(), _END_TIMEOUT)
     for task in cancelled:

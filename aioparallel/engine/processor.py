@@ -23,6 +23,7 @@ from aioparallel.engine.lingering import Lingering
 from aioparallel.engine.outlets import Disposal, NoOutlet, Outlet
 from aioparallel.engine.retries import Retries
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
+from aioparallel.engine.shortages import Shortages
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.engine.workers import WorkerPool
@@ -83,6 +84,9 @@ class Processor:
         self.has_deadlines = handling.handler_timeout is not None
         """Whether handlers are cancelled that run for too long."""
         watch = None if handling.handler_timeout is None else Watch(handling.handler_timeout)
+        log = log or FailureLog()
+        self.shortages = Shortages(log.fields)
+        """What handlers lacked lately."""
         endings = Endings(
             self.scheduler,
             patience,
@@ -92,7 +96,8 @@ class Processor:
             signals,
             self.notify,
             watch,
-            log or FailureLog(),
+            log,
+            self.shortages,
         )
         gatherer = self.scheduler.gatherer
         self._lingering = None if gatherer is None else Lingering(gatherer, self.notify)
@@ -151,6 +156,14 @@ class Processor:
     def waiting(self) -> list[Waiting]:
         """Where records wait for room, those first that wait for longest."""
         return self._retries.at_gates
+
+    def only_waits(self, until: float) -> bool:
+        """Whether all records that have not ended wait for their next attempt, and none of them comes to it before
+        ``until``, on the loop's clock."""
+        scheduler = self.scheduler
+        if scheduler.ready:  # what is due counts as parked until it is taken
+            return False
+        return scheduler.unfinished == scheduler.parked and self._retries.next_time >= until
 
     @property
     def holds(self) -> list[Worst]:

@@ -99,6 +99,14 @@ class Retries:
         found = [waiting for gate in self._gates if (waiting := gate.waiting) is not None]
         return sorted(found, key=lambda one: -one.seconds)
 
+    @property
+    def next_time(self) -> float:
+        """When the first of all may run again, on the loop's clock: infinite where none waits for its time. Whoever
+        waits at a gate may be woken at any moment."""
+        if self.at_gates:
+            return -math.inf
+        return math.inf if (when := self._queue.next_time) is None else when
+
     def wake(self, record: AnyRecord, seconds: float) -> bool:
         """See :class:`~aioparallel.engine.gates.Waking`."""
         if self._closed or not self.is_waiting(record):

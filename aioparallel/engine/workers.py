@@ -292,9 +292,13 @@ class WorkerPool:
                             context.run(driver.close)
                             raise
                         except BaseException as error:
-                            outcome = context.run(driver.throw, error)
+                            thrown = error
                         else:
                             outcome = context.run(send, None)
+                            continue
+                        # Not above: see isolation.py.
+                        outcome = context.run(driver.throw, thrown)
+                        del thrown
                 except BaseException:
                     scheduler.put_back(record)
                     raise

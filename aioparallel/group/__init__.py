@@ -9,10 +9,14 @@
     opening.py          sessions from assigned to open: positions read, starts found
     resets.py           positions that the log does not hold, moved into it
     starts.py           where a partition starts that has no commit
+    first_order.py      in which order first positions are committed               pure
+    turns.py            sessions that wait for their turn in it
+    stalls.py           partitions that stand still                                pure
     ends.py             until="end" with a log that has lost its tail
     intake.py           how many records each partition may bring                  pure
     ranking.py          which partitions are more urgent than others
     fetcher.py          plan, fetch, admit
+    arrivals.py         when records came, by one's own clock
     admission.py        how what was read comes to the engine, and whose business its end is
     stores.py           where positions are read from and written to
     companions.py       what is kept beside them: restored, told of records, saved before they are written

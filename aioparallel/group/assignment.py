@@ -68,7 +68,7 @@ class Assignment:
         self._committer = keeping.committer
         self._on_change = on_change
         self._on_ended = on_ended
-        starts = Starts(client, group_id, options)
+        starts = Starts(client, keeping.positions, options)
         self._truncations = Truncations()
         is_error = options.auto_offset_reset == "error"
         self._opener = Opener(
@@ -77,11 +77,14 @@ class Assignment:
             keeping.positions,
             starts,
             self._truncations,
+            patience=options.session_timeout + options.rebalance_timeout,
+            spawn=self._spawn,
             on_fresh=keeping.committer.soon,
             on_change=on_change,
             refuses_unreadable_maps=keeping.refuses_unreadable_maps,
             refuses_resets=keeping.refuses_resets,
             is_error=is_error,
+            read_before=holdings.read_before,
         )
         self._resets = Resets(
             client,

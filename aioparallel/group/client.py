@@ -56,6 +56,8 @@ class Committed(NamedTuple):
     metadata: str
     leader_epoch: int = -1
     """Under which leader the last record that both speak of was written, or a later one; -1: unknown."""
+    topic_id: bytes = b""
+    """Of the topic that it is of, for a commit: for another one of the same name it is not taken. Empty: not known."""
 
 
 class CommitFault(enum.Enum):
@@ -216,6 +218,9 @@ class Client(Protocol):
 
     def end_offset_seen(self, partition: TopicPartition) -> int | None:
         """The end offset that the last fetch response told, without asking the broker; None before one."""
+
+    def written_end_seen(self, partition: TopicPartition) -> int | None:
+        """The same, whatever is decided: behind records of open transactions, too. Told with fetches alone."""
 
     def since_end_seen(self, partition: TopicPartition) -> float | None:
         """Seconds since the end offset was told, by whatever; None before it was. For a partition that was sought, and

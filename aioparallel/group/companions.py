@@ -137,6 +137,10 @@ class AccompaniedPositions:
         ready = await self._companion.restore(still, _left(ends))
         return {partition: found[partition] for partition in ready if self._is(partition, before)}
 
+    async def stored(self, partitions: Collection[TopicPartition], timeout: float) -> Collection[TopicPartition]:
+        """See :class:`~aioparallel.group.stores.Positions`."""
+        return await self._positions.stored(partitions, timeout)
+
     def _is(self, partition: TopicPartition, before: Mapping[TopicPartition, int]) -> bool:
         return self._releases[partition] == before[partition]
 

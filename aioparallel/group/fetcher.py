@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from aioparallel.engine.processor import Processor
 from aioparallel.errors import FetchFailed, OffsetOutOfRange
 from aioparallel.group.admission import Admission
+from aioparallel.group.arrivals import ArrivalWatch
 from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Client, Fetched
 from aioparallel.group.intake import Plan
 from aioparallel.group.ranking import Planner
 from aioparallel.group.sessions import Session, SessionState
-from aioparallel.records import Record
+from aioparallel.records import Record, TopicPartition
 
 __all__ = ["Fetcher"]
 
@@ -22,7 +23,8 @@ logger = logging.getLogger(__name__)
 
 
 class Fetcher:
-    """Plans, fetches and admits, for ever. ``on_fetched()`` is called after each fetch."""
+    """Plans, fetches and admits, for ever. ``on_fetched()`` is called after each fetch. ``arrivals``: notes when
+    records came; None: nobody asks."""
 
     def __init__(
         self,
@@ -32,6 +34,7 @@ class Fetcher:
         admission: Admission,
         planner: Planner,
         on_fetched: Callable[[], None],
+        arrivals: ArrivalWatch | None = None,
     ) -> None:
         self._client = client
         self._assignment = assignment
@@ -39,7 +42,10 @@ class Fetcher:
         self._admission = admission
         self._planner = planner
         self._on_fetched = on_fetched
+        self._arrivals = arrivals
         self.state = "nothing assigned"
+        self.asked: Collection[TopicPartition] = ()
+        """Partitions that may bring records now."""
 
     def replan(self) -> None:
         """Something changed that decides what to fetch: room, sessions, pause."""
@@ -51,6 +57,7 @@ class Fetcher:
             sessions = dict(self._assignment.sessions)
             plan = self._planner.plan(list(sessions.values()))
             self.state = plan.state
+            self.asked = plan.quotas.keys()
             self._processor.scheduler.tally.taken_left = plan.starts_until_next
             if self._processor.gathers:
                 self._sate(sessions.values(), plan)
@@ -89,6 +96,8 @@ class Fetcher:
         records, next_offset = fetched.records, fetched.next_offset
         if next_offset > session.target:
             records, next_offset = _below(records, session.target), session.target
+        if self._arrivals is not None:
+            self._arrivals.read(session)
         wanted = session.register(records, next_offset)
         if session.unreadable is not None:
             self._assignment.unreadable.is_read(session)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from aioparallel.engine.scheduler import Scheduler
-from aioparallel.group.client import Generation
+from aioparallel.group.client import Committed, Generation
 from aioparallel.group.companions import Companion
 from aioparallel.group.ranking import RankOf, no_rank
 from aioparallel.group.sessions import Session
@@ -38,6 +38,8 @@ class Holdings:
         self._rank_of = rank_of
         self._epochs: dict[TopicPartition, int] = {}
         self.sessions: dict[TopicPartition, Session] = {}
+        self.read_before: dict[TopicPartition, tuple[bytes, Committed | None]] = {}
+        """The topic id of each partition's last session that is over, and what was committed of it last."""
 
     def begin(self, partition: TopicPartition, generation: Generation) -> Session:
         """A new session; the one before it, if any, is over."""
@@ -48,15 +50,20 @@ class Holdings:
 
     def replace(self, session: Session) -> Session:
         """A new session under the same generation: the log has changed, the owner has not."""
-        self._scheduler.drop(session)
+        self._drop(session)
         return self._next(session.partition, session.generation)
 
     def end(self, session: Session) -> None:
         """It is over. Ending twice is ending once."""
-        self._scheduler.drop(session)
+        self._drop(session)
         if self.sessions.get(session.partition) is session:
             del self.sessions[session.partition]
             self._positions.release(session.partition)
+
+    def _drop(self, session: Session) -> None:
+        self._scheduler.drop(session)
+        if session.topic_id:
+            self.read_before[session.partition] = session.topic_id, session.acknowledged
 
     def of(self, partitions: Collection[TopicPartition]) -> list[Session]:
         """The sessions of those partitions that are held."""

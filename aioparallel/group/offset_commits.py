@@ -44,6 +44,7 @@ class Said(NamedTuple):
     version: tuple[int, int]
     epochs: tuple[tuple[int, int], ...] = ()
     """See :attr:`LeaderEpochs.seen <aioparallel.group.leader_epochs.LeaderEpochs.seen>`."""
+    topic_id: bytes = b""
 
     @property
     def is_large(self) -> bool:
@@ -66,22 +67,26 @@ class Sample(NamedTuple):
 
 def said(session: Session) -> Said:
     """Take offset and map of a session."""
-    return Said(session, session.ledger.snapshot(), session.ledger.version, session.leader_epochs.seen)
+    return Said(
+        session, session.ledger.snapshot(), session.ledger.version, session.leader_epochs.seen, session.topic_id
+    )
 
 
 def sample(what: Said, limit: int, formats: Literal["all", "java"]) -> Sample:
-    """Write it. ``limit``: characters of metadata the broker takes. Reads ``what.map`` and ``what.epochs`` alone: any
-    thread may."""
+    """Write it. ``limit``: characters of metadata the broker takes. Reads nothing of the session: any thread
+    may."""
     base, highest = what.map.base_offset, what.map.highest_succeeded
     text, reached = fit_offset_map(base, highest, what.map.incompletes, limit=limit, formats=formats)
-    committed = Committed(base, text, epoch_of(what.epochs, max(base - 1, reached)))
+    committed = Committed(base, text, epoch_of(what.epochs, max(base - 1, reached)), what.topic_id)
     return Sample(what.session, committed, what.version, reached, cut=reached < highest)
 
 
 def requests(samples: Iterable[Sample]) -> Iterator[tuple[Generation, list[Sample]]]:
-    """Group samples into commit requests: one generation each, and no more metadata than one may carry."""
+    """Group samples into commit requests: one generation each, and no more metadata than one may carry. First positions
+    come first, in one request unless they are thousands: their order matters
+    (:mod:`~aioparallel.group.first_order`)."""
     by_generation: dict[Generation, list[Sample]] = {}
-    for one in samples:
+    for one in sorted(samples, key=_has_committed):
         by_generation.setdefault(one.session.generation, []).append(one)
     for generation, group in by_generation.items():
         part: list[Sample] = []
@@ -94,6 +99,10 @@ def requests(samples: Iterable[Sample]) -> Iterator[tuple[Generation, list[Sampl
             part.append(one)
             room -= size
         yield generation, part
+
+
+def _has_committed(one: Sample) -> bool:
+    return one.session.acknowledged is not None
 
 
 def is_large(positions: Iterable[Committed]) -> bool:

@@ -4,9 +4,10 @@ task of its own, so that nobody else waits for it."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from aioparallel.engine.processor import Processor
 from aioparallel.errors import OffsetOutOfRange, PositionOutsideLog
@@ -22,6 +23,9 @@ from aioparallel.offsets import Ledger
 __all__ = ["Resets", "differs"]
 
 logger = logging.getLogger(__name__)
+
+_TELL_AGAIN: Final = 120
+"""Tries, each half a second or longer after the one before, until it is worth telling anew that there is no answer."""
 
 
 def differs(session: Session, fetched: Fetched) -> bool:
@@ -85,7 +89,7 @@ class Resets:
         """
         if self._refuses:
             raise PositionOutsideLog(session.partition, session.ledger.position)
-        while _is_open(session):
+        for attempt in itertools.takewhile(lambda _: _is_open(session), itertools.count()):
             log = await self._log(session)
             found = None if log is None else await self._look(session)
             if not _is_open(session):
@@ -96,12 +100,13 @@ class Resets:
                 else:
                     self._move(session, *found)
                 return
-            self._tell_waiting(session, "is outside the log, and the broker does not tell where that begins and ends")
+            what = "is outside the log, and the broker does not tell where that begins and ends"
+            self._tell_waiting(session, what, attempt)
             await asyncio.sleep(REQUEST_PAUSE)
 
     async def check(self, session: Session, news: Fetched) -> None:
         """The log may have lost what was read before: see, trying again as in :meth:`reset`, and go on."""
-        while _is_open(session):
+        for attempt in itertools.takewhile(lambda _: _is_open(session), itertools.count()):
             log = await self._log(session)
             if not _is_open(session):
                 return
@@ -119,7 +124,7 @@ class Resets:
                     raise OffsetOutOfRange(session.partition, position)
                 self._truncate(session, log)
                 return
-            self._tell_waiting(session, "may be in another log by now, and the broker does not tell")
+            self._tell_waiting(session, "may be in another log by now, and the broker does not tell", attempt)
             await asyncio.sleep(REQUEST_PAUSE)
 
     async def _log(self, session: Session) -> _Log | None:
@@ -144,14 +149,15 @@ class Resets:
             begins = (await self._client.beginning_offsets([partition], REQUEST_TIMEOUT)).get(partition)
             if begins is not None and session.ledger.position < begins:
                 return begins, begins
-            start = (await self._starts.by_policy([partition], REQUEST_TIMEOUT)).get(partition)
+            start = await self._starts.after_reset(partition, REQUEST_TIMEOUT)
         except TimeoutError:
             return None
         return None if begins is None or start is None else (begins, start)
 
     @staticmethod
-    def _tell_waiting(session: Session, what: str) -> None:
-        logger.warning(
+    def _tell_waiting(session: Session, what: str, attempt: int) -> None:
+        logger.log(
+            logging.DEBUG if attempt % _TELL_AGAIN else logging.WARNING,
             "%s: position %d %s; asking again",
             session.partition,
             session.ledger.position,
@@ -181,7 +187,9 @@ class Resets:
         self.count += 1
         known_until = session.ledger.position - 1
         ledger = Ledger(log.valid) if log.is_new else ledger_below(session.ledger.snapshot(), log.valid)
+        epoch = UNKNOWN if log.is_new else session.leader_epochs.newest
         session = self._replace(session, ledger, log.topic_id)
+        session.leader_epochs = LeaderEpochs(log.valid - 1, epoch)  # it may lose more before anything is read of it
         what = "its topic was made anew" if log.is_new else "its log was truncated"
         self._truncations.told(session, known_until, log.valid, ledger.position, what)
 

@@ -20,6 +20,7 @@ from aioparallel.engine.signals import Signals
 from aioparallel.engine.waiting import unless, why_ended
 from aioparallel.errors import FetchFailed, InstanceFenced, NotCommitted
 from aioparallel.group.admission import MakeAdmission, at_once
+from aioparallel.group.arrivals import ArrivalWatch
 from aioparallel.group.assignment import CANCEL_GRACE, END_TIMEOUT, Assignment
 from aioparallel.group.client import Client, Generation
 from aioparallel.group.committer import in_group
@@ -32,6 +33,7 @@ from aioparallel.group.ranking import UNRANKED, Ranking
 from aioparallel.group.run_state import RunState
 from aioparallel.group.sessions import SessionState
 from aioparallel.group.snapshot import problems_of, stats_of
+from aioparallel.group.stalls import Stalls
 from aioparallel.handlers import Stack
 from aioparallel.left_behind import LeftBehind, ended
 from aioparallel.observe.health import Problem
@@ -41,6 +43,8 @@ from aioparallel.records import Record, TopicPartition
 from aioparallel.user_errors import repr_of
 
 __all__ = ["GroupRun"]
+
+_LOOK_PAUSE = 1.0  # seconds between two looks at partitions that may stand still
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +59,7 @@ class GroupRun:
     ``outlet``, ``disposal``: where what handlers return goes, and records whose patience has ended.
     ``companion``: what is kept beside the positions.
     ``admission``: how what was read comes to the engine. ``ranking``: which partitions are more urgent than others.
-    ``keeping``: where positions are kept, and who writes them.
+    ``keeping``: where positions are kept, and who writes them. ``timed_topics``: where arrivals of records are noted.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class GroupRun:
         admission: MakeAdmission = at_once,
         ranking: Ranking = UNRANKED,
         keeping: MakeKeeping = in_group,
+        timed_topics: Collection[str] = (),
     ) -> None:
         self._client = client
         self._group_id = group_id
@@ -119,8 +124,12 @@ class GroupRun:
             is_whole=ranking.is_whole,
         )
         self._ends = Ends(client, holdings, self._changed)
+        self._arrivals = ArrivalWatch(client, timed_topics, self._assignment.sessions.values) if timed_topics else None
         planner = ranking.planner(options, scheduler, self._admission.waiting)
-        self._fetcher = Fetcher(client, self._assignment, self._processor, self._admission, planner, self._look_for_end)
+        self._fetcher = Fetcher(
+            client, self._assignment, self._processor, self._admission, planner, self._look_for_end, self._arrivals
+        )
+        self._stalls = Stalls(client, options.stalled_after)
         signals.taken, signals.succeeded = self._fetcher.replan, self._committer.soon
         signals.idle, signals.fatal = self._look_for_end, self._fail
         self._tasks: list[asyncio.Task[None]] = []
@@ -145,6 +154,9 @@ class GroupRun:
             self._spawn(self._companion.work(), "companion")
         if self._targets is not None:
             self._spawn(self._ends.run(), "ends")
+        self._spawn(self._look_for_stalls(), "stalls")
+        if self._arrivals is not None:
+            self._spawn(self._arrivals.run(), "arrivals")
         self.follow()
         try:
             await self._state.ending.wait()
@@ -268,6 +280,12 @@ class GroupRun:
 
     # -- reacting ---------------------------------------------------------------------------------------
 
+    async def _look_for_stalls(self) -> None:
+        loop, sessions = asyncio.get_running_loop(), self._assignment.sessions
+        while True:
+            await asyncio.sleep(min(_LOOK_PAUSE, self._options.stalled_after / 4))
+            self._stalls.look([sessions[one] for one in self._fetcher.asked if one in sessions], loop.time())
+
     def _changed(self) -> None:
         self._fetcher.replan()
         self._processor.notify()
@@ -322,6 +340,7 @@ class GroupRun:
             *problems_of(
                 self._client.contact(), self._processor, tuple(self._assignment.sessions.values()), undelivered
             ),
+            *self._stalls.problems(self._processor.time()),
             *beside,
             *self._committer.problems(),
             *self._keepers_problems(),

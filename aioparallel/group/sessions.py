@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from aioparallel.engine.sources import Source
 from aioparallel.errors import FetchFailed
@@ -13,6 +14,9 @@ from aioparallel.group.companions import Beside
 from aioparallel.group.leader_epochs import LeaderEpochs
 from aioparallel.offsets import Ledger
 from aioparallel.records import Record, TopicPartition
+
+if TYPE_CHECKING:
+    from aioparallel.group.arrivals import Arrivals
 
 __all__ = ["COMMITTABLE", "Session", "SessionState"]
 
@@ -47,6 +51,7 @@ class Session(Source):
         "_ledger",
         "acknowledged",
         "acknowledged_version",
+        "arrivals",
         "cut",
         "epoch",
         "fault",
@@ -85,6 +90,8 @@ class Session(Source):
         self.topic_id = b""
         # What is said of a log that lost records, until those read instead are committed; and up to which offset.
         self.truncated: tuple[str, int] | None = None
+        # When its records came, where somebody asks.
+        self.arrivals: Arrivals | None = None
         self.opened = False
         # The log does not hold the position: a reset looks for the next one, nothing is fetched.
         self.resetting = False

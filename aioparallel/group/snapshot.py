@@ -111,7 +111,7 @@ def _partition_stats(
         retries_only=any(source.full for source in held),
         lag=max(0, end - ledger.position) + incompletes if end is not None else None,
         map_cut_at=session.cut,
-        oldest=None if first is None else max(0.0, now - first.timestamp / 1000),
+        oldest=None if first is None or first.timestamp < 0 else max(0.0, now - first.timestamp / 1000),
         lag_age=None if end is None else client.since_end_seen(session.partition),
     )
 
@@ -205,6 +205,7 @@ def problems_of(
             f"{record.topic_partition} offset {record.offset}: the handler goes on {stuck.seconds:.0f} s after it was "
             "cancelled; it keeps its key and its place in max_concurrency",
         )
+    yield from processor.shortages.problems()
     yield from _held_up(processor)
     yield from _without_room(processor)
     for record, reason in list(undelivered.items())[:_AT_MOST]:

@@ -3,47 +3,123 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import defaultdict
 from collections.abc import Collection, Mapping
+from typing import Literal, NamedTuple
 
 from aioparallel.group.client import Client
+from aioparallel.group.first_order import highest_of, is_new
+from aioparallel.group.stores import Positions
 from aioparallel.options import Options
 from aioparallel.records import TopicPartition
 
-__all__ = ["Starts"]
+__all__ = ["Choice", "Starts", "TopicPositions"]
+
+
+class TopicPositions(NamedTuple):
+    """Of one topic: its partitions, and those of them for which the group has committed a position."""
+
+    partitions: frozenset[int]
+    committed: frozenset[int]
+
+    @property
+    def highest(self) -> int:
+        """Partition."""
+        return highest_of(self.partitions)
+
+
+class Choice(NamedTuple):
+    """The option that decides where a partition starts, and what it says."""
+
+    option: Literal["auto_offset_reset", "auto_offset_reset_new_partitions"]
+    policy: Literal["earliest", "latest", "error"]
 
 
 class Starts:
-    """Start offsets by ``start_at``, then by ``auto_offset_reset``."""
+    """Start offsets by ``start_at``, then by ``auto_offset_reset`` or, of new partitions,
+    ``auto_offset_reset_new_partitions``. ``positions``: where the group's positions are stored.
+    """
 
-    def __init__(self, client: Client, group_id: str, options: Options) -> None:
+    def __init__(self, client: Client, positions: Positions, options: Options) -> None:
         self._client = client
-        self._group_id = group_id
+        self._positions = positions
         self._options = options
+        self._by_time = isinstance(options.start_at, dt.datetime)
+        # Who has auto_offset_reset="error" wants no partition to start without a word.
+        is_error = options.auto_offset_reset == "error"
+        self._of_new = "error" if is_error else options.auto_offset_reset_new_partitions
+        self.differ = not self._by_time and options.auto_offset_reset != self._of_new
+        """Whether new partitions start elsewhere than others."""
 
-    async def of(self, partitions: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-        """The start of each partition; those that have none under ``auto_offset_reset="error"`` are left out."""
-        chosen = await self._by_start_at(partitions, timeout)
-        rest = [partition for partition in partitions if partition not in chosen]
-        return {**chosen, **await self.by_policy(rest, timeout)}
-
-    async def by_policy(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
-        """The beginning or the end of each log, as ``auto_offset_reset`` says."""
-        match self._options.auto_offset_reset:
-            case "earliest" if partitions:
-                return await self._client.beginning_offsets(partitions, timeout)
-            case "latest" if partitions:
-                return await self._client.end_offsets(partitions, timeout)
+    async def ends(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
+        """Where these logs end, if a start may be there. Asked before all else: what is written during the other
+        questions came after the partition did."""
+        policies = {self._options.auto_offset_reset}
+        if self.differ:
+            policies.add(self._of_new)
+        if partitions and (self._by_time or "latest" in policies):
+            return await self._client.end_offsets(partitions, timeout)
         return {}
 
-    async def _by_start_at(self, partitions: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
+    async def topics(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[str, TopicPositions]:
+        """What is committed of their topics. Empty where no start depends on that."""
+        if not (self.differ and partitions):
+            return {}
+        names = {partition.topic for partition in partitions}
+        return await self.committed({*partitions, *await self._client.partitions(names, timeout)}, timeout)
+
+    async def committed(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[str, TopicPositions]:
+        """The same, of topics whose partitions these are."""
+        stored = await self._positions.stored(partitions, timeout)
+        numbers: defaultdict[str, set[int]] = defaultdict(set)
+        for topic, number in partitions:
+            numbers[topic].add(number)
+        return {
+            topic: TopicPositions(
+                frozenset(some), frozenset(number for number in some if TopicPartition(topic, number) in stored)
+            )
+            for topic, some in numbers.items()
+        }
+
+    def choice(self, partition: TopicPartition, topics: Mapping[str, TopicPositions]) -> Choice:
+        """Which option applies to a partition of which nothing is committed."""
+        topic = topics.get(partition.topic)
+        if topic is not None and is_new(partition.partition, topic.committed):
+            return Choice("auto_offset_reset_new_partitions", self._options.auto_offset_reset_new_partitions)
+        return Choice("auto_offset_reset", self._options.auto_offset_reset)
+
+    async def of(
+        self,
+        partitions: Collection[TopicPartition],
+        ends: Mapping[TopicPartition, int],
+        topics: Mapping[str, TopicPositions],
+        timeout: float,
+    ) -> Mapping[TopicPartition, int]:
+        """The start of each partition; those whose option says ``"error"`` are left out, and those whose logs the
+        cluster does not know. ``ends``, ``topics``: as they were told."""
+        chosen = await self._by_start_at(partitions, ends, timeout)
+        policies = {p: self.choice(p, topics).policy for p in partitions if p not in chosen}
+        earliest = [partition for partition, policy in policies.items() if policy == "earliest"]
+        begins = await self._client.beginning_offsets(earliest, timeout) if earliest else {}
+        latest = {p: ends[p] for p, policy in policies.items() if policy == "latest" and p in ends}
+        return {**chosen, **begins, **latest}
+
+    async def after_reset(self, partition: TopicPartition, timeout: float) -> int | None:
+        """The beginning or the end of a log that does not hold its position, as ``auto_offset_reset`` says."""
+        is_latest = self._options.auto_offset_reset == "latest"
+        ask = self._client.end_offsets if is_latest else self._client.beginning_offsets
+        return (await ask([partition], timeout)).get(partition)
+
+    async def _by_start_at(
+        self, partitions: Collection[TopicPartition], ends: Mapping[TopicPartition, int], timeout: float
+    ) -> Mapping[TopicPartition, int]:
         start_at = self._options.start_at
-        if start_at is None:
+        if start_at is None or not partitions:
             return {}
         if not isinstance(start_at, dt.datetime):
             return {partition: start_at[partition] for partition in partitions if partition in start_at}
         milliseconds = int(start_at.timestamp() * 1000)
         found = await self._client.offsets_for_times(dict.fromkeys(partitions, milliseconds), timeout)
-        later = [partition for partition in partitions if found.get(partition) is None]
         # Nothing that late yet: start with what comes next.
-        ends = await self._client.end_offsets(later, timeout) if later else {}
-        return {**{p: offset for p, offset in found.items() if offset is not None}, **ends}
+        later = {p: ends[p] for p in partitions if found.get(p) is None and p in ends}
+        return {**{p: offset for p, offset in found.items() if offset is not None}, **later}

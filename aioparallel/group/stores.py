@@ -35,6 +35,10 @@ class Positions(Protocol):
         generation. Raises TimeoutError, and ClientError for what waiting does not mend.
         """
 
+    async def stored(self, partitions: Collection[TopicPartition], timeout: float) -> Collection[TopicPartition]:
+        """Those of these partitions for which a position is stored, whoever has them. Takes nothing over. Raises
+        TimeoutError, and ClientError for what waiting does not mend."""
+
     def release(self, partition: TopicPartition) -> None:
         """This partition went, and nothing more is written for it until it is taken over again: what is kept for it in
         memory may go."""
@@ -73,6 +77,10 @@ class BrokerOffsets:
     ) -> Mapping[TopicPartition, CommitFault | None]:
         """One OffsetCommit request."""
         return await self._client.commit(positions, generation, timeout)
+
+    async def stored(self, partitions: Collection[TopicPartition], timeout: float) -> Collection[TopicPartition]:
+        """Those with a committed offset."""
+        return (await self._client.committed(partitions, timeout)).keys()
 
     def release(self, partition: TopicPartition) -> None:
         """Nothing is kept for it."""

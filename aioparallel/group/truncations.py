@@ -26,12 +26,11 @@ class Truncations:
         self.count = 0
 
     def told(self, session: Session, known_until: int, valid: int, start: int, what: str) -> None:
-        """What was known of offsets ``valid`` to ``known_until`` is dropped, and reading goes on at ``start``."""
+        """What was known of offsets ``valid`` to ``known_until``, if anything was, is dropped, and reading goes on at
+        ``start``."""
         self.count += 1
-        text = (
-            f"{session.partition}: {what}: what was known of offsets {valid} to {known_until} is of records that are "
-            f"lost. Going on at {start}"
-        )
+        known = f": what was known of offsets {valid} to {known_until} is of records that are lost"
+        text = f"{session.partition}: {what}{known if known_until >= valid else ''}. Going on at {start}"
         session.truncated = text, known_until
         logger.warning(
             "%s",

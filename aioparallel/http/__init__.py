@@ -9,6 +9,11 @@ requests   ``Request``
 responses  ``Response``, ``retry_after``
 statuses   what answers mean
 clients    httpx over aiohttp, and aiohttp by itself, behind one door
+connections  those of the clients that are made here
+sending    the request that is on its way
+bodies     bodies of answers: decoded, and bounded
+trouble    what has gone wrong, in words of our own
+deadlines  the time of each request
 hosts      what is under way at each host
 sharing    answers that several records share
 idempotency  keys by which a service knows a request again

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from aioparallel.engine.gates import Gate, NoRoom, give_back
 from aioparallel.errors import BadStatus, InvalidOutput, Reject, RequestTimeout, RetryLater
-from aioparallel.http.clients import opened
+from aioparallel.http.bodies import ACCEPTED
+from aioparallel.http.clients import Reading, opened
 from aioparallel.http.hosts import Hosts
 from aioparallel.http.idempotency import HEADER, key_of
-from aioparallel.http.requests import Request, check_headers, origin_of, shown
+from aioparallel.http.requests import Request, check_headers, has_header, origin_of, shown
 from aioparallel.http.responses import Response, retry_after
 from aioparallel.http.sharing import Answers, Flight, Flights, identity_of
-from aioparallel.http.statuses import IF_TOLD, table_of
+from aioparallel.http.statuses import IF_TOLD, IF_TOLD_ELSE_REJECT, table_of
 from aioparallel.placing import Place
 from aioparallel.records import Record
 from aioparallel.wording import kind_of
@@ -44,6 +45,8 @@ class Asking:
         self._place = place
         self._request, self._on_response = of.request, of.on_response
         self._meanings = table_of(of.statuses)
+        self._headers_of_all = dict(of.headers)
+        self._names_of_all = frozenset(name.lower() for name in self._headers_of_all)
         self._base = (of.base_url or "").rstrip("/")
         self._timeout = of.timeout
         self._hosts = Hosts(min(of.max_per_host or place.max_concurrency, place.max_concurrency))
@@ -56,7 +59,13 @@ class Asking:
     async def __aenter__(self) -> Self:
         if self._of.cache is not None:
             self._answers = Answers(self._of.cache, asyncio.get_running_loop().time)
-        sender = await self._stack.enter_async_context(opened(self._of.client, self._place.max_concurrency))
+        reading = Reading(
+            self._of.max_response_bytes, frozenset(code for code, one in self._meanings.items() if one == "done")
+        )
+        sender = await self._stack.enter_async_context(opened(self._of.client, self._place.max_concurrency, reading))
+        if not sender.says_codings and not has_header(self._of.headers, "accept-encoding"):
+            self._headers_of_all["Accept-Encoding"] = ACCEPTED
+            self._names_of_all |= {"accept-encoding"}
         self._send = sender.send
         self._stack.callback(self._hosts.close)
         return self
@@ -162,14 +171,14 @@ class Asking:
         status = response.status
         meaning = self._meanings.get(status, "retry")
         asked = f"{response.request.method} {shown(url)}"
-        if meaning in ("wait", IF_TOLD):
+        if meaning in ("wait", IF_TOLD, IF_TOLD_ELSE_REJECT):
             seconds = retry_after(response.headers)
             if seconds is not None:
                 gate.shut(min(max(seconds, _LEAST), self._of.longest_wait))
                 raise NoRoom(gate)
             if meaning == "wait":
                 raise RetryLater(_BUSY * (1 + _SPREAD * random.random()), f"{asked}: answered {status}")
-        if meaning == "reject":
+        if meaning in ("reject", IF_TOLD_ELSE_REJECT):
             raise Reject(f"{asked}: answered {status}")
         raise BadStatus(asked, status)
 
@@ -178,12 +187,19 @@ class Asking:
 
     def _headers(self, item: Any, request: Request, index: int) -> Mapping[str, str]:
         of = self._of
-        headers = {**of.headers, **request.headers} if of.headers else request.headers
+        headers = self._with_its_own(request.headers) if request.headers else self._headers_of_all
         if of.trace and type(item) is Record and item.headers:
             headers = _traced(item, headers)
-        if request.method == "POST" and of.idempotency_key is not None and not _has(headers, "idempotency-key"):
+        if request.method == "POST" and of.idempotency_key is not None and not has_header(headers, "idempotency-key"):
             headers = {**headers, HEADER: self._key(item, index)}
         return headers
+
+    def _with_its_own(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """A request's own stand before those of all. Their names are the same in any case (RFC 9110, 5.1)."""
+        given = {name.lower() for name in headers}
+        if self._names_of_all.isdisjoint(given):
+            return {**self._headers_of_all, **headers}
+        return {name: one for name, one in self._headers_of_all.items() if name.lower() not in given} | dict(headers)
 
     def _key(self, item: Any, index: int) -> str:
         key = self._of.idempotency_key
@@ -193,10 +209,6 @@ class Asking:
             return found
         assert self._place.group_id is not None
         return key_of(item, self._place.group_id, index)
-
-
-def _has(headers: Mapping[str, str], name: str) -> bool:
-    return any(one.lower() == name for one in headers)
 
 
 def _traced(record: Record[Any, Any], headers: Mapping[str, str]) -> Mapping[str, str]:

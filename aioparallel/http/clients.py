@@ -7,40 +7,52 @@ with hundreds in flight it is not used. aiohttp by itself costs half the time of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from aioparallel.callables import check_arguments
-from aioparallel.errors import ConfigurationError, RequestFailed, RequestTimeout
+from aioparallel.errors import AioparallelError, ConfigurationError, RequestFailed, RequestTimeout
+from aioparallel.http.bodies import Body, check_length
 from aioparallel.http.deadlines import Deadline, Deadlines
-from aioparallel.http.requests import Request, pairs_of, shown
+from aioparallel.http.requests import Request, has_header, pairs_of, shown
 from aioparallel.http.responses import Response
+from aioparallel.http.sending import SENDING, Sending, keep_requests_to_ourselves
+from aioparallel.http.trouble import reason_of, was_lost
+from aioparallel.running_out import out_of_resources
 from aioparallel.wording import kind_of
 
 if TYPE_CHECKING:
     import aiohttp
     import httpx
 
-__all__ = ["Client", "ClientFactory", "Sender", "check_client", "opened"]
+    from aioparallel.http.connections import Connections
 
-# Seconds for which a connection that nobody uses is kept.
-_KEPT: Final = 30.0
+__all__ = ["Client", "ClientFactory", "Reading", "Sender", "check_client", "opened"]
+
+_Params = list[tuple[str, str]] | None
+# RFC 9110, 9.2.2: what may be asked again by itself, of the methods of a Request.
+_IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+# Attempts on new connections after one that was lost; and where a client does not say whether it had been open.
+_AGAIN, _AGAIN_PERHAPS = 2, 1
+# Digits of a length that may be one.
+_DIGITS: Final = 20
+# Bytes of a body that nobody wants, which are read to keep the connection.
+_UNWANTED: Final = 1 << 16
 
 ClientFactory = Callable[[int], "AbstractAsyncContextManager[httpx.AsyncClient | aiohttp.ClientSession]"]
 """Makes a client of the user's own for so many connections at once."""
 Client = Literal["httpx", "aiohttp"] | ClientFactory
 
 
-class Sender(Protocol):
-    """A client that is open."""
+class Reading(NamedTuple):
+    """How answers are read."""
 
-    async def send(self, request: Request, url: str, headers: Mapping[str, str], timeout: float) -> Response:
-        """The answer, read to its end, within ``timeout`` seconds. Raises RequestTimeout and RequestFailed."""
-
-    def close(self) -> None:
-        """Nothing more is sent."""
+    most: int
+    """Bytes of a body, decoded."""
+    wanted: frozenset[int]
+    """Statuses whose body is. What is wrong with that of another changes nothing."""
 
 
 def check_client(client: object) -> None:
@@ -66,30 +78,33 @@ def check_client(client: object) -> None:
 
 
 @asynccontextmanager
-async def opened(client: Client, connections: int) -> AsyncIterator[Sender]:
-    """A client that may use so many connections at once, and keeps as many. Raises ConfigurationError for what a
-    function has made that is none."""
-    if client == "httpx":
-        client = _httpx_client
-    elif client == "aiohttp":
-        client = _aiohttp_session
-    manager: Any = client(connections)
+async def opened(client: Client, connections: int, reading: Reading) -> AsyncIterator[Sender]:
+    """A client that may use so many connections at once. Raises ConfigurationError for what a function has made that is
+    none."""
+    kept: Connections | None = None
+    manager: Any
+    if callable(client):
+        manager = client(connections)
+    else:
+        from aioparallel.http.connections import aiohttp_session, httpx_client  # noqa: PLC0415 - needs the extra
+
+        manager, kept = (httpx_client if client == "httpx" else aiohttp_session)(connections)
     if not hasattr(manager, "__aenter__"):
         raise ConfigurationError("http_handler client", manager, f"made {kind_of(manager)}, which cannot be opened")
     async with manager as found:
-        sender = _sender(found)
+        sender = _sender(found)(found, reading, kept)
         try:
             yield sender
         finally:
             sender.close()
 
 
-def _sender(client: object) -> Sender:
+def _sender(client: object) -> type[_Httpx | _Aiohttp]:
     packages = _packages(client)
     if packages.get("AsyncClient") in ("httpx", "httpx2"):
-        return _Httpx(client)
+        return _Httpx
     if packages.get("ClientSession") == "aiohttp":
-        return _Aiohttp(client)
+        return _Aiohttp
     raise ConfigurationError(
         "http_handler client", client, f"made {kind_of(client)}; it must be httpx.AsyncClient or aiohttp.ClientSession"
     )
@@ -100,111 +115,261 @@ def _packages(client: object) -> dict[str, str]:
     return {kind.__name__: kind.__module__.partition(".")[0] for kind in type(client).__mro__}
 
 
-def _httpx_client(connections: int) -> httpx.AsyncClient:
-    import httpx  # noqa: PLC0415 - an extra
-    from httpx_aiohttp import AiohttpTransport  # noqa: PLC0415
+class Sender(ABC):
+    """A client that is open: the time of each request, attempts that nobody counts, and what goes wrong."""
 
-    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=_KEPT)
-    # What one record's answer sets is nothing for the request of another.
-    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-    return httpx.AsyncClient(transport=AiohttpTransport(limits=limits), timeout=None, cookies=no_cookies)
-
-
-def _aiohttp_session(connections: int) -> aiohttp.ClientSession:
-    import aiohttp  # noqa: PLC0415 - an extra
-
-    connector = aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEPT)
-    return aiohttp.ClientSession(
-        connector=connector, cookie_jar=aiohttp.DummyCookieJar(), timeout=aiohttp.ClientTimeout(total=None)
-    )
-
-
-class _Bounded:
-    """What both clients have in common: the time of each request, and what goes wrong with it."""
-
-    def __init__(self, client: Any, errors: tuple[type[Exception], ...]) -> None:
+    def __init__(self, client: Any, reading: Reading, kept: Connections | None) -> None:
         self._client = client
-        self._errors = errors
+        self._reading = reading
+        self._kept = kept
+        self.says_codings = kept is not None
+        """Whether it says by itself which codings are read."""
         self.deadlines = Deadlines()
 
     def close(self) -> None:
-        """See :class:`Sender`."""
+        """Nothing more is sent."""
         self.deadlines.close()
 
-    def failed(self, request: Request, url: str, error: BaseException, deadline: Deadline) -> BaseException:
+    async def send(self, request: Request, url: str, headers: Mapping[str, str], timeout: float) -> Response:
+        """The answer, read to its end, within ``timeout`` seconds. Raises RequestTimeout, RequestFailed and
+        OutOfResources, with nothing of what the client has raised: that may hold headers and whole addresses."""
+        params = pairs_of(request.params) if request.params else None
+        deadline = self.deadlines.begin(timeout)
+        sending = Sending()
+        token = SENDING.set(sending)
+        try:
+            try:
+                answer = await self.ask(request, url, params, headers)
+            except Exception as error:
+                if not self._is_lost_again(request, headers, sending, error, 0):
+                    raise
+                answer = None
+            if answer is None:
+                answer = await self._asked_again(request, url, params, headers, sending)
+            status, fields = self.head(answer)
+            if status in self._reading.wanted:
+                content = await self._body(answer, fields, request.method == "HEAD")
+            else:
+                content = b""
+                await self._passed_over(answer)
+            found = Response(request, status, fields, content)
+        except BaseException as error:
+            failure = self._failure(request, url, error, deadline)
+            if failure is error:
+                raise
+        else:
+            deadline.passed_too_late()
+            return found
+        finally:
+            SENDING.reset(token)
+            self.deadlines.end(deadline)
+        raise failure from None  # not above: it would have the other as its context
+
+    async def _asked_again(
+        self, request: Request, url: str, params: _Params, headers: Mapping[str, str], sending: Sending
+    ) -> Any:
+        """What was sent on a connection that the server was just closing goes on a new one: that is no attempt."""
+        times = 1
+        while True:
+            if self._kept is not None:
+                self._kept.close_unused(url)  # as old as that one, and perhaps as dead
+            try:
+                return await self.ask(request, url, params, headers)
+            except Exception as error:
+                if not self._is_lost_again(request, headers, sending, error, times):
+                    raise
+            times += 1
+
+    @staticmethod
+    def _is_lost_again(
+        request: Request, headers: Mapping[str, str], sending: Sending, error: Exception, times: int
+    ) -> bool:
+        """Whether it is to be sent on another connection, after so many times."""
+        most = _AGAIN_PERHAPS if sending.found_open is None else _AGAIN if sending.found_open else 0
+        if times >= most or not was_lost(error):
+            return False
+        return request.method in _IDEMPOTENT or has_header(headers, "idempotency-key")
+
+    def _failure(self, request: Request, url: str, error: BaseException, deadline: Deadline) -> BaseException:
         """What is to be raised for what the client has raised."""
         asked = f"{request.method} {shown(url)}"
         if deadline.is_over and deadline.take_back() and isinstance(error, asyncio.CancelledError):
             return RequestTimeout(asked, deadline.seconds)
-        if isinstance(error, self._errors):
-            return RequestFailed(asked, _reason(error))
-        return error
+        if not isinstance(error, Exception) or isinstance(error, AioparallelError):
+            return error  # a cancellation; or what a client of the user's own decides about the record
+        short = out_of_resources(error)
+        if short is None:
+            return RequestFailed(asked, reason_of(error))
+        if self._kept is not None:
+            self._kept.close_unused()
+        return short
 
-
-class _Httpx(_Bounded):
-    def __init__(self, client: Any) -> None:
-        module: Any = __import__(_packages(client)["AsyncClient"])
-        self._url = module.URL
-        super().__init__(client, (module.HTTPError, module.InvalidURL, ValueError, OSError))
-
-    async def send(self, request: Request, url: str, headers: Mapping[str, str], timeout: float) -> Response:
-        """See :class:`Sender`."""
-        params = pairs_of(request.params) if request.params else None
-        deadline = self.deadlines.begin(timeout)
+    async def _body(self, answer: Any, fields: Mapping[str, str], has_none: bool) -> bytes:
+        length = fields.get("Content-Length")
+        coding = ""
+        if "Content-Encoding" in fields:  # perhaps several, which one of the clients gives one by one
+            coding = ",".join(value for name, value in fields.items() if name.lower() == "content-encoding")
+        elif (
+            length is not None
+            and length.isdecimal()
+            and len(length) < _DIGITS
+            and int(length) <= self._reading.most
+            and "Transfer-Encoding" not in fields  # which is what counts beside a length (RFC 9112, 6.3)
+        ):
+            return await self.whole(answer)
         try:
-            to = {"url": url} if params is None and "@" not in url else self._to(url, params)
-            answer = await self._client.request(request.method, **to, headers=headers, content=request.content)
-        except BaseException as error:
-            failure = self.failed(request, url, error, deadline)
-            if failure is error:
-                raise
-            raise failure from error
+            body = Body(coding, self._reading.most)
+            if body.is_plain and not has_none:
+                check_length(length, self._reading.most)
+            async for raw in self.raw(answer):
+                body.feed(raw)
+            return body.end()
         finally:
-            self.deadlines.end(deadline)
-        deadline.passed_too_late()
-        return Response(request, answer.status_code, answer.headers, answer.content)
+            await self.leave(answer)
 
-    def _to(self, url: str, params: list[tuple[str, str]] | None) -> dict[str, Any]:
+    async def _passed_over(self, answer: Any) -> None:
+        size = 0
+        try:
+            async for raw in self.raw(answer):
+                size += len(raw)
+                if size > _UNWANTED:
+                    return
+        except Exception:  # its status has said all
+            return
+        finally:
+            await self.leave(answer)
+
+    @abstractmethod
+    def ask(self, request: Request, url: str, params: _Params, headers: Mapping[str, str]) -> Awaitable[Any]:
+        """The client's own answer, as soon as its head has come."""
+
+    @abstractmethod
+    def head(self, answer: Any) -> tuple[int, Mapping[str, str]]:
+        """Status and headers."""
+
+    @abstractmethod
+    def whole(self, answer: Any) -> Awaitable[bytes]:
+        """All of its body, which is as long as it said and not encoded."""
+
+    @abstractmethod
+    def raw(self, answer: Any) -> AsyncIterator[bytes]:
+        """Its body, as it comes, not decoded."""
+
+    @abstractmethod
+    async def leave(self, answer: Any) -> None:
+        """Its connection is kept where it was read to its end, and closed otherwise."""
+
+
+class _Httpx(Sender):
+    def __init__(self, client: Any, reading: Reading, kept: Connections | None) -> None:
+        super().__init__(client, reading, kept)
+        package = _packages(client)["AsyncClient"]
+        self._url = __import__(package).URL
+        keep_requests_to_ourselves(package)
+        if not client.follow_redirects:
+            hooks = client.event_hooks
+            client.event_hooks = {**hooks, "response": [*hooks["response"], self._stop_at_redirects]}
+
+    async def ask(self, request: Request, url: str, params: _Params, headers: Mapping[str, str]) -> Any:
+        """See :class:`Sender`."""
+        to, auth = (url, None) if params is None and "@" not in url else self._to(url, params)
+        made = self._client.build_request(request.method, to, headers=headers, content=request.content)
+        more = {} if auth is None else {"auth": auth}
+        try:
+            return await self._client.send(made, stream=True, **more)
+        except _Redirected as redirected:
+            return redirected
+
+    async def _stop_at_redirects(self, answer: Any) -> None:
+        """httpx makes the next request of each redirect, also where it does not send it, and fails where it cannot."""
+        if not answer.has_redirect_location:
+            return
+        raw, size = [], 0
+        async for some in answer.aiter_raw():
+            raw.append(some)
+            size += len(some)
+            if size > self._reading.most:
+                break
+        raise _Redirected(answer, raw)
+
+    def _to(self, url: str, params: _Params) -> tuple[Any, tuple[str, str] | None]:
         """Whom it is for. A user of the address is no part of it any more: httpx makes a header of him, and aiohttp
         beneath takes no address with a user beside that."""
         found = self._url(url)
         if params is not None:
             found = found.copy_merge_params(params)
         if not found.userinfo:
-            return {"url": found}
-        bare = {"url": found.copy_with(userinfo=b"")}
-        return bare if self._client.auth else {**bare, "auth": (found.username, found.password)}
+            return found, None
+        bare = found.copy_with(userinfo=b"")
+        return bare, None if self._client.auth else (found.username, found.password)
 
-
-class _Aiohttp(_Bounded):
-    def __init__(self, client: Any) -> None:
-        import aiohttp  # noqa: PLC0415 - an extra
-
-        super().__init__(client, (aiohttp.ClientError, ValueError, OSError))
-
-    async def send(self, request: Request, url: str, headers: Mapping[str, str], timeout: float) -> Response:
+    def head(self, answer: Any) -> tuple[int, Mapping[str, str]]:
         """See :class:`Sender`."""
-        params = pairs_of(request.params) if request.params else None
-        deadline = self.deadlines.begin(timeout)
+        return answer.status_code, answer.headers
+
+    def raw(self, answer: Any) -> AsyncIterator[bytes]:
+        """See :class:`Sender`."""
+        chunks: AsyncIterator[bytes] = answer.aiter_raw()
+        return chunks
+
+    async def whole(self, answer: Any) -> bytes:
+        """See :class:`Sender`."""
         try:
-            answer = await self._client.request(
-                request.method, url, params=params, headers=headers, data=request.content, allow_redirects=False
-            )
-            content = await answer.read()  # to its end, or the connection is closed: nothing is left to release
-        except BaseException as error:
-            failure = self.failed(request, url, error, deadline)
-            if failure is error:
-                raise
-            raise failure from error
+            return b"".join([some async for some in answer.aiter_raw()])
         finally:
-            self.deadlines.end(deadline)
-        deadline.passed_too_late()
-        return Response(request, answer.status, answer.headers, content)
+            await answer.aclose()
+
+    async def leave(self, answer: Any) -> None:
+        """See :class:`Sender`."""
+        await answer.aclose()
 
 
-def _reason(error: Exception) -> str:
-    # Its text may be empty, or have the whole address in it, with the query. And httpx-aiohttp calls a refused
-    # connection a timeout, so what is beneath it is told.
-    cause = error.__cause__ or error
-    strerror = cause.strerror if isinstance(cause, OSError) else None
-    return f"{type(cause).__name__} ({strerror})" if strerror else type(cause).__name__
+class _Redirected(Exception):
+    """An answer that names another address, read already."""
+
+    def __init__(self, answer: Any, raw: list[bytes]) -> None:
+        super().__init__()
+        self.status_code = answer.status_code
+        self.headers = answer.headers
+        self._raw = raw
+
+    async def aiter_raw(self) -> AsyncIterator[bytes]:
+        """What was read."""
+        for some in self._raw:
+            yield some
+
+    async def aclose(self) -> None:
+        """There is nothing left of it."""
+
+
+class _Aiohttp(Sender):
+    def ask(self, request: Request, url: str, params: _Params, headers: Mapping[str, str]) -> Awaitable[Any]:
+        """See :class:`Sender`."""
+        asked: Awaitable[Any] = self._client.request(
+            request.method,
+            url,
+            params=params,
+            headers=headers,
+            data=request.content,
+            allow_redirects=False,
+            auto_decompress=False,
+        )
+        return asked
+
+    def head(self, answer: Any) -> tuple[int, Mapping[str, str]]:
+        """See :class:`Sender`."""
+        return answer.status, answer.headers
+
+    def raw(self, answer: Any) -> AsyncIterator[bytes]:
+        """See :class:`Sender`."""
+        chunks: AsyncIterator[bytes] = answer.content.iter_any()
+        return chunks
+
+    def whole(self, answer: Any) -> Awaitable[bytes]:
+        """See :class:`Sender`."""
+        content: Awaitable[bytes] = answer.read()  # or it is closed: nothing is left to release
+        return content
+
+    async def leave(self, answer: Any) -> None:
+        """See :class:`Sender`."""
+        answer.release()

@@ -14,6 +14,10 @@ __all__ = ["Deadline", "Deadlines"]
 _EARLY: Final = 0.001
 
 
+# Lengths whose timer stays though nothing is open: it would be set anew by the next request.
+_LENGTHS: Final = 16
+
+
 class Deadline:
     """Of one request, in the task that has begun it."""
 
@@ -64,8 +68,13 @@ class Deadlines:
 
     def end(self, one: Deadline) -> None:
         """The request has ended, whatever way."""
-        if not one.is_over:
-            del self._open[one.seconds][one]
+        if one.is_over:
+            return
+        same = self._open[one.seconds]
+        del same[one]
+        if not same and len(self._open) > _LENGTHS and one.seconds in self._timers:
+            self._timers.pop(one.seconds).cancel()
+            del self._open[one.seconds]
 
     def close(self) -> None:
         """No more requests come."""

@@ -19,6 +19,7 @@ from aioparallel.http.sharing import Cache
 from aioparallel.http.statuses import Statuses, check_statuses
 from aioparallel.placing import Place, Placeable, Placed
 from aioparallel.resources import resource
+from aioparallel.wording import kind_of
 
 __all__ = ["HttpHandler", "http_handler"]
 
@@ -43,6 +44,7 @@ class HttpFields(TypedDict, total=False):
     max_per_host: int | None
     statuses: Statuses
     longest_wait: float
+    max_response_bytes: int
     idempotency_key: IdempotencyKey | Literal["record"] | None
     trace: bool
     single_flight: bool
@@ -92,8 +94,11 @@ def http_handler(
     record that finds no room there holds no worker: it waits parked, counts no attempt, and is woken when there is.
     ``statuses``: what answers mean, where it is not this: 2xx is ``"done"``; 429, and 503 with ``Retry-After``,
     ``"wait"``: nobody asks that host before the time it names (1 s for the record alone where it names none), and no
-    attempt is counted; other 5xx ``"retry"``, as connections that fail; all else ``"reject"``.
+    attempt is counted, and the same for 413 with ``Retry-After``; other 5xx, 408, 421 and 425 ``"retry"``, as
+    connections that fail; all else ``"reject"``.
     ``longest_wait``: seconds; a longer ``Retry-After`` is shortened to it.
+    ``max_response_bytes``: bytes of an answer, decoded, at most; a larger one is a RequestFailed, and is not read to
+    its end. 16 MiB.
     ``idempotency_key``: the header ``Idempotency-Key`` of each POST that has none. ``"record"``: a UUID made of the
     group, the place where the record stood first, and the index of the request: the same at each attempt, in retry
     topics and after a replay; else a function of the record, or item, and the index; None: no header. Items are no
@@ -121,6 +126,7 @@ class HttpHandler(Placeable, Generic[T, R]):
     max_per_host: int | None = None
     statuses: Statuses = field(default_factory=dict)
     longest_wait: float = 300.0
+    max_response_bytes: int = 16 * 1024 * 1024
     idempotency_key: IdempotencyKey | Literal["record"] | None = "record"
     trace: bool = True
     single_flight: bool = False
@@ -136,6 +142,7 @@ class HttpHandler(Placeable, Generic[T, R]):
         _check_headers(self.headers)
         check_time("http_handler timeout", self.timeout)
         check_time("http_handler longest_wait", self.longest_wait)
+        check_count("http_handler max_response_bytes", self.max_response_bytes)
         if self.max_per_host is not None:
             check_count("http_handler max_per_host", self.max_per_host)
         check_statuses(self.statuses)
@@ -213,7 +220,7 @@ def _check_function(name: str, function: object, wanted: str, arguments: int) ->
 
 def _check_base_url(base_url: object) -> None:
     if not isinstance(base_url, str):
-        raise ConfigurationError("http_handler base_url", base_url, 'must be a text as "https://host"')
+        raise ConfigurationError("http_handler base_url", kind_of(base_url), 'must be a text as "https://host"')
     try:
         origin_of(base_url)
     except ConfigurationError as error:

@@ -11,7 +11,7 @@ from aioparallel.errors import ConfigurationError
 from aioparallel.handling import check_time
 from aioparallel.wording import kind_of
 
-__all__ = ["Params", "Request", "check_headers", "check_url", "origin_of", "pairs_of", "shown"]
+__all__ = ["Params", "Request", "check_headers", "check_url", "has_header", "origin_of", "pairs_of", "shown"]
 
 Param = str | int | float | bool | None
 Params = Mapping[str, Param | Sequence[Param]] | Sequence[tuple[str, Param]]
@@ -22,6 +22,8 @@ _NO_URL: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 # RFC 9110, 5.1 and 5.5; more than ASCII in a value is sent by some clients only.
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+_AUTHORITY_END: Final = re.compile(r"[/?#]")
+_PORT: Final = re.compile(r"[0-9]{0,5}")
 _USUAL: Final = {"http": ":80", "https": ":443"}
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -64,7 +66,7 @@ class Request:
             raise ConfigurationError("Request method", method, f"must be one of {', '.join(sorted(_METHODS))}")
         given: object = url
         if not isinstance(given, str) or not given:
-            raise ConfigurationError("Request url", given, 'must be a text as "https://host/path"')
+            raise ConfigurationError("Request url", given and kind_of(given), 'must be a text as "https://host/path"')
         if not url.isprintable():
             check_url("Request url", url)
         self.method = method
@@ -81,7 +83,7 @@ class Request:
             if content is not None:
                 raise ConfigurationError("Request content", content, "cannot stand beside json: one body at most")
             self.content = _encoded(json)
-            if not _has(self.headers, "content-type"):
+            if not has_header(self.headers, "content-type"):
                 self.headers = {**self.headers, "Content-Type": "application/json"}
         elif self.content is not None and not isinstance(self.content, bytes):
             raise ConfigurationError("Request content", content, "must be bytes or a text")
@@ -93,6 +95,7 @@ class Request:
 def check_headers(whose: str, headers: Mapping[str, str]) -> None:
     """Raises ConfigurationError, without what a value is."""
     given: Mapping[Any, Any] = headers
+    seen: set[str] = set()
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise ConfigurationError(f"{whose} headers[{name!r}]", kind_of(value), "must be a text")
@@ -100,7 +103,10 @@ def check_headers(whose: str, headers: Mapping[str, str]) -> None:
             allowed = "must have a name of letters, digits and -, all ASCII"
         elif not (value.isascii() and value.isprintable()) and not _VALUE.fullmatch(value):
             allowed = "must be one line of ASCII: encode the rest, by percent signs say"
+        elif name.lower() in seen:
+            allowed = "is given twice: in HTTP its case makes no difference"
         else:
+            seen.add(name.lower())
             continue
         raise ConfigurationError(f"{whose} headers[{name!r}]", "...", allowed)
 
@@ -125,7 +131,8 @@ def _encoded(value: object) -> bytes:
         raise ConfigurationError("Request json", kind_of(value), f"cannot be written as JSON: {error}") from error
 
 
-def _has(headers: Mapping[str, str], name: str) -> bool:
+def has_header(headers: Mapping[str, str], name: str) -> bool:
+    """``name``: in lower case."""
     return any(one.lower() == name for one in headers)
 
 
@@ -148,13 +155,20 @@ def origin_of(url: str) -> str:
 
 
 def shown(url: str) -> str:
-    """For messages and logs: without what may be secret, the query and a user with his password."""
-    bare = url.partition("?")[0].partition("#")[0]
-    scheme, found, rest = bare.partition("://")
-    if not found:
-        return bare
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+    """For messages and logs: without what may be secret, the query and a user with his password, also where it is none
+    that could be asked."""
+    scheme, found, rest = url.partition("://")
+    if not found or not scheme.isalnum():
+        scheme, rest = "", url.removeprefix("//")
+    authority = _AUTHORITY_END.split(rest, maxsplit=1)[0]
+    host, colon, port = authority.rpartition(":")
+    is_broken = bool(colon) and not (_PORT.fullmatch(port) or host.startswith("["))
+    if "@" in authority:
+        rest = authority.rpartition("@")[2] + rest[len(authority) :]
+    elif "@" in rest and (is_broken or (not scheme and authority)):
+        rest = rest.rpartition("@")[2]  # a password with "/", "?" or "#" in it
+    bare = rest.partition("?")[0].partition("#")[0]
+    return f"{scheme}://{bare}" if scheme else bare
 
 
 def pairs_of(params: Params) -> list[tuple[str, str]]:

@@ -41,7 +41,7 @@ class Response:
         charset = self.headers.get("Content-Type", "").lower().partition("charset=")[2].partition(";")[0].strip(' "')
         try:
             return self.content.decode(charset or "utf-8", errors="replace")
-        except LookupError:
+        except (LookupError, ValueError):  # it is none, or none that replaces
             return self.content.decode(errors="replace")
 
     def __repr__(self) -> str:
@@ -51,14 +51,25 @@ class Response:
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
     """Seconds that an answer asks to wait for: ``Retry-After`` is a number of them, or a date (RFC 9110, section
     10.2.3; some write fractions, which it does not know), a million at most. None where it asks for nothing that can be
-    read. ``headers``: their names in any case. ``now``: in place of the clock."""
-    text = next((value for name, value in headers.items() if name.lower() == "retry-after"), "").strip()
+    read. A date is compared with the answer's own ``Date``: both are of the server's clock, and ours may be another
+    one. ``headers``: their names in any case. ``now``: in place of our clock, for an answer without a ``Date``."""
+    text = _header(headers, "retry-after")
     if _NUMBER.fullmatch(text):
         return min(float(text), _MOST)
+    date = _date(text)
+    if date is None:
+        return None
+    sent = _date(_header(headers, "date")) or now or datetime.now(UTC)
+    return min(max(0.0, (date - sent).total_seconds()), _MOST)
+
+
+def _header(headers: Mapping[str, str], wanted: str) -> str:
+    return next((value for name, value in headers.items() if name.lower() == wanted), "").strip()
+
+
+def _date(text: str) -> datetime | None:
     try:
         date = parsedate_to_datetime(text)
     except (ValueError, IndexError, TypeError, OverflowError):
         return None
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=UTC)  # always GMT
-    return min(max(0.0, (date - (now or datetime.now(UTC))).total_seconds()), _MOST)
+    return date.replace(tzinfo=UTC) if date.tzinfo is None else date  # always GMT

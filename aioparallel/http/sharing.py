@@ -15,6 +15,8 @@ from aioparallel.http.responses import Response
 __all__ = ["Answers", "Cache", "Flight", "Flights", "identity_of"]
 
 _SHARED = ("GET", "HEAD")
+# Bytes that each header takes in memory beside its text, and each answer beside all that; about.
+_HEADER, _ENTRY = 200, 1_500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,10 +28,13 @@ class Cache:
     """For so long."""
     entries: int = 10_000
     """So many at most; the one that was not used for longest goes first."""
+    max_bytes: int = 64 * 1024 * 1024
+    """So many bytes at most, with what belongs to them; an answer that is larger by itself is not kept. 64 MiB."""
 
     def __post_init__(self) -> None:
         check_time("Cache seconds", self.seconds)
         check_count("Cache entries", self.entries)
+        check_count("Cache max_bytes", self.max_bytes)
 
 
 def identity_of(request: Request, url: str) -> Hashable | None:
@@ -46,7 +51,9 @@ class Answers:
     def __init__(self, cache: Cache, clock: Callable[[], float]) -> None:
         self._cache = cache
         self._clock = clock
-        self._kept: OrderedDict[Hashable, tuple[float, Response]] = OrderedDict()
+        self._kept: OrderedDict[Hashable, tuple[float, Response, int]] = OrderedDict()
+        """Until when, the answer, and its size when it came: whoever gets it may change it."""
+        self._bytes = 0
 
     def get(self, identity: Hashable) -> Response | None:
         """The answer, if there is one that is not too old."""
@@ -54,7 +61,7 @@ class Answers:
         if found is None:
             return None
         if self._clock() >= found[0]:
-            del self._kept[identity]
+            self._forget(identity)
             return None
         self._kept.move_to_end(identity)
         return found[1]
@@ -65,10 +72,25 @@ class Answers:
         seconds = min(self._cache.seconds, _freshness(",".join(said)))
         if seconds <= 0:
             return
-        self._kept[identity] = self._clock() + seconds, response
-        self._kept.move_to_end(identity)
-        if len(self._kept) > self._cache.entries:
-            self._kept.popitem(last=False)
+        self._forget(identity)
+        size = _size(response)
+        if size > self._cache.max_bytes:
+            return
+        self._kept[identity] = self._clock() + seconds, response, size
+        self._bytes += size
+        while len(self._kept) > self._cache.entries or self._bytes > self._cache.max_bytes:
+            self._forget(next(iter(self._kept)))
+
+    def _forget(self, identity: Hashable) -> None:
+        found = self._kept.pop(identity, None)
+        if found is not None:
+            self._bytes -= found[2]
+
+
+def _size(response: Response) -> int:
+    asked = response.request
+    headers = sum(len(name) + len(value) + _HEADER for name, value in response.headers.items())
+    return len(response.content) + len(asked.content or b"") + len(asked.url) + headers + _ENTRY
 
 
 def _freshness(control: str) -> float:

@@ -8,14 +8,16 @@ from typing import Final, Literal
 from aioparallel.errors import ConfigurationError
 from aioparallel.handling import check_choice
 
-__all__ = ["IF_TOLD", "Known", "Meaning", "Statuses", "check_statuses", "table_of"]
+__all__ = ["IF_TOLD", "IF_TOLD_ELSE_REJECT", "Known", "Meaning", "Statuses", "check_statuses", "table_of"]
 
 Meaning = Literal["done", "wait", "retry", "reject"]
 """``"done"``: the answer that was wanted. ``"wait"``: the service asks for patience: no attempt is counted.
 ``"retry"``: the attempt has failed, by the failure policy. ``"reject"``: it will never succeed."""
 IF_TOLD: Final = "wait if told"
 """It waits where the answer says for how long, and is tried again otherwise."""
-Known = Meaning | Literal["wait if told"]
+IF_TOLD_ELSE_REJECT: Final = "wait if told, else reject"
+"""The same, and it will never succeed otherwise."""
+Known = Meaning | Literal["wait if told", "wait if told, else reject"]
 Statuses = Mapping[int | range, Meaning]
 """By code, or by a range of codes."""
 
@@ -39,7 +41,10 @@ def table_of(statuses: Statuses) -> dict[int, Known]:
     table: dict[int, Known] = {}
     for code in _CODES:
         table[code] = "done" if code // 100 == 2 else "retry" if code // 100 == 5 else "reject"
-    table[429], table[503] = "wait", IF_TOLD
+    # RFC 9110 and 8470 say of these what a second try may mend: the request had not come whole (408; proxies say so on
+    # connections that were idle), had come on the wrong connection (421), too early (425), or is too large for now.
+    table[408] = table[421] = table[425] = "retry"
+    table[413], table[429], table[503] = IF_TOLD_ELSE_REJECT, "wait", IF_TOLD
     for codes, meaning in statuses.items():  # a single code says more than a range
         if isinstance(codes, range):
             table.update(dict.fromkeys(codes, meaning))

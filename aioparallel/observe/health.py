@@ -33,6 +33,16 @@ class ProblemKind(StrEnum):
     """No broker leads a partition, so nothing can be read of it.
 
     Look at the brokers that have it."""
+    STALLED = "stalled"
+    """A partition has more to read, and nothing of it came for ``stalled_after`` seconds, whatever the cause.
+
+    Look at the brokers that have it, and at the log. Start the consumer anew if only that helps, and report it."""
+    OPEN_TRANSACTION = "open_transaction"
+    """Another producer's transaction is open, so what is behind it cannot be read under ``read_committed``. Nothing of
+    the partition came for ``stalled_after`` seconds; its lag does not count what is behind the transaction.
+
+    Find the producer. ``kafka-transactions.sh --bootstrap-server ... find-hanging`` tells of a transaction that hangs,
+    and ``abort`` ends it."""
     UNREADABLE = "unreadable"
     """A batch of a partition cannot be read: its checksum is wrong, its codec is unknown, or its structure is broken.
     The partition is held there, and tried anew twice a minute; the others go on.
@@ -58,6 +68,12 @@ class ProblemKind(StrEnum):
     """A transaction has been waiting for three seconds or more until its outputs are written.
 
     Look at the topic or the broker that the message names; if it is slow for good, transactions get smaller."""
+    OUT_OF_RESOURCES = "out_of_resources"
+    """Within the last ten seconds a handler failed because the process has no more file descriptors, memory, threads
+    or disk. Its record waits, which is no failure of it.
+
+    Raise the limit that the message names (``ulimit -n``, the memory of the container), or have ``max_concurrency``
+    lower."""
     DATABASE_AWAY = "database_away"
     """The database of a ``SqlStore`` has not done what it was asked within the last ten seconds, or refuses it.
 

@@ -53,7 +53,7 @@ class PartitionStats:
     """When the offset map did not fit the commit: the highest offset it could speak of. Else None."""
     oldest: float | None = None
     """Seconds since the timestamp of the first incomplete record that was read: nothing before it is owed. None where
-    none is."""
+    none is, or where the log holds no timestamps."""
     lag_age: float | None = None
     """Seconds since the cluster told where the log ends; ``lag`` is from then. While its leader answers, a few seconds
     at most. None before it was told."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from aioparallel.errors import ConfigurationError
+from aioparallel.steady_clock import steady_time
 from aioparallel.user_errors import text_of
 
 __all__ = [
@@ -144,7 +145,7 @@ class TokenSource:
         self._ask = ask
         self._extensions = extensions or {}
         self._kept: Token | None = None
-        self._good_until = 0.0
+        self._good_until = self._good_until_steady = 0.0
 
     def __repr__(self) -> str:
         return "<TokenSource>"
@@ -152,7 +153,7 @@ class TokenSource:
     async def token(self) -> str:
         """A token for a new connection. Raises NoToken, whatever the function raises, and when it takes more than ten
         seconds."""
-        if self._kept is not None and time.time() < self._good_until:
+        if self._kept is not None and self._is_good():
             return self._kept.text
         # Connections that are made at the same moment each ask: that is rare, and none waits for another's failure.
         try:
@@ -178,8 +179,14 @@ class TokenSource:
         expires: object = token.expires
         if isinstance(expires, bool) or not isinstance(expires, int | float):
             raise NoToken(f"no token: its end is {type(expires).__name__}, not a number of seconds since the epoch")
-        now = time.time()
-        self._kept, self._good_until = token, now + (expires - now) * (1 - _EARLY)
+        used_for = (expires - time.time()) * (1 - _EARLY)
+        self._kept = token
+        self._good_until, self._good_until_steady = time.time() + used_for, steady_time() + used_for
+
+    def _is_good(self) -> bool:
+        """By both clocks. Its end is a time of the wall clock, and a machine that sleeps counts by that alone; but one
+        that was put back would make an ended token good again. One that was put forward costs a new token."""
+        return time.time() < self._good_until and steady_time() < self._good_until_steady
 
     def refused(self) -> None:
         """The broker did not take it: ask for another one the next time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import sys
 from pathlib import Path
 from typing import Any, Self
 
@@ -98,6 +99,8 @@ class RenewingContext(ssl.SSLContext):
         """With the defaults of ``ssl.create_default_context``. Raises ConfigurationError."""
         context = cls(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if sys.version_info >= (3, 13):
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VERIFY_X509_STRICT
         context.check_hostname = check_hostname
         context._certificates, context._seen = certificates, certificates.changed()
         context._loaded = context._load()
@@ -128,6 +131,7 @@ class RenewingContext(ssl.SSLContext):
     def _load(self) -> ssl.SSLContext:
         loaded = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         loaded.minimum_version, loaded.check_hostname = self.minimum_version, self.check_hostname
+        loaded.verify_flags = self.verify_flags
         if self._certificates.ca_file is None:
             loaded.load_default_certs(ssl.Purpose.SERVER_AUTH)
         self._certificates.load(loaded)

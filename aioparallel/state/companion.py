@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from aioparallel.state.topics import StateTopics
 from aioparallel.state.unapplied import LARGEST_PIECE
 from aioparallel.state.view import StateView
 from aioparallel.state.writing import write_snapshot
+from aioparallel.steady_clock import steady_time
 
 __all__ = ["KeyedState"]
 
@@ -79,7 +79,7 @@ class KeyedState:
         """See :class:`~aioparallel.group.companions.Companion`."""
         self._forget(session.partition)
         view = self._views[session.partition] = StateView(
-            self._policy, session, time.time, keeps_lanes=self._is_transactional
+            self._policy, session, steady_time, keeps_lanes=self._is_transactional
         )
         return view
 

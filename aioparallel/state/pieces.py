@@ -90,7 +90,7 @@ def decode_head(data: bytes | None) -> Head:
         if told["v"] != _VERSION:
             raise ValueError(f"version {told['v']!r}, and not {_VERSION}")
         return Head(decode_offset_map(int(told["base"]), told["map"]), int(told["keys"]))
-    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not as it is written: {error!r}") from error
 
 

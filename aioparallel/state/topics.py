@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, NamedTuple
@@ -38,6 +39,10 @@ _FIRST_LOOK: Final = 1_000
 """Offsets at the end of a partition in which its last increments most often stand; then eight times as many before."""
 
 
+_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+"""What Kafka takes for a topic."""
+
+
 class TopicNames(NamedTuple):
     """Where a group's state is."""
 
@@ -48,6 +53,15 @@ class TopicNames(NamedTuple):
     def of(cls, policy: State[object], group_id: str) -> TopicNames:
         """As the policy says, or by the group's id. Raises ConfigurationError."""
         found = cls(policy.topic or f"{group_id}-state", policy.snapshots or f"{group_id}-snapshots")
+        for option, given, name in zip(("topic", "snapshots"), (policy.topic, policy.snapshots), found, strict=True):
+            if not _NAME.fullmatch(name):
+                source = "" if given else f", which is made of the group's name {group_id!r}"
+                raise ConfigurationError(
+                    f"State {option}",
+                    name,
+                    f"is no name of a topic{source}: give State({option}=...) one of at most 249 ASCII letters, "
+                    "digits, '.', '_' and '-'",
+                )
         if found.increments == found.snapshots:
             raise ConfigurationError("State snapshots", found.snapshots, "must be another topic than the increments'")
         return found

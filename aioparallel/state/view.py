@@ -78,8 +78,8 @@ class StateView:
     """The :class:`~aioparallel.group.companions.Beside` of one session.
 
     The value after a record is made before its handler runs: what ``apply`` refuses has no effects. It becomes the
-    key's when the record has succeeded. ``clock()``: seconds since the epoch. ``keeps_lanes``: whether :meth:`lanes` is
-    asked.
+    key's when the record has succeeded. ``clock()``: seconds since the epoch, which never go back. ``keeps_lanes``:
+    whether :meth:`lanes` is asked.
     """
 
     def __init__(
@@ -122,7 +122,8 @@ class StateView:
         self._since = found.replayed
         self._sent = self._saved = self._told
         if found.at is not None:
-            self._taken_at = found.at / 1000
+            # Another process wrote it by its own clock, which may be fast: what has not come yet counts as now.
+            self._taken_at = min(found.at / 1000, self._clock())
 
     @property
     def is_restored(self) -> bool:

@@ -74,7 +74,7 @@ class TransactionKeeping:
         )
         committer = TransactionCommitter(self._producer, self.outbox, refusals, member, self._policy, self._new_id)
         timeout = self._policy.transaction_timeout
-        positions = StablePositions(self._producer, self._group_id, timeout, committer.released)
+        positions = StablePositions(self._producer, member.client, self._group_id, timeout, committer.released)
         committer.positions = positions
         kept: Positions = positions
         if member.companion is not None:

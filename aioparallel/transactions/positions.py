@@ -8,7 +8,7 @@ from typing import Final
 
 from aioparallel.codes import ErrorCode
 from aioparallel.errors import NotAuthorized
-from aioparallel.group.client import Committed, Generation
+from aioparallel.group.client import Client, Committed, Generation
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.records import TopicPartition
 from aioparallel.transactions.producer import StableOffsets, TransactionalProducer
@@ -34,11 +34,13 @@ class StablePositions:
     def __init__(
         self,
         producer: TransactionalProducer,
+        client: Client,
         group_id: str,
         timeout: float,
         on_release: Callable[[TopicPartition], None],
     ) -> None:
         self._producer = producer
+        self._client = client
         self._group_id = group_id
         self._timeout = timeout
         self._on_release = on_release
@@ -73,6 +75,11 @@ class StablePositions:
                 self._undecided.pop(partition, None)
                 decided[partition] = found
         return decided
+
+    async def stored(self, partitions: Collection[TopicPartition], timeout: float) -> Collection[TopicPartition]:
+        """See :class:`~aioparallel.group.stores.Positions`. Whether transactions under way may change them or not: a
+        position that was committed before counts."""
+        return (await self._client.committed(partitions, timeout)).keys()
 
     def release(self, partition: TopicPartition) -> None:
         """See :class:`~aioparallel.group.stores.Positions`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import signal
@@ -330,8 +331,9 @@ async def until_started(path: Path) -> int:
 
 async def until_gone(pid: int) -> None:
     async with asyncio.timeout(60):
-        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-            await asyncio.sleep(0.01)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                await asyncio.sleep(0.01)
 
 
 async def test_nobody_is_left_behind_when_it_is_cancelled(broker: EmbeddedBroker, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest_asyncio
 from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.commit import OffsetCommitResponse_v3, OffsetFetchResponse_v3
 
+from aioparallel.clients.aiokafka import offset_messages
 from aioparallel.clients.aiokafka.internals import Connections, Coordinator
 from aioparallel.clients.aiokafka.offsets import GroupOffsets
 from aioparallel.codes import ErrorCode
@@ -156,7 +157,7 @@ async def no_ids(topics: Collection[str], timeout: float) -> dict[str, bytes]:
     return {}
 
 
-def offsets_answered(*answers: object) -> tuple[GroupOffsets, Answers, list[Generation]]:
+def offsets_answered(*answers: object, topic_ids: Any = no_ids) -> tuple[GroupOffsets, Answers, list[Generation]]:
     """The offsets of a group whose coordinator gives these answers, and whom it fenced."""
     fake, fenced = Answers(*answers), list[Generation]()
     coordinator, connections = cast("Coordinator", fake), cast("Connections", fake)
@@ -164,8 +165,7 @@ def offsets_answered(*answers: object) -> tuple[GroupOffsets, Answers, list[Gene
         "group",
         coordinator,
         connections,
-        {},
-        no_ids,
+        topic_ids,
         retry_backoff=0.001,
         on_fenced=lambda generation, **_: fenced.append(generation),
     )
@@ -210,7 +210,7 @@ async def test_how_long_offsets_last_is_said_in_the_commit() -> None:
         fake = Answers(answer)
         coordinator, connections = cast("Coordinator", fake), cast("Connections", fake)
         offsets = GroupOffsets(
-            "group", coordinator, connections, {}, no_ids, retry_backoff=0.001, on_fenced=print, offset_retention=given
+            "group", coordinator, connections, no_ids, retry_backoff=0.001, on_fenced=print, offset_retention=given
         )
         await offsets.commit({ONE: Committed(1, "")}, GENERATION, 1.0)
         request = cast("Any", fake.requests[0])
@@ -234,6 +234,35 @@ async def test_a_loading_coordinator_is_not_an_empty_group() -> None:
     offsets, _, _ = offsets_answered(loading)
     with pytest.raises(TimeoutError, match="committed offsets of group 'group'"):
         await offsets.committed([ONE], 0.05)
+
+
+async def test_an_id_that_the_coordinator_does_not_know_is_not_an_empty_group() -> None:
+    """The broker that told it may be behind: it is asked for anew."""
+    answer, old, new = offset_messages._FetchResponse_v10, b"o" * 16, b"n" * 16
+    told = [{"topic": old}, {"topic": new}]
+
+    async def ids(topics: Collection[str], timeout: float) -> dict[str, bytes]:
+        return told.pop(0)
+
+    unknown = answer(0, [("group", [(old, [(0, -1, -1, "", 100, {})], {})], 0, {})], {})
+    known = answer(0, [("group", [(new, [(0, 5, 2, "text", 0, {})], {})], 0, {})], {})
+    offsets, _, _ = offsets_answered(unknown, known, topic_ids=ids)
+    assert await offsets.committed([ONE], 1.0) == {ONE: Committed(5, "text", 2)}
+
+
+async def test_each_position_is_committed_for_the_topic_that_it_is_of() -> None:
+    """One of them may be of the topic before still: that is refused, alone."""
+    old, new = b"o" * 16, b"n" * 16
+    answer = offset_messages._CommitResponse_v10(0, [(old, [(0, 100, {})], {}), (new, [(1, 0, {})], {})], {})
+    offsets, fake, _ = offsets_answered(answer)
+    sent = {ONE: Committed(1, "", 0, old), TWO: Committed(2, "", 0, new)}
+    assert await offsets.commit(sent, GENERATION, 1.0) == {ONE: CommitFault.REFUSED, TWO: None}
+    request = cast("Any", fake.requests[0])
+    sent_topics = request.prepare({8: (2, 10)}).topics
+    assert sent_topics == [(old, [(0, 1, 0, "", {})], {}), (new, [(1, 2, 0, "", {})], {})]
+    offsets, fake, _ = offsets_answered(answer)
+    await offsets.commit(sent | {TWO: Committed(2, "", 0)}, GENERATION, 1.0)
+    assert cast("Any", fake.requests[0]).prepare({8: (2, 10)}).API_VERSION == 8
 
 
 async def test_a_group_that_may_not_be_read_is_not_authorized() -> None:

@@ -84,6 +84,13 @@ def test_files(page: Path) -> None:
 
 
 @PAGES
+def test_tests(page: Path) -> None:
+    """Each that stands behind a link to a file is in that file."""
+    named = re.findall(r"\]\(([^)\s]+\.py)\) `(test_\w+)`", page.read_text())
+    assert [test for path, test in named if f"def {test}(" not in (page.parent / path).read_text()] == []
+
+
+@PAGES
 def test_commands(page: Path) -> None:
     """``make`` has the targets, and ``python -m`` finds the modules."""
     text = page.read_text()

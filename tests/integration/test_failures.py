@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from aioparallel import FailurePolicy, Record, RetryPolicy
-from aioparallel.delivery.letters import read_letter
+from aioparallel.delivery.letters import Letter, read_letter, write_letter
 from aioparallel.errors import TopicNotFound
+from aioparallel.records import Failure, Origin
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.pytest_plugin import TopicMaker
 from tests.support.kafka.consuming import consumer_of, consuming
@@ -49,3 +54,32 @@ async def test_a_record_goes_through_retry_topics(local_kafka: LocalKafka, kafka
     story = read_letter(letter)
     assert story is not None
     assert (story.origin.topic, story.origin.offset, story.attempts) == (topic, 0, 3)
+
+
+@pytest.mark.parametrize("ahead", [120.0, -120.0])
+async def test_a_retry_topic_whose_writer_has_a_wrong_clock(
+    ahead: float, local_kafka: LocalKafka, kafka_topic: TopicMaker
+) -> None:
+    """Its records wait for the delay, by the clock of their reader."""
+    servers, delay = local_kafka.bootstrap_servers, 3.0
+    topic, again, dead_letters = [await kafka_topic() for _ in range(3)]
+    failures = FailurePolicy(retry=RetryPolicy(max_attempts=1), retry_topics={again: delay}, dead_letter=dead_letters)
+    handled: list[float] = []
+
+    async def handle(record: Record) -> None:
+        handled.append(time.monotonic())
+
+    consumer = consumer_of(servers, topic, failures=failures)
+    async with consuming(consumer, handle):
+        await until(lambda: consumer.health().ready)
+        await asyncio.sleep(1.5)  # an answer has told that the topic is empty, and a look has seen that
+        wrong = time.time() + ahead
+        failure = Failure(wrong, "a.B", "no")
+        letter = Letter(Origin(topic, 0, 7, -1), "g", 1, failure, failure, "", wrong + delay)
+        began = time.monotonic()
+        headers = [*write_letter((), letter)]
+        async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
+            for _ in range(3):
+                await producer.send_and_wait(again, b"v", b"k", timestamp_ms=int(wrong * 1_000), headers=headers)
+        await until(lambda: len(handled) == 3)
+    assert all(delay - 1.2 < at - began < delay + 2 for at in handled)

@@ -3,17 +3,23 @@ log holds. Unclean elections: ``tests/load/test_unclean_election.py``."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as Place
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from aioparallel import Record
-from aioparallel.group.client import Committed
+from aioparallel import PositionOutsideLog, Record, Transactions
+from aioparallel.group.client import Committed, Fetched
+from aioparallel.group.resets import Resets
+from aioparallel.group.sessions import Session
 from aioparallel.offsets import encode_offset_map
 from aioparallel.records import TopicPartition
+from aioparallel.stores.sql import SqlStore
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.event_log import EventKind, EventTail
 from aioparallel.testing.pytest_plugin import TopicMaker
@@ -58,15 +64,20 @@ class Values:
         return {int(value.partition("-")[2]) for value in self.all if value.startswith(what)}
 
 
-@pytest.mark.parametrize("written", [30, 150], ids=["shorter", "longer"])
+@pytest.mark.parametrize(
+    ("written", "commits"),
+    [(30, None), (150, None), (30, Transactions(interval=0.2)), (150, Transactions(interval=0.2))],
+    ids=["shorter", "longer", "shorter, in transactions", "longer, in transactions"],
+)
 async def test_a_topic_that_is_made_anew_while_it_is_read(
-    local_kafka: LocalKafka, kafka_topic: TopicMaker, written: int
+    local_kafka: LocalKafka, kafka_topic: TopicMaker, written: int, commits: Transactions | None
 ) -> None:
     """All of the new one is handled and committed, whatever the position in the old one was."""
     servers, topic = local_kafka.bootstrap_servers, await kafka_topic()
     write(servers, topic, "old", 50)
     values, group = Values(), f"{topic}-group"
-    consumer = consumer_of(servers, topic, group_id=group, auto_offset_reset="latest", commit_interval=0.2)
+    options = {"commit_interval": 0.2} if commits is None else {"commits": commits}
+    consumer = consumer_of(servers, topic, group_id=group, auto_offset_reset="latest", **options)
     first = consumer_of(servers, topic, group_id=group, until="end")
     await consume(first, values)
     async with consuming(consumer, values):
@@ -113,6 +124,98 @@ async def test_a_topic_that_is_made_anew_while_the_process_stands_still(
         await until(lambda: len(read()) == 150 and min(ended[offset] for offset in range(50)) > 1)
         child.terminate()
         await child.ended(30)
+
+
+async def test_a_topic_that_was_made_anew_below_a_store(
+    local_kafka: LocalKafka, kafka_topic: TopicMaker, tmp_path: Path
+) -> None:
+    """Its positions are in a database, which nobody tells of the deletion: the run ends, and stores nothing more."""
+    servers, topic = local_kafka.bootstrap_servers, await kafka_topic()
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'results.db'}")
+    handled: list[str] = []
+
+    async def handle(record: Record, _: AsyncConnection) -> None:
+        handled.append((record.value or b"").decode())
+
+    async def run() -> None:
+        store = SqlStore(engine)
+        await store.create_tables()
+        consumer = consumer_of(servers, topic, group_id=f"{topic}-group", until="end", commits=store)
+        await consume(consumer, store.handler(handle))
+
+    try:
+        write(servers, topic, "old", 50)
+        await run()
+        write(servers, topic, "more", 10)
+        await run()
+        assert len(handled) == 60
+        await make_anew(servers, topic)
+        write(servers, topic, "new", 150)
+        with pytest.raises(PositionOutsideLog):
+            await run()
+        assert len(handled) == 60
+    finally:
+        await engine.dispose()
+
+
+async def test_nothing_is_committed_for_the_topic_that_was_made_anew_before_it_is_read(
+    local_kafka: LocalKafka, kafka_topic: TopicMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its leader does not tell for long what is left of the log; a record of the topic before ends meanwhile, and the
+    run. The next one handles all of the new topic."""
+    servers, topic = local_kafka.bootstrap_servers, await kafka_topic()
+    group, values = f"{topic}-group", Values()
+    write(servers, topic, "old", 50)
+    goes_on, is_looked_at = asyncio.Event(), asyncio.Event()
+
+    async def handle(record: Record) -> None:
+        await values(record)
+        if record.value == b"old-49":
+            await goes_on.wait()
+
+    async def check(resets: Resets, session: Session, news: Fetched) -> None:
+        is_looked_at.set()
+        await asyncio.get_running_loop().create_future()
+
+    def make() -> None:
+        asyncio.run(make_anew(servers, topic))
+        write(servers, topic, "new", 150)
+
+    monkeypatch.setattr(Resets, "check", check)
+    consumer = consumer_of(servers, topic, group_id=group, commit_interval=0.1)
+    async with consuming(consumer, handle):
+        await until(lambda: len(values.of("old")) == 50)
+        making = threading.Thread(target=make)
+        making.start()
+        making.join()  # the process stands still meanwhile
+        await is_looked_at.wait()
+        goes_on.set()
+        await until(lambda: consumer.stats().failed_commits > 0)
+    assert await committed(servers, group) == {}
+    monkeypatch.undo()
+    values = Values()
+    await consume(consumer_of(servers, topic, group_id=group, until="end"), values)
+    assert values.of("new") == set(range(150))
+
+
+async def test_a_topic_that_is_made_anew_with_more_partitions(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
+    """Under ``"latest"``: the group's offsets are gone with the topic, and the added partitions are read from their
+    beginnings all the same."""
+    servers, topic = local_kafka.bootstrap_servers, await kafka_topic(2)
+    values = Values()
+    consumer = consumer_of(servers, topic, group_id=f"{topic}-group", auto_offset_reset="latest", commit_interval=0.2)
+
+    def fill_all(what: str, count: int, partitions: int) -> None:
+        messages = [Message(b"%d" % n, f"{what}-{n}".encode(), partition=n % partitions) for n in range(count)]
+        fill(servers, topic, messages)
+
+    async with consuming(consumer, values):
+        await until(lambda: consumer.health().joined)
+        fill_all("old", 20, 2)
+        await until(lambda: values.of("old") == set(range(20)))
+        await make_anew(servers, topic, 4)
+        fill_all("new", 60, 4)
+        await until(lambda: values.of("new") == set(range(60)))
 
 
 async def test_a_map_that_speaks_of_more_than_there_is(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, MutableSet
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
+from aioparallel.steady_clock import steady_time
+
 __all__ = ["OrderedSet", "one_source_of_chance"]
 
 T = TypeVar("T")
@@ -106,12 +108,14 @@ def one_source_of_chance(seed: int, now: Callable[[], float], pace: float) -> It
             replaced.append((module, "perf_counter", perf_counter))
         if name.removeprefix("aioparallel.").startswith(_ORDERED):
             replaced.append((module, "set", OrderedSet))
+    began, steady_time._began = steady_time._began, _EPOCH
     before = [(module, name, vars(module).get(name)) for module, name, _ in replaced]
     for module, name, value in replaced:
         setattr(module, name, value)
     try:
         yield
     finally:
+        steady_time._began = began
         for module, name, original in before:
             if original is None:
                 delattr(module, name)

@@ -18,6 +18,12 @@ class Forwarder:
         self.address = ""
         self.connections = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._dropped: set[asyncio.StreamReader] = set()
+        self._readers: set[asyncio.StreamReader] = set()
+
+    def drop(self) -> None:
+        """What comes over the connections that are there is lost from now on, in silence."""
+        self._dropped |= self._readers
 
     def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection more."""
@@ -33,23 +39,24 @@ class Forwarder:
             writer.transport.abort()
             return
         try:
-            await asyncio.gather(_forward(reader, back), _forward(there, writer))
+            self._readers |= {reader, there}
+            await asyncio.gather(self._forward(reader, back), self._forward(there, writer))
         finally:
             back.close()
             writer.close()
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65_536):
+                if reader not in self._dropped:
+                    writer.write(data)
+        writer.close()
 
     async def close(self) -> None:
         """Nothing is connected any more."""
         for task in (tasks := list(self._tasks)):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError):
-        while data := await reader.read(65_536):
-            writer.write(data)
-    writer.close()
 
 
 @contextlib.asynccontextmanager

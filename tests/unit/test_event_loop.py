@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 CYCLES = """
 import asyncio, gc, json, sys, weakref
 from collections import deque
@@ -52,3 +54,40 @@ def test_cycles_that_die_old_are_found() -> None:
     kept = said["began"] + 4 * 30_000
     assert said["most"] < 2 * kept + 1_300_000
     assert said["alive"] < 0.4 * said["watched"]
+
+
+HEAVY = """
+def _resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+import asyncio, json
+from aioparallel.event_loop import quick_collections
+
+class Node:
+    pass
+
+async def handle(number):
+    first, second = Node(), Node()
+    first.other, second.other = second, first
+    first.data = bytes(500_000)
+    await asyncio.sleep(0.002)
+
+async def main():
+    most = 0
+    for number in range(400):
+        await asyncio.gather(*(handle(one) for one in range(50)))  # 25 MB each time, 10 GB in all
+        most = max(most, _resident())
+    return most
+
+quick_collections(100)
+began = _resident()
+print(json.dumps({"began": began, "most": asyncio.run(main())}))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere the memory of a process is not known")
+def test_few_objects_that_hold_much_are_found() -> None:
+    """Cycles of two objects and half a megabyte: those that die young, and those that were frozen in flight."""
+    ran = subprocess.run([sys.executable, "-c", HEAVY], capture_output=True, text=True, timeout=120, check=True)
+    said = json.loads(ran.stdout)
+    print(said)
+    assert said["most"] < said["began"] + 800_000_000

@@ -122,7 +122,7 @@ def test_endless(given: dict[str, Any], endless: bool) -> None:
         ),
         *[
             ("retry_topics", {"retry": ENDS, "retry_topics": value}, value, "must map names of topics to seconds")
-            for value in (["r"], "r", {"": 1}, {3: 1}, {b"r": 1})
+            for value in (["r"], "r", {"": 1}, {3: 1}, {b"r": 1}, None, 0, [])
         ],
         *[
             ("retry_topics['r']", {"retry": ENDS, "retry_topics": {"r": value}}, value, SECONDS)

@@ -11,14 +11,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, astuple
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
 from aiokafka.protocol.admin import SaslAuthenticateRequest
 
 from aioparallel import ConfigurationError, Options, ParallelConsumer, Producing, Security, Token
+from aioparallel.security import secret
 from aioparallel.security.secret import NoToken, Password, TokenSource, read_secret
-from aioparallel.security.tls import RenewingContext
+from aioparallel.security.tls import Certificates, RenewingContext
 from aioparallel.testing.brokers.certificates import TestAuthority
 
 
@@ -181,6 +183,65 @@ async def test_tokens_are_kept_until_a_fifth_is_left() -> None:
     assert "token" not in repr(Token("token", 5.0)).replace("Token", "")
 
 
+@pytest.mark.parametrize(("put", "passes"), [(3_600.0, 0.0), (-3_600.0, 90.0), (0.0, 90.0)])
+async def test_a_token_ends_by_whichever_clock_is_first(
+    put: float, passes: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wall clock that is put forward costs a new token; one that is put back makes no ended token good."""
+    wall, steady, asked = 1e9, 5.0, 0
+    monkeypatch.setattr(secret, "time", SimpleNamespace(time=lambda: wall))
+    monkeypatch.setattr(secret, "steady_time", lambda: steady)
+
+    async def token() -> Token:
+        nonlocal asked
+        asked += 1
+        return Token(f"token {asked}", wall + 100)
+
+    source = TokenSource(token)
+    wall, steady = wall + 70, steady + 70
+    assert [await source.token() for _ in range(2)] == ["token 1", "token 1"]
+    wall, steady = wall + put + passes, steady + passes
+    assert [await source.token() for _ in range(2)] == ["token 2", "token 2"]
+
+
+def test_a_certificate_ends_by_the_wall_clock(tmp_path: Path) -> None:
+    """Its end is a date, which OpenSSL compares with the machine's clock at each handshake: that is how an ended one is
+    noticed while a program runs."""
+    authority = TestAuthority(tmp_path)
+    security = Security("SSL", ca_file=authority.ca_file)
+    context = security.client_options()["ssl_context"]
+    assert isinstance(context, ssl.SSLContext)
+    context.check_hostname = True
+    assert handshake(context, authority.issue("good.pem", "localhost", lasts=3_600.0)) == ""
+    short = authority.issue("short.pem", "localhost", lasts=2.0)
+    ends = time.time() + 2.0
+    assert handshake(context, short) == ""
+    while not (said := handshake(context, short)) and time.time() < ends + 5:
+        time.sleep(0.05)
+    assert "certificate has expired" in said
+    assert time.time() >= ends - 1  # a certificate tells whole seconds
+
+
+def handshake(client: ssl.SSLContext, certificate: Path) -> str:
+    """In memory, with a server that has this certificate. What the client has against it; empty: nothing."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(certificate)
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(back, there, server_hostname="localhost")
+    theirs = server.wrap_bio(there, back, server_side=True)
+    open_ends = [ours, theirs]
+    while open_ends:
+        for end in [*open_ends]:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError as error:
+                return error.verify_message
+            open_ends.remove(end)
+    return ""
+
+
 @pytest.mark.parametrize("security", ["SSL", "SASL_SSL"])
 def test_it_can_be_copied_and_sent_and_still_shows_nothing(security: str, files: Path) -> None:
     """As options are: ``asdict``, a deep copy, a pickle."""
@@ -325,3 +386,9 @@ def test_a_file_that_windows_has_written(tmp_path: Path) -> None:
     assert f"password_file={str(file)!r}" in shown
     with pytest.raises(ConfigurationError, match="client_options"):
         Security("SASL_PLAINTEXT", mechanism="GSSAPI")  # type: ignore[arg-type]
+
+
+def test_certificates_are_verified_as_pythons_default_context_does() -> None:
+    """From Python 3.13 on strictly, and with partial chains."""
+    context = RenewingContext.of(Certificates(None, None, None, None), check_hostname=True)
+    assert context.verify_flags == context._loaded.verify_flags == ssl.create_default_context().verify_flags

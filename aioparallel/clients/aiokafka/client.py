@@ -31,6 +31,7 @@ from aioparallel.clients.aiokafka.metadata import (
     topic_partitions,
 )
 from aioparallel.clients.aiokafka.offsets import GroupOffsets
+from aioparallel.clients.aiokafka.read_replicas import ReadReplicas
 from aioparallel.clients.aiokafka.settings import ConsumerSettings
 from aioparallel.clients.aiokafka.silence import Silence
 from aioparallel.errors import BrokerUnreachable, ClientError, ConsumerStateError
@@ -153,13 +154,13 @@ class AiokafkaClient:
         # Nobody tells a waiting fetch when the task behind it ends.
         fetcher._fetch_task.add_done_callback(lambda _task: self.wake())
         read_committed = consumer._isolation_level == "read_committed"
+        ReadReplicas(fetcher, self._settings.fetch_wait)
         walk = FetchWalk(fetcher, subscriptions, silence.epochs, read_committed=read_committed)
         identity = walk.identity = LogIdentity(consumer._client, lambda: walk.assigned, self.wake)
         offsets = GroupOffsets(
             self._settings.group_id,
             coordinator,
             consumer._client,
-            identity.ids,
             identity.topic_ids,
             retry_backoff=self._settings.retry_backoff,
             on_fenced=self.fenced,
@@ -183,6 +184,7 @@ class AiokafkaClient:
             return
         for task in running.watching:
             task.cancel()
+        running.identity.close()
         loop = asyncio.get_running_loop()
         ends = loop.time() + timeout
         try:
@@ -277,7 +279,8 @@ class AiokafkaClient:
                 fetching.result()
         except kafka.KafkaError as error:
             if not is_passing(error):
-                raise translated(error, f"taking part in group {self._settings.group_id!r}") from error
+                doing = f"taking part in group {self._settings.group_id!r}"
+                raise translated(error, doing, running.silence.join_code) from error
             logger.info(
                 "A passing failure in group %s: %r", self._settings.group_id, error, extra={"action": "group_failure"}
             )
@@ -342,6 +345,10 @@ class AiokafkaClient:
     def end_offset_seen(self, partition: TopicPartition) -> int | None:
         """The end offset that the last fetch response told, without asking the broker; None before one."""
         return None if self._running is None else self._running.walk.end_offset_seen(partition)
+
+    def written_end_seen(self, partition: TopicPartition) -> int | None:
+        """The same, whatever is decided."""
+        return None if self._running is None else self._running.walk.written_end_seen(partition)
 
     def since_end_seen(self, partition: TopicPartition) -> float | None:
         """Seconds since the end offset was told; None before it was."""

@@ -14,6 +14,7 @@ from aiokafka.conn import collect_hosts
 from aiokafka.protocol.metadata import MetadataRequest
 
 from aioparallel.clients.aiokafka.dialing import stop_dialing
+from aioparallel.clients.aiokafka.eager_tasks import refuse_eager_tasks
 from aioparallel.clients.aiokafka.internals import Connections, Consumer
 from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.secure_connection import open_connection
@@ -42,8 +43,10 @@ async def find_broker(
     at once here, again and again until the time is up: a broker that starts beside us is worth waiting for. A wrong
     password, or a certificate that nobody trusts, is not.
 
-    Raises TimeoutError with the last reason after ``timeout`` seconds, AuthenticationFailed at once.
+    Raises TimeoutError with the last reason after ``timeout`` seconds; AuthenticationFailed, and ClientError for an
+    event loop that is none for aiokafka, at once.
     """
+    refuse_eager_tasks()
     calm()  # before the first login: what logs in is not for the log
     turned_away: set[str] = set()
     loop = asyncio.get_running_loop()

@@ -115,6 +115,7 @@ class Dialing:
                 broker.host, broker.port, options_of(connections), connections._on_connection_closed
             )
             await self._check_cluster(made)
+            self._check_address(node, broker.host, broker.port, made)
         except (OSError, TimeoutError, kafka.KafkaError) as error:
             self._failed(node, error)
             return self.old(node, group)
@@ -145,6 +146,13 @@ class Dialing:
                 cut(cast("Connection", made))
         if not is_ours:
             raise ConnectionError(f"it belongs to another cluster now ({cluster_id_of(answer)})")
+
+    def _check_address(self, node: object, host: str, port: int, made: LoggedIn) -> None:
+        """Close it, and raise StaleMetadata, where the broker is elsewhere by now: another one may be there."""
+        broker = self._connections.cluster.broker_metadata(node)
+        if broker is None or (broker.host, broker.port) != (host, port):
+            cut(cast("Connection", made))
+            raise StaleMetadata(f"broker {node} is not at {host}:{port} any more")
 
     async def close(self) -> None:
         """``AIOKafkaClient.close``, after which no connection is made."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Final, cast
 
 import aiokafka.errors as kafka
 
 from aioparallel.clients.aiokafka.secure_connection import LoginFailed
+from aioparallel.codes import ErrorCode
 from aioparallel.errors import AioparallelError, AuthenticationFailed, ClientError, NotAuthorized
 
 __all__ = ["AUTHENTICATION", "deadline", "is_passing", "translated"]
@@ -39,10 +40,20 @@ _ADVICE: Final[tuple[tuple[type[Exception], str], ...]] = (
 )
 
 
-def translated(error: Exception, doing: str) -> AioparallelError:
-    """The same failure as one of ours; ``doing`` says what was going on, for the message."""
+_ADVICE_BY_CODE: Final = {
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has as many members as its brokers allow (group.max.size): start "
+    "fewer members, or raise that",
+}
+
+
+def translated(error: Exception, doing: str, code: int = ErrorCode.NONE) -> AioparallelError:
+    """The same failure as one of ours; ``doing`` says what was going on, for the message. ``code``: what the broker
+    answered, where aiokafka may have no error for it."""
     if isinstance(error, AioparallelError):
         return error
+    if code not in kafka.kafka_errors:
+        advice = _ADVICE_BY_CODE.get(cast("ErrorCode", code), "see the protocol guide of Kafka for that code")
+        return ClientError(f"{doing}: {advice} (the broker answered {_name_of(code)})")
     if (what := _refused(error)) is not None:
         return NotAuthorized(f"{what} ({doing})")
     if isinstance(error, AUTHENTICATION):
@@ -71,6 +82,13 @@ async def deadline(seconds: float, doing: str) -> AsyncIterator[None]:
         raise TimeoutError(f"{doing}: no answer within {seconds:g} s; is the cluster reachable?") from None
     except kafka.KafkaError as error:
         raise translated(error, doing) from error
+
+
+def _name_of(code: int) -> str:
+    try:
+        return f"{ErrorCode(code).name}, {code}"
+    except ValueError:
+        return f"with error code {code}"
 
 
 def _refused(error: Exception) -> str | None:

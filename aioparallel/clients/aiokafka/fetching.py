@@ -142,6 +142,11 @@ class FetchWalk:
             return None
         return state.lso if self._read_committed and state.lso is not None else state.highwater
 
+    def written_end_seen(self, partition: TopicPartition) -> int | None:
+        """The same, whatever is decided; as the last fetch response told it."""
+        state = self._state(partition)
+        return None if state is None else state.highwater
+
     def see_end(self, partition: TopicPartition, offset: int) -> bool:
         """The log's end for this reader was told by itself. False: it is not this member's any more."""
         state = self._state(partition)

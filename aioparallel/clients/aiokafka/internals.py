@@ -182,6 +182,11 @@ class Fetcher(Protocol):
 
     _client: Connections
     _isolation_level: int
+    _client_rack: str | None
+    _preferred_read_replica: MutableMapping[TopicPartition, tuple[int, float]]
+    """The follower, and until when."""
+    _select_read_replica: Callable[[TopicPartition], int | None]
+    _update_preferred_read_replica: Callable[[TopicPartition, int], None]
     _records: OrderedDict[TopicPartition, FetchedData | FetchFault]
     _prefetch_backoff: float
     _wait_consume_future: asyncio.Future[None] | None

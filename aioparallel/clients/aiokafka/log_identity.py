@@ -45,6 +45,9 @@ _KEPT: Final = 64
 """Changes of the epoch within what is fetched and not taken."""
 
 
+_Asking = asyncio.Task[Mapping[str, bytes] | kafka.KafkaError]
+
+
 class FetchedEpochs:
     """Leader epochs of what was fetched, by partition: pairs of first offset and epoch."""
 
@@ -108,6 +111,8 @@ class LogIdentity:
         self._on_news = on_news
         self._leaders: dict[TopicPartition, int] = {}
         self._is_told = True
+        self._asking: dict[frozenset[str], _Asking] = {}  # before it is sent
+        self._requests: set[_Asking] = set()
         self.ids: dict[str, bytes] = {}
         self.news: set[TopicPartition] = set()
         """Partitions that another leader leads, or whose topic was made anew, since that was looked at last."""
@@ -159,11 +164,33 @@ class LogIdentity:
         """Asked now. Those that no broker tells are not in the result; raises TimeoutError."""
         if not self._is_told:
             return {}
+        async with asyncio.timeout(timeout):
+            found = await asyncio.shield(self._asked_together(frozenset(topics)))
+        if isinstance(found, Exception):
+            raise TimeoutError(f"asking for the ids of {', '.join(topics)}: {found!r}") from found
+        return dict(found)
+
+    def close(self) -> None:
+        """Nobody waits for an answer any more."""
+        for task in self._requests:
+            task.cancel()
+
+    def _asked_together(self, topics: frozenset[str]) -> _Asking:
+        """One request for all who ask in the same turn: where a broker goes, each of its partitions asks, and each
+        answer tells of all of them. Nobody gets an answer to what was asked before."""
+        if (asking := self._asking.get(topics)) is None:
+            asking = self._asking[topics] = asyncio.create_task(self._ask(topics), name="aioparallel-topic-ids")
+            self._requests.add(asking)
+            asking.add_done_callback(self._requests.discard)
+        return asking
+
+    async def _ask(self, topics: frozenset[str]) -> Mapping[str, bytes] | kafka.KafkaError:
+        await asyncio.sleep(0)
+        del self._asking[topics]
         try:
-            async with asyncio.timeout(timeout):
-                answer = await self._metadata(topics)
+            answer = await self._metadata(topics)
         except kafka.KafkaError as error:
-            raise TimeoutError(f"asking for the ids of {', '.join(topics)}: {error!r}") from error
+            return error
         found = {} if answer is None else {topic: topic_id for topic, topic_id, _ in _topics_in(answer)}
         for topic, topic_id in found.items():
             self.ids.setdefault(topic, topic_id)  # another one than before is news, of which run() tells

@@ -6,9 +6,10 @@ may ask), Metadata 12. Each is built for what the broker offers; a tagged field 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from io import BytesIO
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from aiokafka.errors import IncompatibleBrokerVersion
 from aiokafka.protocol.abstract import AbstractType
@@ -34,7 +35,6 @@ __all__ = ["CommitRequest", "OffsetFetch", "OffsetForLeaderEpoch", "TopicIds"]
 _TEXT = String("utf-8")
 _COMPACT = CompactString("utf-8")
 _TAGS = ("tags", TaggedFields)
-_NO_TAGS: Final[Mapping[int, bytes]] = {}
 
 
 class _Uuid(AbstractType):  # type: ignore[misc]
@@ -147,15 +147,14 @@ class _CommitRequest_v10(RequestStruct):  # type: ignore[misc]  # noqa: N801
 
 
 class CommitRequest(NamedTuple):
-    """OffsetCommit: by topic id where the broker takes that and all ids are known, so that nothing is committed for
-    another topic of the same name. ``older``: what is sent to brokers before Kafka 2.1."""
+    """OffsetCommit: by the topic ids of the positions where the broker takes that and all have one, so that nothing is
+    committed for another topic of the same name. ``older``: what is sent to brokers before Kafka 2.1."""
 
     group_id: str
     generation_id: int
     member_id: str
     instance_id: str | None
     positions: Mapping[str, Collection[tuple[int, Committed]]]
-    ids: Mapping[str, bytes]
     older: Any
     keeps_retention: bool = False
     """Whether it says how long offsets are kept, which newer versions cannot."""
@@ -166,35 +165,46 @@ class CommitRequest(NamedTuple):
         if self.keeps_retention and least < 5:
             most = 0
         member = self.group_id, self.generation_id, self.member_id
-        if most >= 10 and all(topic in self.ids for topic in self.positions):
-            return _CommitRequest_v10(*member, self.instance_id, self._topics(True, self.ids.__getitem__), {})
+        if most >= 10 and all(one.topic_id for some in self.positions.values() for _, one in some):
+            return _CommitRequest_v10(*member, self.instance_id, _topics(self._by_id(), {}), {})
         if most >= 8:
-            return _CommitRequest_v8(*member, self.instance_id, self._topics(True, str), {})
+            return _CommitRequest_v8(*member, self.instance_id, _topics(self.positions, {}), {})
         if most >= 7:
-            return _CommitRequest_v7(*member, self.instance_id, self._topics(False, str))
+            return _CommitRequest_v7(*member, self.instance_id, _topics(self.positions))
         if most >= 6:
-            return _CommitRequest_v6(*member, self._topics(False, str))
+            return _CommitRequest_v6(*member, _topics(self.positions))
         return self.older.prepare(dict(versions))
 
-    def _topics(self, is_flexible: bool, name: Callable[[str], str | bytes]) -> list[tuple[Any, ...]]:
-        tags = (_NO_TAGS,) if is_flexible else ()
-        return [
-            (
-                name(topic),
-                [(partition, one.offset, one.leader_epoch, one.metadata, *tags) for partition, one in some],
-                *tags,
-            )
-            for topic, some in self.positions.items()
-        ]
+    def _by_id(self) -> Mapping[bytes, Collection[tuple[int, Committed]]]:
+        """Some of one name may be of the topic before still."""
+        found: defaultdict[bytes, list[tuple[int, Committed]]] = defaultdict(list)
+        for some in self.positions.values():
+            for number, one in some:
+                found[one.topic_id].append((number, one))
+        return found
 
     def results(self, answer: Any) -> dict[TopicPartition, int]:
         """Its error code for each partition."""
-        names = {found: topic for topic, found in self.ids.items()} if answer.API_VERSION >= 10 else {}
+        names = {one.topic_id: topic for topic, some in self.positions.items() for _, one in some}
         return {
             TopicPartition(names.get(entry[0], entry[0]), result[0]): result[1]
             for entry in answer.topics
             for result in entry[1]
         }
+
+
+def _topics(
+    positions: Mapping[Any, Collection[tuple[int, Committed]]], *tags: Mapping[int, bytes]
+) -> list[tuple[Any, ...]]:
+    """By names or ids. ``tags``: one in flexible versions."""
+    return [
+        (
+            name,
+            [(number, one.offset, one.leader_epoch, one.metadata, *tags) for number, one in some],
+            *tags,
+        )
+        for name, some in positions.items()
+    ]
 
 
 # -- OffsetFetch ----------------------------------------------------------------------------------------

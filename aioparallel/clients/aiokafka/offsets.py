@@ -67,7 +67,6 @@ class GroupOffsets:
         group_id: str,
         coordinator: Coordinator,
         connections: Connections,
-        ids: Mapping[str, bytes],
         topic_ids: Callable[[Collection[str], float], Awaitable[Mapping[str, bytes]]],
         *,
         retry_backoff: float,
@@ -78,7 +77,6 @@ class GroupOffsets:
         self._group_id = group_id
         self._coordinator = coordinator
         self._connections = connections
-        self._ids = ids
         self._topic_ids = topic_ids
         self._retry_backoff = retry_backoff
         self._on_fenced = on_fenced
@@ -113,7 +111,6 @@ class GroupOffsets:
             *member,
             self._coordinator._group_instance_id,
             topics,
-            self._ids,
             older,
             keeps_retention=self._retention_ms != _BROKERS_RETENTION,
         )
@@ -182,7 +179,9 @@ class GroupOffsets:
         self._check(error_code, f"group {self._group_id!r}")
         found: dict[TopicPartition, Committed] = {}
         for partition, offset, leader_epoch, metadata, code in told:
-            if code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+            if code == ErrorCode.UNKNOWN_TOPIC_ID:
+                continue  # who has told the id knows less than the coordinator, or more: it is asked for anew
+            if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self._check(code, partition.topic)
             if offset >= 0 and code == ErrorCode.NONE:
                 found[partition] = Committed(offset, metadata or "", leader_epoch)

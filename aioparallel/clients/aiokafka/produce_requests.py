@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final, cast
 
 import aiokafka.errors as kafka
+from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
@@ -20,6 +21,7 @@ from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.producer_internals import ProduceAnswer, ProducerConnections, ProducerIdAnswer
 from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
 from aioparallel.clients.aiokafka.silence import Silence, first_answer
+from aioparallel.clients.aiokafka.transaction_messages import ApiVersions
 from aioparallel.clients.producing.answers import Answer, answer_of, unanswered
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import PartitionQueue, RecordBatch
@@ -35,6 +37,11 @@ _ALL: Final = -1
 """``acks``: an answer only when all in-sync replicas have it."""
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
 """Part of the request, though nothing is done with it where there is no transaction."""
+_IDLE: Final = 20.0
+"""Seconds without an answer after which a connection is tried before outputs go over it: a load balancer or a firewall
+may have dropped it in silence, and outputs would wait there for as long as a request may take."""
+_TRY: Final = 2.0
+"""Seconds for the answer to that."""
 _GRACE: Final = 0.7
 """Part of the time for closing that goes to a clean end; the rest is for cutting off what is left."""
 
@@ -53,6 +60,8 @@ class AiokafkaBrokers:
         self._topics: set[str] = set()
         self._addresses: dict[int, str] = {}  # also of brokers that the metadata has dropped: they hang, or are dead
         self._scopes: defaultdict[int, set[asyncio.Timeout]] = defaultdict(set)  # requests to each node
+        self._connected_at = 0.0  # on the loop's clock
+        self._answered_at: dict[int, float] = {}  # by node
 
     @property
     def is_connected(self) -> bool:
@@ -95,6 +104,7 @@ class AiokafkaBrokers:
         self._remember_addresses(connections.cluster)
         connections.cluster.add_listener(lambda _cluster: self._updated(connections.cluster))
         self._connections, self._silence = connections, silence
+        self._connected_at = asyncio.get_running_loop().time()
 
     async def _bootstrap(self, connections: ProducerConnections) -> None:
         while True:
@@ -127,6 +137,7 @@ class AiokafkaBrokers:
     async def _ask_for_id(self, node: int) -> ProducerIdAnswer | None:
         request = InitProducerIdRequest(cast("str", None), _TRANSACTION_TIMEOUT_MS)
         try:
+            await self._try_idle_connection(node)
             return cast("ProducerIdAnswer", await self._connected().send(node, request))
         except (kafka.KafkaError, OSError) as error:
             logger.debug("No producer id from broker %d: %r", node, error, extra={"action": "no_id", "node": node})
@@ -143,6 +154,7 @@ class AiokafkaBrokers:
         try:
             async with asyncio.timeout(None) as scope:
                 scopes.add(scope)
+                await self._try_idle_connection(node)
                 answer = await self._connected().send(node, request)
         except (kafka.KafkaError, OSError, TimeoutError) as error:
             return [unanswered(error)] * len(batches)
@@ -152,9 +164,29 @@ class AiokafkaBrokers:
             return [unanswered(error)] * len(batches)
         finally:
             scopes.discard(scope)
+        self._answered_at[node] = asyncio.get_running_loop().time()
         found = self._answers(answer)
         silent = unanswered(kafka.KafkaError("the broker's answer says nothing about this partition"))
         return [found.get((batch.queue.topic, batch.queue.partition), silent) for batch in batches]
+
+    async def _try_idle_connection(self, node: int) -> None:
+        """Leave it where it was not used for a while and nobody answers there: the next request makes another one."""
+        now = asyncio.get_running_loop().time()
+        if now - self._answered_at.get(node, self._connected_at) < _IDLE or not self._has_connection(node):
+            return
+        self._answered_at[node] = now  # whoever comes meanwhile does not try it again
+        try:
+            async with asyncio.timeout(_TRY):
+                await self._connected().send(node, ApiVersions("aioparallel", "1"))
+        except kafka.IncompatibleBrokerVersion:
+            """A broker before Kafka 2.4, and a connection that is there."""
+        except TimeoutError:
+            logger.info(
+                "The connection to broker %d was idle and does not answer: it is made anew",
+                node,
+                extra={"action": "idle_connection_lost", "node": node},
+            )
+            self._close_connections(node)
 
     def _request(self, topics: list[tuple[str, list[tuple[int, bytes]]]], timeout_ms: int) -> object:
         """A produce request with these batches."""
@@ -247,8 +279,14 @@ class AiokafkaBrokers:
         for scope in self._scopes[node]:
             if not scope.expired():
                 scope.reschedule(0.0)
-        # Also one that was left for a new login, and still waits for answers.
-        for (of, _), connection in list(self._connections._conns.items()):
+        self._close_connections(node)
+
+    def _has_connection(self, node: int) -> bool:
+        return (node, ConnectionGroup.DEFAULT) in self._connected()._conns
+
+    def _close_connections(self, node: int) -> None:
+        """Also one that was left for a new login, and still waits for answers."""
+        for (of, _), connection in list(self._connected()._conns.items()):
             if of == node and (writer := connection._writer) is not None:
                 connection.close()
                 writer.transport.abort()

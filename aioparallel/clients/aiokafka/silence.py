@@ -35,7 +35,7 @@ from aioparallel.clients.aiokafka.bootstrapping import Bootstrap
 from aioparallel.clients.aiokafka.dialing import Dialing, options_of
 from aioparallel.clients.aiokafka.first_answer import NEXT, first_answer
 from aioparallel.clients.aiokafka.heartbeats import Heartbeat
-from aioparallel.clients.aiokafka.internals import Connection, Connections, FetchAnswer, MetadataAnswer
+from aioparallel.clients.aiokafka.internals import Connection, Connections, FetchAnswer, JoinAnswer, MetadataAnswer
 from aioparallel.clients.aiokafka.log_identity import FetchedEpochs
 from aioparallel.clients.aiokafka.metadata_updates import BOOTSTRAP, REBOOTSTRAP_AFTER, MetadataUpdates
 from aioparallel.clients.aiokafka.offset_messages import CommitRequest, OffsetFetch
@@ -100,6 +100,8 @@ class Silence:
         self._loop = asyncio.get_running_loop()
         self.contacts = Contacts(self._loop.time, _explain)
         """What was heard of which broker."""
+        self.join_code: int = ErrorCode.NONE
+        """What the last join or sync was answered with."""
         self.epochs = FetchedEpochs()
         """Which leaders wrote what was fetched."""
         self._metadata = MetadataUpdates(
@@ -140,6 +142,7 @@ class Silence:
             except TimeoutError:
                 raise self._left(node_id, group) from None
             self.contacts.answered(node_id, _HEARTBEAT)
+            self.join_code = cast("JoinAnswer", answer).error_code
             return answer
         with self.contacts.asking(node_id, *_KINDS.get(type(request), ())):
             answer = await self._send_in_time(node_id, request, group)

@@ -134,7 +134,7 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
     ) -> Mapping[TopicPartition, int]:
         """TxnOffsetCommit."""
         topics: defaultdict[str, list[tuple[int, int, int, str, dict[int, bytes]]]] = defaultdict(list)
-        for (topic, partition), (offset, metadata, leader_epoch) in positions.items():
+        for (topic, partition), (offset, metadata, leader_epoch, _) in positions.items():
             topics[topic].append((partition, offset, leader_epoch, metadata, {}))
         request = TxnOffsetCommit(
             self.transactional_id,

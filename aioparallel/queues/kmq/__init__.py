@@ -4,6 +4,7 @@
 
     markers.py        the markers as bytes, and the header that counts redeliveries            pure
     open_markers.py   which records of one partition were begun and not ended, and until when  pure
+    marker_times.py   when markers were written, whatever the clocks of their writers say      pure
     topics.py         the queue, its markers, its dead letters
     leases.py         records under way in a consumer, and until when they are its own
     end_markers.py    the markers of their ends

@@ -22,8 +22,6 @@ __all__ = ["Lease", "LeaseFailed", "LeaseOver", "Leased", "Redelivery", "check_l
 Lease = float | Callable[[Record[Any, Any]], float]
 """Seconds, or a function of the record that gives them."""
 
-# So much of a lease is the whole of it: what waited for less is not worth a marker.
-_MOST: Final = 0.9
 # The shortest that a marker can say.
 _SHORTEST: Final = 0.001
 
@@ -58,7 +56,7 @@ class Leased(Source):
     running loop."""
 
     __slots__ = (
-        "_ends", "_on_wait", "_place", "_renew", "_time", "failed", "leases", "partition", "seconds", "waiting",
+        "_ends", "_on_wait", "_place", "_renew", "_time", "failed", "leases", "owed", "partition", "seconds", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -78,8 +76,11 @@ class Leased(Source):
         self.failed: dict[int, LeaseFailed] = {}
         """By offset, of those whose own lease could not be told."""
         self.waiting: dict[int, tuple[float, float]] = {}
-        """By offset, of those whose handler was not called yet, or waits at a gate: their lease in seconds, and until
-        when it is renewed."""
+        """By offset, of those whose handler was not called yet, or which wait for room or a delay: their lease in
+        seconds, and until when it is renewed."""
+        self.owed: dict[int, tuple[float, float]] = {}
+        """By offset, of those whose handler runs and was called late: their lease in seconds, and until when the
+        handler has it. That is written once the handler has run for so long that it may need it."""
         self._ends = ends
         self._renew = renew
         self._on_wait = on_wait
@@ -99,12 +100,17 @@ class Leased(Source):
         left = self.lease_left(offset)
         if left <= 0:
             raise LeaseOver
-        if left < _MOST * seconds:
+        if left < seconds / 2:
             self._renew(self, offset, seconds)
+        elif left < seconds:
+            self.owed[offset] = seconds, self._time() + seconds
+            self._on_wait(seconds)
 
     def wait(self, offset: int) -> None:
-        """It waits for room, for as long as that takes, and has not failed: its lease is renewed meanwhile."""
+        """It waits, for room or because its handler asks for a delay, and has not failed: its lease is renewed
+        meanwhile, however long that takes."""
         seconds = self.seconds[offset]
+        self.owed.pop(offset, None)
         self.waiting[offset] = seconds, math.inf
         self._on_wait(seconds)
 
@@ -123,6 +129,7 @@ class Leased(Source):
         self.leases.pop(offset, None)
         self.seconds.pop(offset, None)
         self.waiting.pop(offset, None)
+        self.owed.pop(offset, None)
         if self.failed:
             self.failed.pop(offset, None)
 
@@ -138,7 +145,7 @@ def check_lease(record: Record[Any, Any]) -> None:
 
 class Redelivery:
     """What becomes of a record that has failed: tried again here while its lease lasts, then left to be delivered
-    again."""
+    again. One that waits has not failed: it keeps its lease."""
 
     def __init__(self, retry: RetryPolicy) -> None:
         self._retry = retry
@@ -148,10 +155,13 @@ class Redelivery:
         source = record._source
         assert isinstance(source, Leased)
         delay = self._delay(history_of(record), error, attempts, asyncio.get_running_loop().time())
-        if delay is None or delay >= source.lease_left(record.offset):
+        left = source.lease_left(record.offset)
+        if delay is None or left <= 0:
             return "release"
-        if isinstance(error, NoRoom):
+        if isinstance(error, RetryLater):
             source.wait(record.offset)
+        elif delay >= left:
+            return "release"
         return delay
 
     def _delay(self, history: History, error: Exception, attempts: int, now: float) -> float | None:

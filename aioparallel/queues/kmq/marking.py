@@ -297,11 +297,13 @@ class Marking:
 
     async def drain(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
         """See :class:`~aioparallel.group.admission.Admission`. What was read ahead runs too, as far as there is time:
-        it would be delivered again only when its lease is over."""
+        it would be delivered again only when its lease is over. What waits for longer is left to others."""
         began, scheduler = self._loop.time(), self._processor.scheduler
         await self.settle(sessions, seconds, cancel_grace)
         try:
             while scheduler.unfinished and self._loop.time() - began < seconds:
+                if self._processor.only_waits(began + seconds):
+                    break
                 scheduler.resume()  # and again: whoever stops once more has paused it
                 self._processor.notify()
                 await asyncio.sleep(_LOOK)

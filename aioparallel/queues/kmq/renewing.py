@@ -1,4 +1,5 @@
-"""Leases of records that wait for their handlers: renewed, so that a handler has the whole lease to itself."""
+"""Leases of records that wait for their handlers, or whose handlers were called late: renewed, so that each handler has
+the whole lease to itself."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ class Renewal(PendingOutput):
 
 
 class Renewing:
-    """Looks at what waits, as long as something does.
+    """Looks at what waits, and at what was called late, as long as there is something.
 
     ``renew(source, offset, seconds)`` writes a further start marker. ``may_start``: whether handlers start at
     all; while they do not, what waits is left to others. Made within the running loop.
@@ -59,9 +60,9 @@ class Renewing:
         self._is_closed = False
 
     def wait(self, shortest: float) -> None:
-        """Records wait now, and so long is the shortest of their leases, in seconds."""
+        """Records wait now, or were called late, and so long is the shortest of their leases, in seconds."""
         due = self._loop.time() + shortest / _LOOKS
-        if self._is_closed or (self._timer is not None and self._timer.when() <= due):
+        if self._timer is not None and self._timer.when() <= due:
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -70,20 +71,25 @@ class Renewing:
     def close(self) -> None:
         """The run ends: what has not begun is left to others."""
         self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
 
     def _look(self) -> None:
         self._timer = None
         now, shortest = self._loop.time(), None
-        may_renew = self._may_start()
+        may_renew = self._may_start() and not self._is_closed
         for source in self._sources():
             for offset, (seconds, patience) in source.waiting.items():
                 left = source.leases[offset] - now
-                if left <= 0 or now >= patience:
+                if left <= 0 or now >= patience or self._is_closed:
                     continue
                 shortest = seconds if shortest is None else min(seconds, shortest)
                 if may_renew and left < seconds / 2:
                     self._renew(source, offset, seconds)
+            for offset, (seconds, until) in source.owed.items():
+                left = source.leases[offset] - now
+                if left <= 0 or source.leases[offset] >= until:
+                    continue
+                shortest = seconds if shortest is None else min(seconds, shortest)
+                if left < seconds / 2:
+                    self._renew(source, offset, until - now)
         if shortest is not None:
             self.wait(shortest)

@@ -80,6 +80,7 @@ class _Markers(ParallelConsumer[bytes, bytes]):
         self._use_now_after = use_now_after
         self.tracking: Tracking | None = None
         self._admission = self._track
+        self._timed_topics = (topics.markers,)
 
     def _track(self, processor: Processor, fatal: Any) -> Tracking:
         self.tracking = Tracking(processor, fatal, self._client, self.redeliverer, self._use_now_after)

@@ -6,17 +6,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from aioparallel.engine.processor import Processor
 from aioparallel.group.client import Client
 from aioparallel.group.sessions import Session, SessionState
+from aioparallel.queues.kmq.marker_times import MarkerTimes
 from aioparallel.queues.kmq.markers import read_marker
 from aioparallel.queues.kmq.open_markers import OpenMarkers
 from aioparallel.queues.kmq.redelivery import NotSent, Redeliverer
 from aioparallel.records import Record
+from aioparallel.steady_clock import steady_time
 
 __all__ = ["Tracked", "Tracking"]
 
@@ -44,8 +45,7 @@ class Tracked:
         self.open = OpenMarkers()
         self.until: int | None = None
         """The end of its log when it was first told: before that nobody knows which records have ended."""
-        self.latest = 0
-        """The largest timestamp of the markers that were read last, milliseconds."""
+        self.times = MarkerTimes()
         self.read_at = 0.0
         """When that was, on the loop's clock."""
         self.under_way: asyncio.Task[None] | None = None
@@ -54,14 +54,10 @@ class Tracked:
         self.settled: dict[int, int] = {}
         """By offset, the start marker of what needs nothing but its end marker any more, until that is read."""
 
-    def now(self, loop_now: float, wall: float, use_now_after: float, has_all: bool) -> int:
+    def now(self, loop_now: float, clock: int, use_now_after: float, has_all: bool) -> int:
         """The time by which leases end, milliseconds: that of the markers, which may be read late, and once all were
-        read, and none has come for a while, that of the clock. Never later than that: the clock of somebody who writes
-        markers may be fast."""
-        clock = int(wall * 1_000)
-        if loop_now - self.read_at < use_now_after or not has_all:
-            return min(self.latest, clock)
-        return clock
+        read, and none has come for a while, that of the clock."""
+        return self.times.latest if loop_now - self.read_at < use_now_after or not has_all else clock
 
 
 class Tracking:
@@ -97,8 +93,9 @@ class Tracking:
             tracked = self.tracked[session] = Tracked(session)
         partition, open_markers = session.partition.partition, tracked.open
         complete: list[int] = []
-        latest = size = 0
-        clock = int(time.time() * 1_000)
+        times, size, clock = tracked.times, 0, _clock()
+        if session.arrivals is not None and (at := session.arrivals.all_read_at) > 0:
+            times.all_read(int(at * 1_000))
         for record in records:
             size += record._size
             marker = read_marker(record.key, record.value)
@@ -106,17 +103,16 @@ class Tracking:
                 self._note_foreign(record)
                 complete.append(record.offset)
                 continue
-            latest = max(latest, record.timestamp)
+            written_at = times.written_at(record.timestamp, clock)
             if marker.lease is None:
                 complete.append(record.offset)
                 before = open_markers.ended(marker.offset)
             else:
-                begun = min(record.timestamp, clock)  # it is not later than that, whatever its writer's clock says
-                before = open_markers.started(record.offset, marker.offset, begun + marker.lease)
+                before = open_markers.started(record.offset, marker.offset, written_at + marker.lease)
             if before is not None:
                 complete.append(before)
         session.complete_all(complete)
-        tracked.latest, tracked.read_at = latest or tracked.latest, self._loop.time()
+        tracked.read_at = self._loop.time()
         return size
 
     def _note_foreign(self, record: Record[Any, Any]) -> None:
@@ -181,7 +177,7 @@ class Tracking:
             tracked.until = self._client.end_offset_seen(session.partition)
         if tracked.until is None or session.ledger.position < tracked.until or tracked.under_way is not None:
             return
-        now = tracked.now(self._loop.time(), time.time(), self._use_now_after, self._has_all(session))
+        now = tracked.now(self._loop.time(), _clock(), self._use_now_after, self._has_all(session))
         due = tracked.open.due(now, _AT_ONCE)
         if due:
             tracked.under_way = self._loop.create_task(self._redeliver(tracked, due, now), name="aioparallel-redeliver")
@@ -239,3 +235,8 @@ class Tracking:
             tracked.settled = {
                 offset: marker for offset, marker in tracked.settled.items() if tracked.open.marker_of(offset) == marker
             }
+
+
+def _clock() -> int:
+    """Milliseconds since the epoch."""
+    return int(steady_time() * 1_000)

@@ -159,6 +159,10 @@ class PriorityClient:
         """See :class:`~aioparallel.group.client.Client`."""
         return self._of(partition).end_offset_seen(partition)
 
+    def written_end_seen(self, partition: TopicPartition) -> int | None:
+        """See :class:`~aioparallel.group.client.Client`."""
+        return self._of(partition).written_end_seen(partition)
+
     def since_end_seen(self, partition: TopicPartition) -> float | None:
         """See :class:`~aioparallel.group.client.Client`."""
         return self._of(partition).since_end_seen(partition)

@@ -14,9 +14,12 @@ __all__ = ["NO_ANSWER", "is_away", "is_conflict", "is_databases", "told_of"]
 NO_ANSWER: Final = (SQLAlchemyError, OSError, TimeoutError)
 """What may be raised where it is not known what the database has done; those of the driver are among them."""
 
-_STATES_AWAY: Final = ("08", "25006", "25P03", "25P04", "53000", "53100", "53200", "53300", "57P0", "58")
+_STATES_AWAY: Final = (
+    "08", "25006", "25P03", "25P04", "26000", "42P05", "53000", "53100", "53200", "53300", "57P0", "58",
+)  # fmt: skip
 """SQLSTATEs, by how they begin (PostgreSQL, appendix A): of connections, of a server that only reads (a standby), of
-transactions that were left alone for too long, of resources, of a server that goes down, and of its files."""
+transactions that were left alone for too long, of prepared statements that a pooler has put before another server or
+kept there, of resources, of a server that goes down, and of its files."""
 _SQLITE_AWAY: Final = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -37,9 +40,11 @@ def is_away(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether a transaction could not go on beside others (class 40: serialisation, deadlocks), and may be begun
-    again."""
-    return any(_state(cause).startswith("40") for cause in _causes(error))
+    """Whether a transaction could not go on beside others (class 40: serialisation, deadlocks; a table that was altered
+    since a statement was prepared), and may be begun again."""
+    return any(
+        _state(cause).startswith("40") or _is_asyncpgs(cause, "InvalidCachedStatementError") for cause in _causes(error)
+    )
 
 
 def is_databases(error: BaseException) -> bool:

@@ -1,9 +1,10 @@
 """The tables of a store.
 
-Three, and one for the version. ``{prefix}partition`` has one row for each partition of each group, with the epoch of
+Four, and one for the version. ``{prefix}partition`` has one row for each partition of each group, with the epoch of
 its owner; ``{prefix}position`` its offset and offset map, as they were folded last; ``{prefix}done`` the records that
 are complete since, each written in the transaction of its results. The first two are apart because of their locks:
-each record's transaction holds a shared one on the epoch, which folding must not wait for.
+each record's transaction holds a shared one on the epoch, which folding must not wait for. ``{prefix}log`` tells which
+log a position belongs to. Older versions write positions without it, and a database may lack it.
 """
 
 from __future__ import annotations
@@ -69,6 +70,14 @@ class Schema:
             self.metadata,
             Column("partition_id", big, primary_key=True, autoincrement=False),
             Column("record_offset", BigInteger, primary_key=True, autoincrement=False),
+        )
+        self.log = Table(
+            f"{prefix}log",
+            self.metadata,
+            Column("partition_id", big, primary_key=True, autoincrement=False),
+            Column("record_offset", BigInteger, nullable=False),
+            Column("leader_epoch", Integer, nullable=False),
+            Column("topic_id", Text, nullable=False),
         )
         self.version = Table(
             f"{prefix}version", self.metadata, Column("name", String(20), primary_key=True), Column("value", Integer)

@@ -147,6 +147,11 @@ class SqlStore:
                 f"{getattr(error, 'orig', error)}. Make them with `aioparallel store init`, or see with its --sql what "
                 "makes them"
             ) from error
+        except RuntimeError as error:
+            raise StoreNotReady(
+                f"the engine of {where} has connections of another event loop, which this one cannot use: make "
+                "the engine in the loop that runs the consumer, or `await engine.dispose()` at the end of the other"
+            ) from error
         except OSError as error:
             raise StoreNotReady(
                 f"no database answered at {where} within {timeout:g} s ({str(error) or 'no answer'}): check the "
@@ -154,6 +159,13 @@ class SqlStore:
             ) from error
         if found != VERSION:
             raise StoreNotReady(f"the tables at {where} are of version {found}, and this needs {VERSION}")
+        if not self._statements.has_logs:
+            logger.warning(
+                "The table %s is not there: a topic that was made anew, or a log that was truncated, is noticed only "
+                "where it ends before the stored position. Make the table with `aioparallel store init`",
+                self._schema.log,
+                extra={"action": "no_log_table"},
+            )
 
     def keeping(self, member: Member, group_id: str) -> Keeping:
         """See :class:`~aioparallel.group.committing.PositionKeeper`."""

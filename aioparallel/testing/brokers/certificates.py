@@ -40,15 +40,16 @@ class TestAuthority:
         name: str | None = None,
         key_password: str | None = None,
         ended: bool = False,
+        lasts: float = _DAYS * 86_400.0,
     ) -> Path:
         """A certificate and its key in one file, as Kafka and Python take them: for ``hosts``, or a client's for
-        ``name``. ``ended``: it was good until yesterday."""
+        ``name``. ``ended``: it was good until yesterday. ``lasts``: for so many seconds from now on it is good."""
         now = dt.datetime.now(dt.UTC)
         issued = self._authority.issue_cert(
             *(hosts or ("client.invalid",)),
             common_name=name,
             not_before=now - dt.timedelta(days=2),
-            not_after=now + dt.timedelta(days=-1 if ended else _DAYS),
+            not_after=now + (dt.timedelta(days=-1) if ended else dt.timedelta(seconds=lasts)),
         )
         path = self._directory / file
         key = _pkcs8(issued.private_key_pem.bytes(), key_password)

@@ -144,6 +144,7 @@ class KafkaNodes:
                     **common,
                     "process.roles": "broker,controller" if node is voter else "broker",
                     "node.id": str(node.node_id),
+                    "broker.rack": f"rack-{node.node_id}",
                     "listeners": f"{mine},{at_controller}" if node is voter else mine,
                     "advertised.listeners": mine,
                 }

@@ -88,6 +88,8 @@ def _several_brokers(in_sync: str) -> dict[str, str]:
         "broker.session.timeout.ms": "1500",
         "broker.heartbeat.interval.ms": "300",
         "replica.lag.time.max.ms": "1500",
+        # Broker 2 is rack-2, and so on: consumers with a client_rack read from there (KIP-392).
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         # The preferred leaders lead again soon after a restart, as in real clusters, where it takes 5 minutes.
         "leader.imbalance.check.interval.seconds": "5",
     }

@@ -213,6 +213,9 @@ class InMemoryBroker(Topics):
         """OffsetCommit: None for each partition that was taken, else why not. Raises Refused for all."""
         group = self.coordinate(group_id)
         results, good = self._sorted_out(offsets)
+        foreign = [p for p, one in good.items() if one.topic_id not in (b"", self.topic_id(p.topic))]
+        results |= dict.fromkeys(foreign, ErrorCode.UNKNOWN_TOPIC_ID)
+        good = {p: one._replace(topic_id=b"") for p, one in good.items() if p not in foreign}
         return {**results, **group.commit(good, generation, now, instance_id)}
 
     def _sorted_out(
@@ -243,7 +246,8 @@ class InMemoryBroker(Topics):
         self.transactions.begin(transactional_id, epoch, now)
         results, good = self._sorted_out(offsets)
         results |= group.commit_in_transaction(good, generation, now, instance_id)
-        taken = {p: offsets[p] for p, code in results.items() if code is None}
+        # By the names of topics alone.
+        taken = {p: offsets[p]._replace(topic_id=b"") for p, code in results.items() if code is None}
         if taken:
             self.transactions.add_offsets(transactional_id, epoch, group_id, taken, now)
         return results

@@ -236,6 +236,11 @@ class InMemoryClient:
         self.since_end_seen(partition)
         return self._reading.ends_seen.get(partition)
 
+    def written_end_seen(self, partition: TopicPartition) -> int | None:
+        """See :meth:`Client.written_end_seen <aioparallel.group.client.Client.written_end_seen>`."""
+        log = self._broker.log(partition)
+        return None if log is None or partition not in self._reading.ends_seen else log.end_offset
+
     def since_end_seen(self, partition: TopicPartition) -> float | None:
         """See :meth:`Client.since_end_seen <aioparallel.group.client.Client.since_end_seen>`."""
         contacts = self._link.contacts

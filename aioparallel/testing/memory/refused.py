@@ -12,8 +12,9 @@ __all__ = ["FENCING", "RETRIABLE", "Refused"]
 FENCING = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 """The member has no place in the group under this generation (any more)."""
 
-RETRIABLE = (codes.RETRIABLE - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}) | {ErrorCode.REBALANCE_IN_PROGRESS}
-"""They pass by themselves. As in the table of all clients, but for two: nobody hears late of a new topic here, so a
+_OF_NO_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+RETRIABLE = (codes.RETRIABLE - _OF_NO_TOPIC) | {ErrorCode.REBALANCE_IN_PROGRESS}
+"""They pass by themselves. As in the table of all clients, but: nobody hears late of a new topic here, so a
 missing one is not waited for; and a commit amid a rebalance may be sent once more."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from aioparallel import Record
 from aioparallel.batches import Batch, Call
 from aioparallel.engine.sources import Source
 from aioparallel.group.client import Client, CommitFault, Committed, Generation
+from aioparallel.group.leader_epochs import UNKNOWN
 from aioparallel.offsets import Ledger, decode_offset_map, encode_offset_map
 from aioparallel.records import TopicPartition
 from aioparallel.stores.sql import SqlStore
@@ -28,6 +30,7 @@ from aioparallel.stores.sql.taking import Partitions
 P0 = TopicPartition("in", 0)
 GENERATION = Generation(1, "m")
 RECORDS = 24
+EPOCH = 3
 INSERT = text("INSERT INTO results VALUES (:offset)")
 
 
@@ -45,6 +48,14 @@ class NoGroup:
 
     def fenced(self, _: Generation) -> None:
         """Heard."""
+
+    async def topic_ids(self, topics: Collection[str], _: float) -> dict[str, bytes]:
+        """Always the same."""
+        return dict.fromkeys(topics, b"id")
+
+    async def valid_ends(self, epochs: Collection[TopicPartition], _: float) -> dict[TopicPartition, int]:
+        """Nothing was ever lost."""
+        return dict.fromkeys(epochs, RECORDS)
 
 
 class Member:
@@ -110,6 +121,7 @@ class Model:
         else:
             position = decode_offset_map(*found[:2])
             assert {offset for offset in range(RECORDS + 5) if position.is_complete(offset)} == self.done
+            assert found.leader_epoch in (EPOCH, UNKNOWN)
             member.ledger = Ledger(found.offset, position)
         member.ledger.register(list(range(member.ledger.position, RECORDS)), RECORDS)
 
@@ -127,7 +139,7 @@ class Model:
             return
         said = member.ledger.snapshot()
         map_text = encode_offset_map(said.base_offset, said.highest_succeeded, said.incompletes, limit=None)
-        committed = Committed(said.base_offset, map_text)
+        committed = Committed(said.base_offset, map_text, EPOCH)
         result = self.run(member.partitions.commit({P0: committed}, GENERATION, 5))
         if member is self.owner:
             assert result == {P0: None}

@@ -451,6 +451,46 @@ async def test_options(broker: InMemoryBroker, server: str) -> None:
         SqlStore("postgresql://")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="a store of positions"):
         ParallelConsumer("in", group_id="g", commits="yes")  # type: ignore[arg-type]
-    assert len(schema_statements("postgresql")) == len(schema_statements("sqlite")) == 5
+    assert len(schema_statements("postgresql")) == len(schema_statements("sqlite")) == 6
     with pytest.raises(ConfigurationError, match="must be one of postgresql, sqlite"):
         schema_statements("oracle")
+
+
+async def test_new_partitions_are_those_above_the_positions_of_the_store(
+    broker: InMemoryBroker, engine: AsyncEngine
+) -> None:
+    """With "latest" their first records are handled, whatever the group's own offsets say; a position that is missing
+    below others is no new partition's."""
+    fill(broker, range(20))
+
+    async def resume(*, expected: int) -> None:
+        store = SqlStore(engine)
+        await store.create_tables()
+        async with asyncio.timeout(60), consumer_of(broker, store, until=None, auto_offset_reset="latest") as consumer:
+            running = asyncio.create_task(consumer.run(store.handler(save)))
+            await until(lambda: rows_have(expected))
+            consumer.stop()
+            await running
+
+    async def rows_have(expected: int) -> bool:
+        return len(await rows(engine, POSITIONS)) == expected and len(await rows(engine)) == 5 * max(0, expected - 2)
+
+    await resume(expected=2)
+    broker.group("g").offsets.clear()
+    broker.add_partitions("in", 3)
+    for number in range(5):
+        broker.append("in", b"%d" % number, partition=2)
+    await resume(expected=3)
+    assert sorted(await rows(engine)) == [0, 1, 2, 3, 4]
+    async with engine.begin() as connection:
+        await connection.execute(
+            text(
+                "DELETE FROM aioparallel_position WHERE partition_id IN (SELECT id FROM aioparallel_partition "
+                "WHERE number = 1)"
+            )
+        )
+    fill(broker, range(100, 120))
+    store = SqlStore(engine)
+    async with asyncio.timeout(60), consumer_of(broker, store, auto_offset_reset="latest") as consumer:
+        await consumer.run(store.handler(save))
+    assert sorted(await rows(engine)) == [0, 1, 2, 3, 4, *range(100, 120, 2)]

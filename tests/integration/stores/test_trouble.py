@@ -336,3 +336,39 @@ async def test_a_log_that_ends_before_the_position_ends_the_run(broker: InMemory
     fill(broker, range(4))
     with pytest.raises(PositionOutsideLog, match=r"in-\d: position 10 is outside the log"):
         await run_all(broker, engine, save)
+
+
+async def test_a_table_that_is_altered_while_it_is_written(broker: InMemoryBroker, server: str) -> None:
+    """Statements that were prepared before are no good any more: no failure of the records that meet them."""
+    engine = create_async_engine(server, pool_size=21)
+    try:
+        async with engine.begin() as connection:
+            for command in (
+                "DROP SCHEMA public CASCADE",
+                "CREATE SCHEMA public",
+                "CREATE TABLE results (value INTEGER)",
+            ):
+                await connection.execute(text(command))
+        fill(broker, range(200))
+        seen: list[int] = []
+
+        async def read_and_write(record: Record, connection: AsyncConnection) -> None:
+            number = int(record.value or b"")
+            await connection.execute(text("SELECT * FROM results WHERE value = :value"), {"value": number})
+            await connection.execute(text("INSERT INTO results (value) VALUES (:value)"), {"value": number})
+            seen.append(number)
+            if len(seen) in (40, 80, 120):
+                altering.append(asyncio.create_task(alter(len(seen))))
+
+        async def alter(count: int) -> None:
+            async with engine.begin() as connection:
+                await connection.execute(text(f"ALTER TABLE results ADD COLUMN added_{count} INTEGER"))
+
+        altering: list[asyncio.Task[None]] = []
+        await run_all(broker, engine, read_and_write, failures=ONCE, max_concurrency=10)
+        await asyncio.gather(*altering)
+        assert len(altering) == 3
+        assert not broker.records("dead")
+        assert sorted(await rows(engine, "SELECT value FROM results")) == list(range(200))
+    finally:
+        await engine.dispose()

@@ -27,11 +27,14 @@ from aioparallel import (
     in_processes,
     parallel_map,
 )
+from aioparallel.batches import Batch
+from aioparallel.blocking.crossing import Payload, crossing
 from aioparallel.blocking.processes import InProcesses
 from aioparallel.errors import HandlerTimeout
 from aioparallel.history import history_of
 from aioparallel.policies import is_async
 from aioparallel.records import Failure, Origin
+from aioparallel.running_out import shortage_of
 from tests.unit.blocking import work
 
 WAIT = 60.0
@@ -181,6 +184,24 @@ async def test_exceptions_come_back() -> None:
         await failing("result")
     given = [o.error async for o in parallel_map(failing, ["later"], retry=RetryPolicy(max_wait=0.05), on_error="emit")]
     assert str(given[0]) == "not yet"
+
+
+@pytest.mark.parametrize("kind", ["short", "short, awkward"])
+async def test_what_a_process_has_run_out_of(kind: str) -> None:
+    """Is told by what comes back, though the error that says so stays there: its record waits."""
+    with pytest.raises((work.Simple, FailedInProcess)) as found:
+        await in_processes(work.fail, processes=1)(kind)
+    assert shortage_of(found.value) == "Too many open files"
+
+
+def test_failures_of_a_batch_come_back() -> None:
+    """Whatever their texts are; and what the process has run out of is told."""
+    payload = crossing(Batch.of([Record("t", 0, offset) for offset in range(2)]))
+    assert isinstance(payload, Payload)
+    *_, failures = pickle.loads(pickle.dumps(payload.__run__(work.fail_each)))
+    assert isinstance(failures[0], FailedInProcess)
+    assert failures[0].type == "Unspeakable"
+    assert shortage_of(failures[1]) == "Too many open files"
 
 
 async def test_an_item_that_cannot_be_pickled_fails_alone() -> None:
@@ -395,3 +416,18 @@ def test_the_package_does_not_load_it() -> None:
     """Whoever has no use for processes does not pay for multiprocessing."""
     code = "import sys, aioparallel; assert 'multiprocessing.context' not in sys.modules; aioparallel.in_processes"
     subprocess.run([sys.executable, "-c", code], timeout=WAIT, check=True)
+
+
+async def test_closed_while_an_item_is_pickled() -> None:
+    """The call fails, in words; the next one gets a process."""
+    work.SlowToPickle.begun = False
+    with in_processes(work.double) as double:
+        assert await double(1) == 2
+        call = asyncio.create_task(double(work.SlowToPickle()))  # type: ignore[arg-type]
+        async with asyncio.timeout(WAIT):
+            while not work.SlowToPickle.begun:
+                await asyncio.sleep(0.01)
+        double.close()
+        with pytest.raises(ProcessDied, match="was closed before it took the call"):
+            await call
+        assert await double(2) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aioparallel import Record, RetryLater, in_processes
+from aioparallel import Batch, Record, RetryLater, in_processes
 
 
 class Awkward(Exception):
@@ -17,6 +18,17 @@ class Awkward(Exception):
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{text} ({code})")
+
+
+class SlowToPickle:
+    """Takes a while to cross."""
+
+    begun = False
+
+    def __reduce__(self) -> tuple[object, ...]:
+        SlowToPickle.begun = True
+        time.sleep(0.5)
+        return int, (21,)
 
 
 class Simple(Exception):
@@ -65,9 +77,34 @@ def fail(kind: str) -> object:
             raise Awkward(7, "two arguments")
         case "later":
             raise RetryLater(0.01, "not yet")
+        case "short" | "short, awkward":
+            try:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            except OSError as error:
+                raise (Simple("plain") if kind == "short" else Awkward(7, "two arguments")) from error
         case "exit":
             raise SystemExit(5)
     return lambda: kind
+
+
+class Unspeakable(Exception):
+    """Its text raises."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise RuntimeError("nor this")
+
+
+def fail_each(batch: Batch[Record[Any, Any]]) -> None:
+    """One by one, for reasons that do not cross as they are."""
+    first, second = batch
+    batch.fail(first, Unspeakable())
+    try:
+        fail("short")
+    except Simple as error:
+        batch.fail(second, error)
 
 
 def look(record: Record[Any, Any]) -> tuple[object, ...]:

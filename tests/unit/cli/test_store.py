@@ -18,7 +18,7 @@ def test_init_makes_the_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "mine_partition" in capsys.readouterr().err
     with sqlite3.connect(database) as connection:
         names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        assert names == {"mine_partition", "mine_position", "mine_done", "mine_version"}
+        assert names == {"mine_partition", "mine_position", "mine_done", "mine_log", "mine_version"}
         assert connection.execute("SELECT value FROM mine_version").fetchall() == [(1,)]
     connection.close()
 
@@ -27,7 +27,7 @@ def test_sql_shows_what_init_would_do(capsys: pytest.CaptureFixture[str]) -> Non
     """For whoever may do it; each statement ends as SQL does, and nothing is connected."""
     assert run(["store", "init", "--sql", "postgresql", "--schema", "kafka"]) == 0
     shown = capsys.readouterr().out
-    assert shown.count(";") == 5
+    assert shown.count(";") == 6
     assert "CREATE TABLE IF NOT EXISTS kafka.aioparallel_done" in shown
 
 

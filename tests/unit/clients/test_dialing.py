@@ -177,3 +177,20 @@ async def test_a_connection_made_for_a_closed_client_is_closed(monkeypatch: pyte
     stage.answers.set()
     assert await connecting is None
     assert [one.is_open for one in stage.made] == [False, False, False]
+
+
+async def test_a_broker_that_moves_while_it_is_dialled_is_dialled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its address before another broker of the same cluster may be by now, which answers as that one would."""
+    stage = Stage(monkeypatch)
+    stage.answers.clear()
+    connecting = asyncio.ensure_future(stage.dialing.connect(1))
+    while not stage.tries:
+        await asyncio.sleep(0)
+    moved = SimpleNamespace(host="kafka", port=9094)
+    stage.connections.cluster.broker_metadata = lambda _: moved
+    stage.answers.set()
+    found = await connecting
+    assert (found, [one.is_open for one in stage.made]) == (None, [False])
+    again = cast("Any", await stage.dialing.connect(1))
+    assert again is stage.made[1]
+    await stage.connections.close()

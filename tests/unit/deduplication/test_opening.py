@@ -199,3 +199,15 @@ async def test_what_goes_takes_its_memory_with_it() -> None:
         consumer.stop()
         await running
         assert (companion._memories, companion._restores, companion._writing) == ({}, {}, {})
+
+
+async def test_a_new_partition_is_known_by_the_positions_beside() -> None:
+    """With "latest" the records are handled that precede its assignment."""
+    broker, handled = broker_of(), Handled()
+    write(broker, *range(10))
+    async with consuming(deduplicating(broker, auto_offset_reset="latest"), handled):
+        await until(lambda: committed(broker) == 10)
+        broker.add_partitions(SEEN, 2)
+        broker.add_partitions("t", 2)
+        write(broker, *range(10, 20), partition=1)
+        await until(lambda: sorted(handled.sources) == list(range(10, 20)))

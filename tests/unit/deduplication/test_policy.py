@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from aioparallel.consumer import ParallelConsumer
@@ -62,7 +60,7 @@ async def test_a_topic_that_cannot_hold_it_is_refused_when_connecting() -> None:
     broker.make_compacted(SEEN, compacted=False)
     with pytest.raises(ConfigurationError, match=r"cleanup\.policy"):
         await deduplicating(broker).__aenter__()
-    for topics in ("seen", ["t", "seen"], re.compile("s.*")):
+    for topics in ("seen", ["t", "seen"]):
         with pytest.raises(ConfigurationError, match="topics that are read"):
             consumer_of(broker, topics, deduplicate=Deduplicate(SEEN))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from aioparallel.delivery.first_places import first_place, replayed_origin
@@ -54,7 +56,7 @@ def test_a_record_of_a_retry_topic_tells_its_first_topic() -> None:
     """From its headers, or from its history once that was given back; one without either does not say."""
     letter = record(b"k", b"v", *write_letter((("h", b"x"),), LETTER))
     assert origin_topic(letter) == "orders"
-    from_retry_topics(["again"])(letter)
+    from_retry_topics({"again": 1.0}, lambda _: (0.0, -math.inf))(letter)
     assert letter.headers == (("h", b"x"),)
     assert origin_topic(letter) == "orders"
     assert origin_topic(record(b"k", b"v")) is None

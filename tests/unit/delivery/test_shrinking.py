@@ -129,3 +129,11 @@ def test_a_letter_of_a_version_that_left_nothing_out_reads_as_before() -> None:
     damaged = letter_of(b"v")
     damaged.headers = (*damaged.headers, (LeftOut.HEADER, b"value=many"))
     assert read_letter(record_of(damaged)) is None
+
+
+def test_names_that_are_no_utf_8_stay_with_their_headers() -> None:
+    """Also where one before them is left out."""
+    raw = b"\xffa".decode("utf-8", "surrogateescape")
+    whole = letter_of(b"v", own=(("large", b"x" * 500), (raw, b"1"), ("plain", b"2")))
+    shorter = next(one for one in steps(whole) if is_cut(one))
+    assert original_headers(tuple(shorter.headers)) == ((raw, b"1"), ("plain", b"2"))

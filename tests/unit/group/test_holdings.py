@@ -30,6 +30,9 @@ class Told:
     ) -> Mapping[TopicPartition, CommitFault | None]:
         return {}
 
+    async def stored(self, partitions: Collection[TopicPartition], timeout: float) -> Collection[TopicPartition]:
+        return ()
+
     def release(self, partition: TopicPartition) -> None:
         self.released.append(partition)
 

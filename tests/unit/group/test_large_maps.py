@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import pytest
 
@@ -46,8 +46,30 @@ class Kept:
         self.positions.update(positions)
         return dict.fromkeys(positions)
 
+    async def stored(self, partitions: Collection[TopicPartition], timeout: float) -> Collection[TopicPartition]:
+        await asyncio.sleep(0)
+        return self.positions.keys() & set(partitions)
+
     def release(self, partition: TopicPartition) -> None:
         self.released.append(partition)
+
+
+def opener_of(
+    client: InMemoryClient, store: Kept, on_change: Callable[[], None] = lambda: None, *, refuses_resets: bool = False
+) -> Opener:
+    """One of group "g", whose sessions wait for nobody's first positions."""
+    return Opener(
+        client,
+        "g",
+        store,
+        Starts(client, store, Options()),
+        Truncations(),
+        patience=1,
+        spawn=lambda work, name: work.close(),
+        on_fresh=lambda: None,
+        on_change=on_change,
+        refuses_resets=refuses_resets,
+    )
 
 
 def far_behind(seed: int) -> OffsetMap:
@@ -152,8 +174,7 @@ async def test_maps_are_restored_with_turns_of_the_loop_between(broker: InMemory
     def drop() -> None:
         sessions[-1].stopped = sessions[-1].dropped = True
 
-    starts = Starts(client, "g", Options())
-    opener = Opener(client, "g", store, starts, Truncations(), on_fresh=lambda: None, on_change=count)
+    opener = opener_of(client, store, count)
     asyncio.get_running_loop().call_soon(lambda: asyncio.get_running_loop().call_soon(drop))
     await opener.open(sessions)
     assert opened[:19] == list(range(1, 20))

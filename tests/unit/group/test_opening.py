@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from aioparallel import ParallelConsumer
-from aioparallel.errors import NoCommittedOffset
+from aioparallel.errors import NotAuthorized
 from aioparallel.group.client import Committed
 from aioparallel.observe.health import ProblemKind
 from aioparallel.records import TopicPartition
@@ -61,6 +61,66 @@ async def test_a_partition_whose_log_nobody_knows_holds_up_no_other(broker: InMe
         await running
 
 
+async def test_nor_does_one_of_a_topic_that_was_made_anew(broker: InMemoryBroker) -> None:
+    """All were lost meanwhile; those with a leader are read from their beginnings at once."""
+    broker.create_topic("m", 3)
+    for partition in range(3):
+        produce(broker, [b"k"] * 5, partition, "m")
+    client = Leaderless(broker, GROUP, session_timeout=2, heartbeat_interval=0.02)
+    client.led = True
+    async with asyncio.timeout(300), ParallelConsumer("m", group_id=GROUP, client=client) as consumer:
+        running = asyncio.create_task(consumer.run(seen := Seen()))
+        await until(lambda: len(seen.ended) == 15)
+        await consumer.commit_now()
+        client.led = False
+        client.fenced(consumer._engine._assignment.sessions[KNOWN].generation)  # type: ignore[union-attr]
+        broker.delete_topic("m")
+        broker.create_topic("m", 3)
+        for partition in range(3):
+            produce(broker, [b"k"] * 7, partition, "m")
+        began = asyncio.get_running_loop().time()
+        await until(lambda: len(seen.ended) == 15 + 14)
+        assert asyncio.get_running_loop().time() - began < 5
+        client.led = True
+        await until(lambda: len(seen.ended) == 15 + 21)
+        consumer.stop()
+        await running
+
+
+async def test_a_position_whose_log_has_no_leader_is_asked_about_now_and_then(
+    broker: InMemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told, once; the others are open, and the brokers are left in peace."""
+    broker.create_topic("m", 3)
+    for partition in range(3):
+        produce(broker, [b"k"] * 5, partition, "m")
+        broker.group(GROUP).offsets[TopicPartition("m", partition)] = Committed(2, "", 0)
+    asked = 0
+
+    class Unled(Leaderless):
+        async def valid_ends(
+            self, epochs: Mapping[TopicPartition, int], timeout: float
+        ) -> Mapping[TopicPartition, int]:
+            nonlocal asked
+            asked += 1
+            return {
+                p: end for p, end in (await super().valid_ends(epochs, timeout)).items() if self.led or p != UNKNOWN
+            }
+
+    client = Unled(broker, GROUP, session_timeout=2, heartbeat_interval=0.02)
+    async with asyncio.timeout(300), ParallelConsumer("m", group_id=GROUP, client=client) as consumer:
+        running = asyncio.create_task(consumer.run(seen := Seen()))
+        await until(lambda: len(seen.ended) == 6)
+        await asyncio.sleep(30)
+        assert len(seen.ended) == 6
+        assert asked <= 62
+        assert caplog.text.count("m-2: nobody tells up to where the log holds what is committed") == 1
+        client.led = True
+        await until(lambda: len(seen.ended) == 9)
+        consumer.stop()
+        await running
+
+
 async def test_what_is_asked_for_by_itself_may_end_the_run(broker: InMemoryBroker) -> None:
     """An error of one of them ends the run as ever, and nothing of the others is left."""
     broker.create_topic("m", 3)
@@ -69,11 +129,13 @@ async def test_what_is_asked_for_by_itself_may_end_the_run(broker: InMemoryBroke
         async def beginning_offsets(
             self, partitions: Collection[TopicPartition], timeout: float
         ) -> Mapping[TopicPartition, int]:
-            return {} if set(partitions) == {FRESH} else await super().beginning_offsets(partitions, timeout)
+            if set(partitions) == {FRESH}:
+                raise NotAuthorized(f"asking where {FRESH} begins")
+            return await super().beginning_offsets(partitions, timeout)
 
     before = asyncio.all_tasks()
     async with asyncio.timeout(300), ParallelConsumer("m", group_id=GROUP, client=Odd(broker, GROUP)) as consumer:
-        with pytest.raises(NoCommittedOffset, match="m-1"):
+        with pytest.raises(NotAuthorized, match="m-1"):
             await consumer.run(Seen())
     assert asyncio.all_tasks() == before
 

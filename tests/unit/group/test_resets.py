@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
+from aioparallel import ParallelConsumer
 from aioparallel.errors import PositionOutsideLog
 from aioparallel.group.client import Committed, Generation
-from aioparallel.group.opening import Opener
 from aioparallel.group.sessions import Session
-from aioparallel.group.starts import Starts
-from aioparallel.group.truncations import Truncations
-from aioparallel.options import Options
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import Fault, InMemoryBroker, InMemoryClient, Request
-from tests.support.memory.consuming import T0, Seen, committed, consumer_of, produce
+from tests.support.memory.consuming import GROUP, T0, Seen, committed, consumer_of, produce
 from tests.support.waiting import until
-from tests.unit.group.test_large_maps import Kept
+from tests.unit.group.test_large_maps import Kept, opener_of
 
 
 async def test_a_reset_that_gets_no_answer_holds_up_nobody_else(broker: InMemoryBroker) -> None:
@@ -84,10 +82,7 @@ async def test_a_log_that_ends_before_the_position_is_told_where_resets_are_refu
     client = InMemoryClient(broker, "g")
     await client.start(10)
     store = Kept({T0: Committed(10, "")})
-    starts = Starts(client, "g", Options())
-    opener = Opener(
-        client, "g", store, starts, Truncations(), on_fresh=lambda: None, on_change=lambda: None, refuses_resets=True
-    )
+    opener = opener_of(client, store, refuses_resets=True)
     session = Session(T0, 1, Generation(1, "m"))
     session.target = 8
     if refused:
@@ -155,3 +150,35 @@ async def test_what_retention_has_left_is_read_under_latest(broker: InMemoryBrok
             assert consumer.stats().offset_resets == 1
     assert seen.offsets == list(range(8, 15))
     assert committed(broker) == 15
+
+
+async def test_what_is_waited_for_is_told_now_and_then(
+    broker: InMemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker that is away for minutes may lead hundreds of partitions."""
+
+    class Unled(InMemoryClient):
+        is_led = True
+
+        async def valid_ends(
+            self, epochs: Mapping[TopicPartition, int], timeout: float
+        ) -> Mapping[TopicPartition, int]:
+            return await super().valid_ends(epochs, timeout) if self.is_led else {}
+
+    produce(broker, [b"k"] * 5)
+    client = Unled(broker, GROUP, session_timeout=2, heartbeat_interval=0.02)
+    async with asyncio.timeout(600), ParallelConsumer("t", group_id=GROUP, client=client) as consumer:
+        running = asyncio.create_task(consumer.run(seen := Seen()))
+        await until(lambda: len(seen.ended) == 5)
+        client.is_led = False
+        log = broker.log(T0)
+        assert log is not None
+        log.elect()
+        produce(broker, [b"k"] * 5)
+        await asyncio.sleep(150)
+        assert len(seen.ended) == 5
+        assert 2 <= caplog.text.count("may be in another log by now") <= 4
+        client.is_led = True
+        await until(lambda: len(seen.ended) == 10)
+        consumer.stop()
+        await running

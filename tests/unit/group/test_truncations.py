@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,7 +17,8 @@ from aioparallel.group.leader_epochs import LeaderEpochs, epoch_of
 from aioparallel.group.truncations import ledger_below
 from aioparallel.observe.health import ProblemKind
 from aioparallel.offsets import OffsetMap, encode_offset_map
-from aioparallel.testing.memory import InMemoryBroker
+from aioparallel.records import TopicPartition
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 from tests.support.memory.consuming import GROUP, T0, committed, consumer_of
 from tests.support.waiting import until
 
@@ -225,3 +226,137 @@ def test_epochs_are_those_of_their_records() -> None:
     assert epoch_of(epochs.seen, 0) == epochs.seen[0][1]
     assert not LeaderEpochs().differs(5, 7)
     assert epoch_of((), 5) == -1
+
+
+@pytest.mark.parametrize("cooperative", [False, True])
+async def test_what_another_member_has_read_of_a_topic_made_anew_is_not_read_again(
+    broker: InMemoryBroker, cooperative: bool
+) -> None:
+    """A partition comes back to a member that had it in the topic before: what was committed meanwhile counts."""
+    one, other = Values(), Values()
+    first, second = (consumer_of(broker, "m", cooperative=cooperative) for _ in range(2))
+
+    def write_all(what: str, count: int) -> None:
+        for number in range(count):
+            for partition in range(2):
+                name = f"{what}-{2 * number + partition}".encode()
+                broker.append("m", name, key=name, partition=partition)
+
+    async def all_committed(offset: int) -> None:
+        await until(lambda: {committed(broker, TopicPartition("m", number)) for number in range(2)} == {offset})
+
+    broker.create_topic("m", 2)
+    write_all("old", 50)
+    async with running(first, one):
+        await all_committed(50)
+        async with running(second, other):
+            await until(lambda: second.health().ready and len(second.stats().partitions) == 1)
+            broker.delete_topic("m")
+            broker.create_topic("m", 2)
+            write_all("new", 30)
+            await all_committed(30)
+        assert len(one.of("new")) == len(other.of("new")) == 30
+        write_all("more", 5)
+        await all_committed(35)
+        assert len([value for value in one.all if value.startswith("new")]) == 30
+        assert first.stats().log_truncations == 1
+
+
+async def test_nothing_of_the_topic_before_is_committed_for_the_one_made_anew(broker: InMemoryBroker) -> None:
+    """Not while it is looked at which it is, which may take long: whoever takes over meanwhile would pass over all
+    below. Nor where it was made anew while the partition was taken over."""
+
+    class Slow(InMemoryClient):
+        is_slow = False
+
+        async def topic_ids(self, topics: Collection[str], timeout: float) -> Mapping[str, bytes]:
+            if self.is_slow:
+                await asyncio.sleep(timeout)
+                raise TimeoutError
+            return await super().topic_ids(topics, timeout)
+
+    write(broker, "old", 50)
+    goes_on, values = asyncio.Event(), Values()
+
+    async def handle(record: Record) -> None:
+        await values(record)
+        if record.value == b"old-49":
+            await goes_on.wait()
+
+    client = Slow(broker, GROUP, session_timeout=2, heartbeat_interval=0.02)
+    consumer = ParallelConsumer("t", group_id=GROUP, client=client, commit_interval=0.02, drain_timeout=1)
+    async with asyncio.timeout(120), consumer:
+        task = asyncio.create_task(consumer.run(handle))
+        await until(lambda: committed(broker) == 49)
+        client.is_slow = True
+        broker.delete_topic("t")
+        broker.create_topic("t")
+        write(broker, "new", 150)
+        await asyncio.sleep(1)
+        goes_on.set()
+        await asyncio.sleep(3)
+        consumer.stop()
+        await task
+    assert committed(broker) is None
+
+
+async def test_a_topic_that_is_made_anew_while_it_is_taken_over(broker: InMemoryBroker) -> None:
+    """The position that was read is of the one before; all of the new one is handled."""
+
+    class Late(InMemoryClient):
+        is_old = True
+
+        async def committed(
+            self, partitions: Collection[TopicPartition], timeout: float
+        ) -> Mapping[TopicPartition, Committed]:
+            found = await super().committed(partitions, timeout)
+            if self.is_old:
+                self.is_old = False
+                broker.delete_topic("t")
+                broker.create_topic("t")
+                write(broker, "new", 80)
+            return found
+
+    write(broker, "old", 50)
+    commit(broker, 50, -1, 0)
+    values = Values()
+    client = Late(broker, GROUP, session_timeout=2, heartbeat_interval=0.02)
+    async with running(ParallelConsumer("t", group_id=GROUP, client=client, commit_interval=0.02), values):
+        await until(lambda: values.of("new") == set(range(80)))
+        await until(lambda: committed(broker) == 80)
+
+
+async def test_a_position_of_the_topic_before_says_nothing_of_the_one_made_anew(broker: InMemoryBroker) -> None:
+    """A member loses its session while its topic is made anew, and its position outlives that: all is read."""
+    write(broker, "old", 50)
+    values, consumer = Values(), consumer_of(broker)
+    async with running(consumer, values):
+        await until(lambda: committed(broker) == 50)
+        position = broker.group(GROUP).offsets[T0]
+        session = consumer._engine._assignment.sessions[T0]  # type: ignore[union-attr]
+        consumer._client.fenced(session.generation)
+        broker.delete_topic("t")
+        broker.create_topic("t")
+        broker.group(GROUP).offsets[T0] = position
+        write(broker, "new", 80)
+        await until(lambda: values.of("new") == set(range(80)))
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+async def test_a_log_that_is_cut_twice_before_anything_is_read_of_it(broker: InMemoryBroker, is_read: bool) -> None:
+    """The second time below where reading goes on after the first: all that is there then is handled."""
+    write(broker, "old", 100)
+    commit(broker, 100, -1, 0)
+    values, consumer = Values(), consumer_of(broker)
+    if not is_read:
+        broker.truncate_tail(T0, 40)
+    async with running(consumer, values):
+        if is_read:
+            await until(lambda: consumer.health().ready)
+            broker.truncate_tail(T0, 40)
+        await until(lambda: committed(broker) == 40)
+        broker.truncate_tail(T0, 30)
+        write(broker, "new", 30)
+        await until(lambda: values.of("new") == set(range(30)))
+        await until(lambda: committed(broker) == 60)
+        assert values.of("old") == set()

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
+from tests.support.http.raw import Raw, raw_service
 from tests.support.http.service import Service, service
 
 
@@ -13,4 +14,11 @@ from tests.support.http.service import Service, service
 async def served() -> AsyncIterator[Service]:
     """One that answers."""
     async with service() as found:
+        yield found
+
+
+@pytest_asyncio.fixture
+async def raw() -> AsyncIterator[Raw]:
+    """One that writes bytes."""
+    async with raw_service() as found:
         yield found

@@ -43,3 +43,19 @@ def test_without_the_header() -> None:
     assert (
         retry_after({"Retry-After": "9" * 20}) == retry_after({"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"}) == 1e6
     )
+
+
+@pytest.mark.parametrize("name", ["Date", "date"])
+def test_a_date_counts_from_the_answers_own(name: str) -> None:
+    """Both are of the server's clock, which may be hours away from ours."""
+    date = "Sat, 21 Nov 2026 15:30:00 GMT"
+    headers = {"Retry-After": "Sat, 21 Nov 2026 15:30:30 GMT", name: date}
+    assert retry_after(headers, NOW) == retry_after(headers) == 30.0
+    assert retry_after({**headers, "Retry-After": "Sat, 21 Nov 2026 15:29:00 GMT"}) == 0.0
+    assert retry_after({**headers, "Retry-After": "7"}) == 7.0
+
+
+@pytest.mark.parametrize("date", ["", "today", "Sat, 99 Nov 2026 15:30:00 GMT"])
+def test_where_the_answer_has_no_date_our_clock_counts(date: str) -> None:
+    """Or one that is none."""
+    assert retry_after({"Retry-After": "Sat, 21 Nov 2026 12:00:30 GMT", "Date": date}, NOW) == 30.0

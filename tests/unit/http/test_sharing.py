@@ -9,7 +9,8 @@ import pytest
 from aiohttp import web
 
 from aioparallel import parallel_map
-from aioparallel.http import Cache, Request, RequestTimeout, http_handler
+from aioparallel.http import Cache, Request, RequestTimeout, Response, http_handler
+from aioparallel.http.sharing import Answers
 from tests.support.http.asking import Kind, both, get, same
 from tests.support.http.service import Answer, Service
 from tests.support.waiting import SLACK, until
@@ -93,3 +94,47 @@ async def test_who_shares_a_request_has_a_time_of_its_own(served: Service) -> No
         assert loop.time() - began < SLACK
         first.cancel()
         await asyncio.wait([first])
+
+
+def answer_of(size: int, headers: dict[str, str] | None = None) -> Response:
+    """So large."""
+    return Response(Request("GET", "http://x/"), 200, headers or {}, bytes(size))
+
+
+def test_answers_that_are_kept_are_bounded_by_bytes() -> None:
+    """The one that was not used for longest goes first; one that is larger by itself is not kept."""
+    answers = Answers(Cache(seconds=60, max_bytes=1_000_000), lambda: 0.0)
+    for name in range(20):
+        answers.keep(name, answer_of(200_000))
+        answers.get(0)
+    assert [name for name in range(20) if answers.get(name) is not None] == [0, 17, 18, 19]
+    answers.keep(18, answer_of(990_000))  # in place of the one that was kept
+    assert [name for name in range(20) if answers.get(name) is not None] == [18]
+    answers.keep(1, answer_of(1_000_000))
+    answers.keep(18, answer_of(1_000_000))
+    assert [name for name in range(20) if answers.get(name) is not None] == []
+    for name in range(2_000):  # small ones, whose headers are what is large
+        answers.keep(name, answer_of(0, {"X": "x" * 10_000}))
+    assert len([name for name in range(2_000) if answers.get(name) is not None]) < 100
+
+
+def test_answers_that_are_changed_are_counted_as_they_came() -> None:
+    """Who gets one may let its content go, or decode it."""
+    answers = Answers(Cache(seconds=60, max_bytes=1_000_000), lambda: 0.0)
+    for name in range(200):
+        answers.keep(name, answer := answer_of(200_000))
+        answer.content = b""
+    assert [name for name in range(200) if answers.get(name) is not None] == [196, 197, 198, 199]
+
+
+def test_old_answers_make_room() -> None:
+    """What has grown too old is not counted any more."""
+    now = 0.0
+    answers = Answers(Cache(seconds=60, max_bytes=1_000_000), lambda: now)
+    answers.keep("old", answer_of(900_000))
+    now = 61.0
+    assert answers.get("old") is None
+    answers.keep("a", answer_of(450_000))
+    answers.keep("b", answer_of(450_000))
+    assert answers.get("a") is not None
+    assert answers.get("b") is not None

@@ -430,3 +430,15 @@ def test_the_topics_are_named_after_the_group() -> None:
         ParallelConsumer(["in", "g-state"], producer=InMemoryProducer(broker), state=sums(), **given)
     assert State(initial=0, apply=lambda a, b: a, dump=lambda a: b"", load=len).topic is None
     assert Transactions().id_prefix is None
+
+
+@pytest.mark.parametrize("group", ["a/b", "a b", "x" * 245, "ä"])
+def test_a_group_whose_name_is_no_part_of_a_topics(group: str) -> None:
+    """Is told when the consumer is made, with the options that name the topics, and not that they should be created."""
+    broker = broker_of()
+    given: dict[str, Any] = {"client": InMemoryClient(broker, "g"), "producer": InMemoryProducer(broker)}
+    with pytest.raises(ConfigurationError, match=r"State topic=.*is no name of a topic.*made of the group's name"):
+        ParallelConsumer("in", group_id=group, state=sums(), **given)
+    ParallelConsumer("in", group_id=group, state=sums(topic="increments", snapshots="full"), **given)
+    with pytest.raises(ConfigurationError, match=r"State snapshots='\.\.': is no name of a topic: give"):
+        ParallelConsumer("in", group_id="g", state=sums(topic="increments", snapshots=".."), **given)

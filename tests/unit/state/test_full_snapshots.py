@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from types import SimpleNamespace
+import time
 from typing import Any
 
 import pytest
@@ -42,7 +42,7 @@ async def test_a_full_snapshot_that_was_not_written_is_as_due_as_before(
     """It is tried again after half a minute, and not after another ``snapshot_interval``; increments say of when the
     last one is that was written."""
     now = asyncio.get_running_loop().time
-    monkeypatch.setattr("aioparallel.state.companion.time", SimpleNamespace(time=lambda: 1e9 + now()))
+    monkeypatch.setattr("aioparallel.state.companion.steady_time", lambda: 1e9 + now())
     broker = broker_of()
 
     def told() -> list[int]:
@@ -102,7 +102,7 @@ async def test_what_holds_no_records_is_passed_by_a_full_snapshot_too(
     """Only an aborted transaction has come since the last one: another is due after ``snapshot_interval``, and once it
     is named, retention may take everything. Nobody could tell then that no record was among it."""
     now = asyncio.get_running_loop().time
-    monkeypatch.setattr("aioparallel.state.companion.time", SimpleNamespace(time=lambda: 1e9 + now()))
+    monkeypatch.setattr("aioparallel.state.companion.steady_time", lambda: 1e9 + now())
     broker = broker_of()
     write(broker, *range(20))
     consumer = keeping(broker, sums(snapshot_after=5, snapshot_interval=60), together=together)
@@ -154,3 +154,40 @@ async def test_a_leader_that_hangs_holds_up_no_full_snapshots_of_others(together
     consumer = keeping(broker, sums(), together=together)
     async with running(consumer):
         assert consumer.states(P0) == totals(*range(400))
+
+
+@both
+async def test_a_member_whose_clock_was_fast_delays_no_full_snapshot(
+    together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its increments say that the last one is of two hours from now. For whoever goes on that counts as now."""
+    now, ahead = asyncio.get_running_loop().time, 7_200.0
+    monkeypatch.setattr("aioparallel.state.companion.steady_time", lambda: 1e9 + now() + ahead)
+    broker = broker_of()
+    write(broker, *range(10))
+    await handled(broker)
+    assert json.loads(broker.records(NAMES.increments)[-1].value or b"")["at"] / 1_000 >= 1e9 + ahead
+    ahead = 0.0
+    consumer = keeping(broker, sums(snapshot_after=10_000, snapshot_interval=60), together=together)
+    async with running(consumer):
+        write(broker, 10)
+        await until(lambda: committed(broker) == 11)
+        await asyncio.sleep(50)
+        assert consumer.stats().state.snapshots == 0  # type: ignore[union-attr]
+        await until(lambda: consumer.stats().state.snapshots == 1, 15)  # type: ignore[union-attr]
+
+
+async def test_the_wall_clock_may_be_put_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward, and no full snapshot is due for that; back, and the next one comes in time."""
+    broker = broker_of()
+    before = time.time()
+    consumer = keeping(broker, sums(snapshot_after=10_000, snapshot_interval=0.5))
+    async with running(consumer):
+        monkeypatch.setattr(time, "time", lambda: before - 3_600)
+        write(broker, 0)
+        await asyncio.to_thread(time.sleep, 0.6)
+        await until(lambda: consumer.stats().state.snapshots == 1)  # type: ignore[union-attr]
+        write(broker, 1)
+        await until(lambda: committed(broker) == 2)
+    told = [json.loads(record.value or b"")["at"] / 1_000 for record in broker.records(NAMES.increments)]
+    assert all(before - 1 < at < before + 60 for at in told)

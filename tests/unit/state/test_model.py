@@ -80,7 +80,7 @@ class Model:
             self.session.ledger = Ledger(self.begins)
         else:
             self.view.restore(asyncio.run(self.restored(self.committed)))
-            offset, text, _ = self.committed
+            offset, text, *_ = self.committed
             self.session.ledger = Ledger(offset, decode_offset_map(offset, text))
             self.session.acknowledged = self.committed
         self.session.opened = True

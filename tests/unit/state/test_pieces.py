@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from aioparallel.offsets import decode_offset_map, encode_offset_map
 from aioparallel.state.pieces import Head, decode_head, encode_head
 
@@ -16,3 +18,12 @@ def test_a_full_snapshot_keeps_its_whole_offset_map() -> None:
     assert len(text) > 4_096
     head = Head(decode_offset_map(0, text), 7)
     assert decode_head(encode_head(head)) == head
+
+
+@pytest.mark.parametrize(
+    "value", [b'{"v":1,"base":1e999,"map":"","keys":1}', b'{"v":1,"base":0,"map":"","keys":-1e999}']
+)
+def test_a_head_with_numbers_that_are_none(value: bytes) -> None:
+    """Is damaged like any other."""
+    with pytest.raises(ValueError, match="not as it is written"):
+        decode_head(value)

@@ -30,6 +30,7 @@ from aioparallel import (
     batches,
 )
 from aioparallel.batches import Batch
+from aioparallel.errors import ClientError
 from aioparallel.group.client import Committed
 from aioparallel.observe.health import ProblemKind
 from aioparallel.queues.kmq import KmqConsumer
@@ -523,3 +524,39 @@ def test_who_has_no_transactions() -> None:
         ParallelConsumer(
             "in", group_id="g", client=InMemoryClient(broker, "g"), producer=InMemoryTransactionalProducer(broker, "g")
         )
+
+
+async def test_a_partition_is_new_though_a_transaction_holds_the_positions_below(broker: InMemoryBroker) -> None:
+    """A member has died in a transaction: what was committed before it counts, and with "latest" the records that
+    precede the assignment of a new partition are handled."""
+    client = InMemoryClient(broker, "g", isolation_level="read_committed", session_timeout=2, heartbeat_interval=0.05)
+    first: ParallelConsumer[Any, Any] = ParallelConsumer(
+        "in",
+        group_id="g",
+        client=client,
+        producer=InMemoryTransactionalProducer(broker, "g"),
+        commits=Transactions(),
+        auto_offset_reset="latest",
+        drain_timeout=1.0,
+    )
+    async with asyncio.timeout(300), first:
+        running = asyncio.ensure_future(first.run(copy))
+        await until(lambda: T0 in broker.group("g").offsets)
+        broker.faults.always(Request.END_TXN, Fault(is_request_lost=True))
+        append(broker, b"held")
+        await until(lambda: broker.transactions.open_transactions)
+        client.crash()
+        broker.add_partitions("in", 2)
+        broker.append("in", b"new", partition=1)
+        async with consumer_of(broker, until=None, auto_offset_reset="latest") as second:
+            again = asyncio.ensure_future(second.run(copy))
+            began = asyncio.get_running_loop().time()
+            await until(lambda: second._engine is not None and second.stats().succeeded == 1)
+            assert asyncio.get_running_loop().time() - began < 10
+            assert broker.transactions.open_transactions
+            broker.faults.heal()
+            await until(lambda: sorted(map(str, values(broker))) == ["b'held'", "b'new'"])
+            second.stop()
+            await again
+        with pytest.raises(ClientError):
+            await running

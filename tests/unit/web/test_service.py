@@ -203,7 +203,7 @@ async def test_sys_exit_in_a_handler_ends_the_application(
         produce(broker, [b"k"])
         await until(lambda: ended)
         assert not service.health().live
-    assert errors(caplog) == ["service_failed"]
+    assert errors(caplog) == ["handler_exit", "service_failed"]
 
 
 async def test_it_is_started_again(broker: InMemoryBroker, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,11 +7,22 @@ from collections.abc import Callable
 
 import pytest
 
-from aioparallel import Batch, ConfigurationError, ConsumerStateError, Ordering, Record, RetryPolicy, batches
+from aioparallel import (
+    Batch,
+    ConfigurationError,
+    ConsumerStateError,
+    Ordering,
+    Record,
+    RetryLater,
+    RetryPolicy,
+    batches,
+)
 from aioparallel.engine.gates import Gate, name_woken
 from aioparallel.observe.health import ProblemKind
+from aioparallel.queues.kmq.leases import Leased
 from aioparallel.queues.kmq.markers import read_marker
 from aioparallel.testing.memory import InMemoryBroker
+from tests.support.virtual_time import VirtualLoop
 from tests.support.waiting import until
 from tests.unit.queues.kmq.conftest import consumer, produce, tracker
 from tests.unit.queues.kmq.test_queue import Handler, held, open_markers, running
@@ -188,3 +199,93 @@ async def test_who_waits_for_room_keeps_its_lease(broker: InMemoryBroker) -> Non
     assert handler.seen == {b"%d" % number: 1 for number in range(5)}
     assert len(held(broker, "q")) == 5
     assert not held(broker, "q__undelivered")
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_handler_that_was_called_late_has_the_whole_lease(broker: InMemoryBroker, is_stopped: bool) -> None:
+    """However little late it was, and through the drain of a stop: one further marker, and only for those that take
+    long."""
+    left: dict[bytes, float] = {}
+
+    async def handle(record: Record) -> None:
+        value = record.value or b""
+        await asyncio.sleep({b"first": 0.8, b"long": 9.6}.get(value, 0.05))
+        assert isinstance(record._source, Leased)
+        left[value] = record._source.lease_left(record.offset)
+
+    async def play() -> None:
+        both = consumer(broker, lease=10, max_concurrency=1, max_buffered=100, drain_timeout=30)
+        async with running(both, handle) as one:
+            produce(broker, [b"first", b"long", *[b"%d" % n for n in range(5)]])
+            await until(lambda: b"first" in left)
+            if is_stopped:
+                one.stop()
+            await until(lambda: len(left) == 7 and not open_markers(broker))
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(play())
+    assert 0.3 < left[b"long"] < 0.5
+    starts = [read_marker(found.key, found.value) for found in held(broker, "q-markers")]
+    again = [one.offset for one in starts if one is not None and one.lease is not None]
+    assert again.count(1) == 2
+    assert again.count(0) == 1
+
+
+@pytest.mark.parametrize("delay", [0.2, 2.0], ids=["again and again", "once"])
+async def test_a_delay_that_a_handler_asks_for_keeps_its_lease(broker: InMemoryBroker, delay: float) -> None:
+    """In all it is longer than all deliveries of a record would last: nobody else gets the record, and it is done."""
+    handler, began = Handler(), dict[bytes | None, float]()
+    time = asyncio.get_running_loop().time
+
+    async def handle(record: Record) -> None:
+        if time() - began.setdefault(record.value, time()) < 1.9:
+            raise RetryLater(delay)
+        await handler(record)
+
+    async with (
+        running(tracker(broker, max_redeliveries=2)) as watching,
+        running(consumer(broker, lease=0.3), handle) as one,
+    ):
+        produce(broker, [b"%d" % number for number in range(5)])
+        await until(lambda: one.stats().succeeded == 5, 30)
+        assert one.stats().released == watching.stats().redelivered == 0
+    assert handler.seen == {b"%d" % number: 1 for number in range(5)}
+    assert len(held(broker, "q")) == 5
+    assert not held(broker, "q__undelivered")
+
+
+async def test_a_delay_beyond_max_wait_is_left_to_others(broker: InMemoryBroker) -> None:
+    """``max_wait`` bounds it: then the record comes again, and is put away in the end."""
+    calls = 0
+
+    async def handle(record: Record) -> None:
+        nonlocal calls
+        calls += 1
+        raise RetryLater(0.1)
+
+    async with (
+        running(tracker(broker, max_redeliveries=1)),
+        running(consumer(broker, lease=0.3, retry=RetryPolicy(max_attempts=1, max_wait=0.25)), handle),
+    ):
+        produce(broker, [b"0"])
+        await until(lambda: held(broker, "q__undelivered"), 30)
+    assert calls >= 4  # of two deliveries
+
+
+async def test_what_is_due_runs_before_a_stop(broker: InMemoryBroker) -> None:
+    """Its delay is over while the consumer pauses: it waits for nothing, so it is not left to others."""
+    calls = 0
+
+    async def handle(record: Record) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise RetryLater(0.1)
+
+    async with running(consumer(broker, lease=5), handle) as one:
+        produce(broker, [b"0"])
+        await until(lambda: one.stats().parked == 1)
+        one.pause()
+        await asyncio.sleep(0.3)
+    assert calls == 2
+    assert not open_markers(broker)

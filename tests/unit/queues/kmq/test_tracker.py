@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aioparallel import ConsumerStateError
+from aioparallel import ConsumerStateError, Record
 from aioparallel.delivery.letters import read_letter
 from aioparallel.group.client import Fetched, Span
 from aioparallel.queues.kmq import RedeliveryTracker, redelivery, tracking
@@ -18,7 +18,7 @@ from aioparallel.queues.kmq.markers import END, key_of, start_of
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryClient, InMemoryProducer, Request
 from tests.support.waiting import until
-from tests.unit.queues.kmq.conftest import produce, tracker
+from tests.unit.queues.kmq.conftest import consumer, produce, tracker
 from tests.unit.queues.kmq.test_queue import held, open_markers, running
 
 NOT_WRITTEN = Fault(error=ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -218,6 +218,60 @@ async def test_a_fast_clock_ends_no_lease_of_others(broker: InMemoryBroker) -> N
         await asyncio.sleep(0.5)
         assert watching.stats().redelivered == 1
     assert [one.value for one in held(broker, "q")[2:]] == [b"b"]
+
+
+async def test_a_slow_clock_ends_no_lease_early(broker: InMemoryBroker) -> None:
+    """Markers of a consumer whose clock is an hour behind, read as they come: leases last, as long as they say."""
+    produce(broker, [b"a", b"b"])
+    async with running(tracker(broker)) as watching:
+        await asyncio.sleep(0.3)  # it has seen that there are none
+        began, behind = time.monotonic(), int(time.time() * 1_000) - 3_600_000
+        broker.append("q-markers", start_of(60_000), key=key_of(0, 0), partition=0, timestamp=behind)
+        broker.append("q-markers", start_of(1_000), key=key_of(0, 1), partition=0, timestamp=behind)
+        await until(lambda: watching.stats().redelivered)
+        assert time.monotonic() - began > 0.6  # the tracker knows to some tenths when it had read all
+        await asyncio.sleep(0.3)
+        assert watching.stats().redelivered == 1
+    assert [one.value for one in held(broker, "q")[2:]] == [b"b"]
+
+
+async def test_slow_clocks_hold_no_lease_up(broker: InMemoryBroker) -> None:
+    """While markers of consumers whose clocks are an hour behind come all the time, leases end in time."""
+    produce(broker, [b"a", b"b"])
+    async with running(tracker(broker, use_now_after=60)) as watching:
+        mark(broker, 0, start_of(500))
+        deadline = time.monotonic() + 10
+        while not watching.stats().redelivered and time.monotonic() < deadline:
+            behind = int(time.time() * 1_000) - 3_600_000
+            broker.append("q-markers", END, key=key_of(0, 1), partition=0, timestamp=behind)
+            await asyncio.sleep(0.05)
+        assert watching.stats().redelivered == 1
+
+
+@pytest.mark.parametrize("put", [3_600.0, -3_600.0])
+async def test_a_wall_clock_that_is_put_redelivers_nothing_and_holds_nothing_up(
+    broker: InMemoryBroker, put: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of consumer and tracker, while both run: handlers that renew their leases keep their records, one that has died
+    gives its own back."""
+    wall, done = time.time, asyncio.Event()
+
+    async def handle(record: Record) -> None:
+        await done.wait()
+
+    produce(broker, [b"long"] * 20)
+    async with running(consumer(broker, lease=60), handle) as one, running(tracker(broker)) as watching:
+        await until(lambda: watching.stats().open == 20)
+        mark(broker, 0, start_of(1_000))  # the newest lease of these two is one that nobody renews
+        await until(lambda: all(one.lag == one.open for one in watching.stats().partitions))  # it is read
+        monkeypatch.setattr(time, "time", lambda: wall() + put)
+        produce(broker, [b"new"] * 20)
+        mark(broker, 1, start_of(1_000))
+        await until(lambda: watching.stats().redelivered == 2, 10)
+        done.set()
+        await until(lambda: not open_markers(broker))
+        assert watching.stats().redelivered == 2
+        assert one.health().healthy
 
 
 async def test_a_watch_that_is_cancelled_ends_the_run(broker: InMemoryBroker) -> None:

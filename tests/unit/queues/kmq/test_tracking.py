@@ -251,7 +251,7 @@ def test_any_course_of_markers(seed: int, monkeypatch: pytest.MonkeyPatch) -> No
     read, and the committed position passes no marker that is open."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         loop = runner.get_loop()
-        monkeypatch.setattr(tracking, "time", SimpleNamespace(time=loop.time))
+        monkeypatch.setattr(tracking, "steady_time", loop.time)
 
         async def run() -> int:
             course = Course(seed)

@@ -449,3 +449,16 @@ async def test_oracle_2_7_subscribe(broker: InMemoryBroker) -> None:
     async with running(consumer(broker, ["WXY", "XYZ"], clients=held), Handler()):
         pass
     assert asked == [(number, [f"WXY-{number}", f"XYZ-{number}"]) for number in range(3)]
+
+
+async def test_new_partitions_of_each_priority(broker: InMemoryBroker) -> None:
+    """With "latest" the records are handled that precede their assignment; what is new the group of each priority
+    tells by itself."""
+    handler = Handler()
+    produce(broker, 0, 10)
+    async with running(consumer(broker, auto_offset_reset="latest"), handler):
+        await until(lambda: all(len(broker.group(f"g-{priority}").offsets) == 2 for priority in range(3)))
+        for priority in (0, 2):
+            broker.add_partitions(f"jobs-{priority}", 3)
+            produce(broker, priority, 20, partition=2)
+        await until(lambda: handler.by_priority == {0: 20, 2: 20})

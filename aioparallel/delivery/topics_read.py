@@ -1,0 +1,48 @@
+"""Which topics a consumer reads: those it is told to, its retry topics, and never those that it writes to by itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from aioparallel.errors import ConfigurationError
+
+__all__ = ["left_out", "topics_read"]
+
+Topics = Sequence[str] | re.Pattern[str]
+
+_INLINE_FLAGS = re.compile(r"(?:\s*\(\?(?:[aiLmsux]+|#[^)]*)\))+")  # several, and comments between them
+
+
+def left_out(topics: Topics, own: Mapping[str, str]) -> list[str]:
+    """The own topics that a pattern matches. ``own``: the option that names each."""
+    return [topic for topic in own if topics.fullmatch(topic)] if isinstance(topics, re.Pattern) else []
+
+
+def topics_read(topics: Topics, own: Mapping[str, str], retry_topics: Mapping[str, float]) -> Topics:
+    """What to subscribe to. A pattern leaves ``own`` topics out: a consumer that reads what it writes never ends.
+
+    Raises ConfigurationError where a list names one of them.
+    """
+    if not isinstance(topics, re.Pattern):
+        for topic in topics:
+            if topic in own:
+                raise ConfigurationError(own[topic], topic, "is one of the topics that are read")
+        return (*topics, *(topic for topic in retry_topics if topic not in topics))
+    out = left_out(topics, own)
+    if not out and not retry_topics:
+        return topics
+    # Flags at the beginning are those of the whole pattern, which has them in its own.
+    found = _INLINE_FLAGS.match(topics.pattern)
+    text = topics.pattern if found is None else topics.pattern[found.end() :]
+    text = f"(?:{text}\n)" if topics.flags & re.VERBOSE else f"(?:{text})"  # it may end with a comment
+    if out:
+        text = rf"(?!(?:{_exactly(out)})\Z){text}"
+    if retry_topics:
+        text = f"{text}|{_exactly(retry_topics)}"
+    return re.compile(text, topics.flags)
+
+
+def _exactly(topics: Sequence[str] | Mapping[str, float]) -> str:
+    """Kafka's names are case-sensitive, whatever the pattern is."""
+    return "(?-i:" + "|".join(map(re.escape, topics)) + ")"

@@ -1,0 +1,96 @@
+"""Partitions that stand still: there is more to read, and nothing comes, whatever the cause. Plain: no I/O.
+
+A follower that hangs, a broker that answers without records, a client that waits for something that never comes: each
+has its own mend. This tells of those that nobody thought of.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from aioparallel.group.client import Client
+from aioparallel.group.sessions import Session
+from aioparallel.observe.health import Problem, ProblemKind
+from aioparallel.records import TopicPartition
+
+__all__ = ["Stalls"]
+
+logger = logging.getLogger(__name__)
+
+_AT_MOST: Final = 5
+"""Problems of a kind that are listed one by one."""
+
+
+class _Wait(NamedTuple):
+    """Of one partition that may go on, since it was seen at a position. ``kind``: what it waits for."""
+
+    kind: ProblemKind
+    position: int
+    since: float
+    behind: int
+    """Records that are there, and are not read."""
+
+
+class Stalls:
+    """Of one member. ``after``: seconds at a position after which a partition with more to read is told."""
+
+    def __init__(self, client: Client, after: float) -> None:
+        self._client = client
+        self._after = after
+        self._waits: dict[TopicPartition, _Wait] = {}
+        self._told: set[TopicPartition] = set()
+
+    def look(self, asked: Iterable[Session], now: float) -> None:
+        """``asked``: sessions for which records are asked for at this moment."""
+        waits = {session.partition: wait for session in asked if (wait := self._wait_of(session, now)) is not None}
+        self._told &= waits.keys()
+        self._waits = waits
+        for partition, wait in waits.items():
+            if now - wait.since >= self._after and partition not in self._told:
+                self._told.add(partition)
+                logger.warning(
+                    "%s",
+                    _text(partition, wait, now),
+                    extra={"action": "stalled" if wait.kind is ProblemKind.STALLED else "open_transaction"},
+                )
+
+    def _wait_of(self, session: Session, now: float) -> _Wait | None:
+        partition, position = session.partition, session.ledger.position
+        end = self._client.end_offset_seen(partition)
+        written = self._client.written_end_seen(partition)
+        if end is not None and end > position:
+            kind, behind = ProblemKind.STALLED, end - position
+        elif end is not None and written is not None and written > end:
+            kind, behind = ProblemKind.OPEN_TRANSACTION, written - end
+        else:
+            return None
+        before = self._waits.get(partition)
+        is_same = before is not None and (before.kind, before.position) == (kind, position)
+        return _Wait(kind, position, before.since if before is not None and is_same else now, behind)
+
+    def problems(self, now: float) -> Iterator[Problem]:
+        """Those that stand still for long enough."""
+        for kind in (ProblemKind.STALLED, ProblemKind.OPEN_TRANSACTION):
+            found = [
+                (partition, wait)
+                for partition, wait in sorted(self._waits.items())
+                if wait.kind is kind and now - wait.since >= self._after
+            ]
+            for partition, wait in found[:_AT_MOST]:
+                yield Problem(kind, _text(partition, wait, now))
+            if len(found) > _AT_MOST:
+                yield Problem(kind, f"and {len(found) - _AT_MOST} more partitions")
+
+
+def _text(partition: TopicPartition, wait: _Wait, now: float) -> str:
+    seconds = now - wait.since
+    if wait.kind is ProblemKind.OPEN_TRANSACTION:
+        return (
+            f"{partition}: a transaction of another producer is open at offset {wait.position} for {seconds:.0f} s, "
+            f"and the {wait.behind:,} offsets from there on cannot be read before it ends"
+        )
+    return (
+        f"{partition}: nothing was read at offset {wait.position} for {seconds:.0f} s; {wait.behind:,} offsets are left"
+    )

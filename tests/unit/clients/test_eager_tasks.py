@@ -1,0 +1,70 @@
+"""An event loop that starts tasks eagerly, as Python has it from 3.12 on, and as anybody may make it before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from aioparallel import ParallelConsumer
+from aioparallel.clients.aiokafka.eager_tasks import refuse_eager_tasks
+from aioparallel.errors import ClientError
+
+
+class Begun(asyncio.Future[None]):
+    """Of a coroutine that has ended within the call that made it."""
+
+
+def eager(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **_: object) -> Any:
+    """As ``asyncio.eager_task_factory`` does with a coroutine that does not suspend."""
+    task = Begun(loop=loop)
+    try:
+        work.send(None)
+    except StopIteration:
+        task.set_result(None)
+    return task
+
+
+def plain(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+    """A factory that only makes tasks."""
+    return asyncio.Task(work, loop=loop, **options)
+
+
+async def test_it_is_refused_in_words() -> None:
+    """Before anything is connected."""
+    loop = asyncio.get_running_loop()
+    factory: Any = vars(asyncio).get("eager_task_factory", eager)
+    loop.set_task_factory(factory)
+    try:
+        with pytest.raises(ClientError, match="starts tasks eagerly"):
+            refuse_eager_tasks()
+    finally:
+        loop.set_task_factory(None)
+
+
+@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="from Python 3.12 on")
+async def test_a_consumer_says_so() -> None:
+    """At once, and not after ``connect_timeout``."""
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(vars(asyncio)["eager_task_factory"])
+    try:
+        async with asyncio.timeout(10):
+            with pytest.raises(ClientError, match="starts tasks eagerly"):
+                await ParallelConsumer("t", bootstrap_servers="127.0.0.1:1", group_id="g").__aenter__()
+    finally:
+        loop.set_task_factory(None)
+
+
+async def test_other_factories_are_left_alone() -> None:
+    """One that names tasks, say."""
+    loop = asyncio.get_running_loop()
+    refuse_eager_tasks()
+    factory: Any = plain
+    loop.set_task_factory(factory)
+    try:
+        refuse_eager_tasks()
+        await asyncio.sleep(0)
+    finally:
+        loop.set_task_factory(None)

@@ -1,0 +1,83 @@
+"""Topic ids: asked for together, and never told from before."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import aiokafka.errors as kafka
+import pytest
+
+from aioparallel.clients.aiokafka.internals import Connections
+from aioparallel.clients.aiokafka.log_identity import LogIdentity
+
+
+class Cluster:
+    """Answers when it is let; each answer has another id."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answers = asyncio.Event()
+        self.error: Exception | None = None
+
+    def get_random_node(self) -> int:
+        """The only one."""
+        return 1
+
+    async def send(self, _node: int, _request: object) -> Any:
+        """Metadata of topic "t"."""
+        self.asked += 1
+        topic_id = b"%016d" % self.asked
+        await self.answers.wait()
+        if self.error is not None:
+            raise self.error
+        return SimpleNamespace(topics=[(0, "t", topic_id, False, [], 0, {})])
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def identity(cluster: Cluster) -> LogIdentity:
+    return LogIdentity(cast("Connections", cluster), list, lambda: None)
+
+
+async def test_all_who_ask_in_one_turn_share_a_request(cluster: Cluster, identity: LogIdentity) -> None:
+    """500 partitions of one topic may; who asks later is not told what was asked for before."""
+    several = asyncio.gather(*[identity.topic_ids(["t"], 5) for _ in range(500)])
+    while not cluster.asked:
+        await asyncio.sleep(0)
+    later = asyncio.ensure_future(identity.topic_ids(["t"], 5))
+    while cluster.asked < 2:
+        await asyncio.sleep(0)
+    cluster.answers.set()
+    assert await several == [{"t": b"%016d" % 1}] * 500
+    assert await later == {"t": b"%016d" % 2}
+    assert cluster.asked == 2
+
+
+async def test_one_who_waits_no_longer_takes_the_answer_from_nobody(cluster: Cluster, identity: LogIdentity) -> None:
+    """Whether it has waited long enough or was cancelled; an error is that of all."""
+    first, second = (asyncio.ensure_future(identity.topic_ids(["t"], 5)) for _ in range(2))
+    with pytest.raises(TimeoutError):
+        await identity.topic_ids(["t"], 0.01)
+    first.cancel()
+    cluster.error = kafka.RequestTimedOutError("it does not answer")
+    cluster.answers.set()
+    with pytest.raises(TimeoutError, match="it does not answer"):
+        await second
+    assert first.cancelled()
+
+
+async def test_nothing_is_left_of_it(cluster: Cluster, identity: LogIdentity) -> None:
+    """When the client is closed."""
+    before = asyncio.all_tasks()
+    with pytest.raises(TimeoutError):
+        await identity.topic_ids(["t"], 0.01)
+    assert asyncio.all_tasks() > before
+    identity.close()
+    while asyncio.all_tasks() != before:
+        await asyncio.sleep(0)
