@@ -74,12 +74,14 @@ class _Freezer:
             loop = asyncio.get_running_loop()
             if _kept() > self._limit:
                 loop.call_soon(self._collect_all)
-            if self._young_at and (self._looking is None or self._looking.is_closed()):
+            if self._young_at and (self._looking is None or not self._looking.is_running()):
                 self._looking = loop
                 loop.call_later(_LOOK, self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """Few objects may hold much memory, and the collector counts objects alone."""
+        if loop is not self._looking:
+            return  # another one looks, since this one has stood still
         resident = _resident()
         if resident > self._young_at + _YOUNG_BYTES:
             gc.collect(0)

@@ -9,6 +9,7 @@ from aioparallel.errors import ConfigurationError
 
 __all__ = ["left_out", "topics_read"]
 
+_IS_READ = "is one of the topics that are read: a consumer that reads what it writes never ends; leave it out of topics"
 Topics = Sequence[str] | re.Pattern[str]
 
 _INLINE_FLAGS = re.compile(r"(?:\s*\(\?(?:[aiLmsux]+|#[^)]*)\))+")  # several, and comments between them
@@ -27,7 +28,7 @@ def topics_read(topics: Topics, own: Mapping[str, str], retry_topics: Mapping[st
     if not isinstance(topics, re.Pattern):
         for topic in topics:
             if topic in own:
-                raise ConfigurationError(own[topic], topic, "is one of the topics that are read")
+                raise ConfigurationError(own[topic], topic, _IS_READ)
         return (*topics, *(topic for topic in retry_topics if topic not in topics))
     out = left_out(topics, own)
     if not out and not retry_topics:

@@ -59,11 +59,14 @@ def test_cycles_that_die_old_are_found() -> None:
 HEAVY = """
 def _resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
-import asyncio, json
+import asyncio, gc, json
 from aioparallel.event_loop import quick_collections
 
 class Node:
     pass
+
+async def first():
+    gc.collect(0)
 
 async def handle(number):
     first, second = Node(), Node()
@@ -79,6 +82,8 @@ async def main():
     return most
 
 quick_collections(100)
+before = asyncio.new_event_loop()  # stands still after this, and is not closed
+before.run_until_complete(first())
 began = _resident()
 print(json.dumps({"began": began, "most": asyncio.run(main())}))
 """
@@ -86,7 +91,8 @@ print(json.dumps({"began": began, "most": asyncio.run(main())}))
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere the memory of a process is not known")
 def test_few_objects_that_hold_much_are_found() -> None:
-    """Cycles of two objects and half a megabyte: those that die young, and those that were frozen in flight."""
+    """Cycles of two objects and half a megabyte: those that die young, and those that were frozen in flight; also where
+    another loop was there before, and stands still."""
     ran = subprocess.run([sys.executable, "-c", HEAVY], capture_output=True, text=True, timeout=120, check=True)
     said = json.loads(ran.stdout)
     print(said)
