@@ -33,7 +33,7 @@ from aioparallel.errors import (
     HandlerNotStopped,
     TopicNotFound,
 )
-from aioparallel.event_loop import quick_collections, stopping_signals
+from aioparallel.event_loop import collecting_quickly, stopping_signals
 from aioparallel.group.admission import MakeAdmission, at_once
 from aioparallel.group.arrivals import arrival_of
 from aioparallel.group.client import Client
@@ -389,7 +389,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         """Open, run and close in an event loop of its own (uvloop where there is one): for scripts.
 
         SIGINT and SIGTERM stop it with a drain, also while it connects; a second one no longer waits for handlers. The
-        process is the consumer's own, so its garbage collector is set up for it
+        process is the consumer's own meanwhile, so its garbage collector is set up for it
         (:func:`aioparallel.event_loop.quick_collections`).
 
         Handlers that go on though they were cancelled are left behind with the loop: when all else is done it raises
@@ -397,7 +397,6 @@ class ParallelConsumer(Generic[K_co, V_co]):
         """
         check_handlers(handler)  # before anything is connected
         self._state.expect_new()
-        quick_collections(self.options.max_concurrency)
 
         async def main() -> None:
             with stopping_signals(asyncio.get_running_loop(), self._on_signal):
@@ -410,7 +409,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
                     await self.__aexit__(None, None, None)
 
         try:
-            with own_runner() as runner:
+            with collecting_quickly(self.options.max_concurrency), own_runner() as runner:
                 runner.run(main())
         except Exception as error:
             if self.left_behind:

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["loop_factory", "quick_collections", "stopping_signals"]
+__all__ = ["collecting_quickly", "loop_factory", "quick_collections", "stopping_signals"]
 
 # Objects that come to life, more than have died, until a young collection. What is in flight comes and goes in waves of
 # thousands; by a small number each wave is walked again and again (1,000: at 2,000 in flight a fifth of all time;
@@ -55,6 +55,21 @@ def quick_collections(handlers: int = 0) -> None:
         gc.callbacks.append(_Freezer())
         gc.freeze()
     gc.set_threshold(max(_YOUNG, _YOUNG_BY_HANDLER * handlers), 1_000, 1_000)
+
+
+@contextlib.contextmanager
+def collecting_quickly(handlers: int = 0) -> Iterator[None]:
+    """:func:`quick_collections` for the length of a block, unless somebody has called that before: then it stays."""
+    callbacks, thresholds = list(gc.callbacks), gc.get_threshold()
+    quick_collections(handlers)
+    placed = [callback for callback in gc.callbacks if callback not in callbacks]
+    try:
+        yield
+    finally:
+        for callback in placed:
+            gc.callbacks.remove(callback)
+            gc.unfreeze()
+            gc.set_threshold(*thresholds)
 
 
 class _Freezer:

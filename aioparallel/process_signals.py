@@ -19,10 +19,13 @@ from collections.abc import Callable, Collection, Iterator
 from types import FrameType
 from typing import Final
 
-__all__ = ["ENDING", "beside_handlers", "in_place_of_the_loops"]
+__all__ = ["ENDING", "before_the_loops", "beside_handlers"]
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 """What ends a server."""
+
+# Seconds from passing a signal on to a loop to hearing the next one: two at once are two steps of the loop.
+_PAUSE: Final = 0.01
 
 _Handler = Callable[[int, FrameType | None], object]
 
@@ -74,52 +77,74 @@ def beside_handlers(numbers: Collection[signal.Signals], tell: Callable[[], obje
 
 
 @contextlib.contextmanager
-def in_place_of_the_loops(numbers: Collection[signal.Signals], tell: Callable[[], object]) -> Iterator[None]:
-    """Have ``tell`` called, in the running loop, at these signals, in place of what ``loop.add_signal_handler`` has
-    placed there. Other handlers are called beside it, as in :func:`beside_handlers`.
+def before_the_loops(numbers: Collection[signal.Signals], take: Callable[[], bool]) -> Iterator[None]:
+    """Have ``take`` called, in the running loop, at these signals, before what ``loop.add_signal_handler`` has placed
+    there: that hears of a signal only where ``take`` returns False. Other handlers are called in any case, as in
+    :func:`beside_handlers`.
 
-    No event loop tells its handlers, so they stay where they are: the loop does not hear of these signals meanwhile.
+    A loop's handler may end the run of its loop (aiohttp's raises GracefulExit), and whoever runs it may run it again.
     """
     ours = [number for number in numbers if _is_a_loops(signal.getsignal(number))]
     others = [number for number in numbers if number not in ours]
-    with beside_handlers(others, tell), _diverted(ours, tell):
-        yield
+    with beside_handlers(others, take):
+        if not ours or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        diversion = _Diversion(ours, take)
+        try:
+            yield
+        finally:
+            diversion.end()
 
 
-@contextlib.contextmanager
-def _diverted(numbers: Collection[signal.Signals], tell: Callable[[], object]) -> Iterator[None]:
-    """Loops hear of signals by the bytes that Python writes to the process's wakeup fd; uvloop's by its handler too."""
-    if not numbers or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    receiving, sending = socket.socketpair()
-    receiving.setblocking(False)
-    sending.setblocking(False)
-    loops = signal.set_wakeup_fd(sending.fileno(), warn_on_full_buffer=False)
+class _Diversion:
+    """Loops hear of signals by the bytes that Python writes to the process's wakeup fd. Here they come first."""
 
-    def heard() -> None:
-        found = receiving.recv(4_096)
-        if any(number in numbers for number in found):
-            tell()
-        rest = bytes(number for number in found if number not in numbers)
-        if rest and loops != -1:
-            os.write(loops, rest)
+    def __init__(self, numbers: Collection[signal.Signals], take: Callable[[], bool]) -> None:
+        self._numbers = numbers
+        self._take = take
+        self._loop = asyncio.get_running_loop()
+        self._receiving, self._sending = socket.socketpair()
+        self._receiving.setblocking(False)
+        self._sending.setblocking(False)
+        self._loops = -1
+        self._there = {number: signal.getsignal(number) for number in numbers}
+        for number in numbers:
+            _place(number, _nothing)
+        self._listening: asyncio.TimerHandle | None = None
+        self._listen()
 
-    loop.add_reader(receiving, heard)
-    there = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
-        _place(number, _nothing)
-    try:
-        yield
-    finally:
-        loop.remove_reader(receiving)
-        signal.set_wakeup_fd(loops, warn_on_full_buffer=False)
-        for number, handler in there.items():
+    def _listen(self) -> None:
+        # uvloop has a new one each time it is run.
+        found = signal.set_wakeup_fd(self._sending.fileno(), warn_on_full_buffer=False)
+        if found != self._sending.fileno():
+            self._loops = found
+        self._loop.add_reader(self._receiving, self._heard)
+
+    def _heard(self) -> None:
+        number = self._receiving.recv(1)[
+            0
+        ]  # one at a time: what the loop does at it may change what the next one means
+        if number in self._numbers and self._take():
+            return
+        if self._loops != -1:
+            os.write(self._loops, bytes([number]))
+        if number in self._numbers:
+            self._loop.remove_reader(self._receiving)
+            self._listening = self._loop.call_later(_PAUSE, self._listen)
+
+    def end(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+        self._loop.remove_reader(self._receiving)
+        found = signal.set_wakeup_fd(self._loops, warn_on_full_buffer=False)
+        if found != self._sending.fileno():  # the loop has placed another one meanwhile
+            signal.set_wakeup_fd(found, warn_on_full_buffer=False)
+        for number, handler in self._there.items():
             if _is_placed(number, _nothing):  # else somebody has placed another one
                 _place(number, handler)
-        receiving.close()
-        sending.close()
+        self._receiving.close()
+        self._sending.close()
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:

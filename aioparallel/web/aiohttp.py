@@ -13,8 +13,8 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from typing import Any, overload
 
 try:
@@ -24,7 +24,7 @@ except ImportError as error:
 
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.handlers import HandlersOf
-from aioparallel.process_signals import ENDING, in_place_of_the_loops
+from aioparallel.process_signals import ENDING, before_the_loops
 from aioparallel.records import K_co, V_co
 from aioparallel.web import answers
 from aioparallel.web.restarts import RestartPolicy
@@ -40,22 +40,39 @@ class Running(Consumers):
     async def __call__(self, app: web.Application) -> AsyncIterator[None]:
         """For ``app.cleanup_ctx``. Raises at the end what a consumer has failed with that has ended the application, so
         that ``run_app`` does: the process then ends with code 1."""
-        await self.__aenter__()
-        try:
-            yield
-        finally:
-            # run_app would end there and then: it cancels every task of the loop, those of the connection for the last
-            # commit too, and what was done since the one before would be done again.
-            with in_place_of_the_loops(ENDING, partial(_hurry, self)):
+        hurry = _Hurry(self, asyncio.current_task())
+        with before_the_loops(ENDING, hurry):
+            await self.__aenter__()
+            try:
+                yield
+            finally:
+                hurry.leaving = True
                 await self.__aexit__(None, None, None)
         for service in self.values():
             if service.ended_application and service.failure is not None:
                 raise service.failure
 
 
-def _hurry(consumers: Consumers) -> None:
-    for service in consumers.values():
-        service.stop(drain=False)
+class _Hurry:
+    """At a second signal consumers no longer drain, and ``run_app`` does not hear of it while they end.
+
+    It would end there and then: it cancels every task of the loop, those of the connection for the last commit too,
+    and what was done since the one before would be done again.
+    """
+
+    def __init__(self, consumers: Consumers, application: asyncio.Task[Any] | None) -> None:
+        self._consumers = consumers
+        self._application = application
+        self.leaving = False
+
+    def __call__(self) -> bool:
+        """Whether the signal has done what it was meant to."""
+        if not self.leaving and (self._application is None or not self._application.cancelling()):
+            return False  # the first one: the application is to hear of it
+        kept = [service for service in self._consumers.values() if service.keeper is not None]
+        for service in kept:
+            service.stop(drain=False)
+        return any(service.keeper is not None and not service.keeper.is_over for service in kept)
 
 
 @overload

@@ -97,3 +97,44 @@ def test_few_objects_that_hold_much_are_found() -> None:
     said = json.loads(ran.stdout)
     print(said)
     assert said["most"] < said["began"] + 800_000_000
+
+
+RUNS = """
+import gc, json
+from aioparallel import ParallelConsumer
+from aioparallel.event_loop import quick_collections
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
+
+def collector():
+    gc.collect(0)
+    return [gc.get_threshold()[0], len(gc.callbacks), gc.get_freeze_count() > 0]
+
+def run():
+    broker = InMemoryBroker()
+    broker.create_topic("t", 1)
+    broker.append("t", b"v", key=b"k", partition=0)
+    consumer = ParallelConsumer(
+        "t", group_id="g", client=InMemoryClient(broker, "g"), until="end", max_concurrency=10_000
+    )
+    meanwhile = []
+
+    async def handle(record):
+        meanwhile.append(collector())
+
+    consumer.run_sync(handle)
+    return meanwhile + [collector()]
+
+before = collector()
+alone = run()
+quick_collections()
+print(json.dumps({"before": before, "alone": alone, "beside": run()}))
+"""
+
+
+def test_run_sync_leaves_the_collector_as_it_was() -> None:
+    """A program goes on after it, a test run for one; what that has asked for itself stays."""
+    ran = subprocess.run([sys.executable, "-c", RUNS], capture_output=True, text=True, timeout=120, check=True)
+    said = json.loads(ran.stdout)
+    assert said["before"][1:] == [0, False]
+    assert said["alone"] == [[50_000, 1, True], said["before"]]
+    assert said["beside"] == [[50_000, 1, True]] * 2

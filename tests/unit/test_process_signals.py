@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from aioparallel.event_loop import stopping_signals
-from aioparallel.process_signals import beside_handlers, in_place_of_the_loops
+from aioparallel.process_signals import before_the_loops, beside_handlers
 from tests.support.waiting import until
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
@@ -83,11 +83,15 @@ def test_a_loops_handler_waits_and_comes_back(factory: Callable[[], asyncio.Abst
     """That of the application, and not another one in its place; other signals reach the loop as ever."""
     seen: list[str] = []
 
+    def take() -> bool:
+        seen.append("ours")
+        return True
+
     async def main() -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, seen.append, "application")
         loop.add_signal_handler(signal.SIGUSR1, seen.append, "other")
-        with in_place_of_the_loops((signal.SIGTERM,), lambda: seen.append("ours")):
+        with before_the_loops((signal.SIGTERM,), take):
             signal.raise_signal(signal.SIGTERM)
             await until(lambda: seen == ["ours"])
             signal.raise_signal(signal.SIGUSR1)
@@ -101,14 +105,50 @@ def test_a_loops_handler_waits_and_comes_back(factory: Callable[[], asyncio.Abst
 
 
 @pytest.mark.parametrize("factory", LOOPS)
+def test_a_loop_that_is_ended_by_the_first_signal_hears_of_no_other(
+    factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """Its handler raises through the loop, which is then run again, as ``run_app`` of aiohttp does it."""
+    seen: list[str] = []
+    with contextlib.closing(factory()) as loop:
+        is_ending = False
+
+        def end() -> None:
+            seen.append("loop")
+            raise SystemExit
+
+        def take() -> bool:
+            seen.append("ours")
+            return is_ending
+
+        async def main() -> None:
+            loop.add_signal_handler(signal.SIGTERM, end)
+            with before_the_loops((signal.SIGTERM,), take):
+                for _ in range(2):  # at once: the loop hears of the first one later
+                    signal.raise_signal(signal.SIGTERM)
+                await until(lambda: len(seen) > 2)
+
+        running = loop.create_task(main())
+        with pytest.raises(SystemExit):
+            loop.run_until_complete(running)
+        is_ending = True
+        loop.run_until_complete(running)
+    assert seen == ["ours", "loop", "ours"]
+
+
+@pytest.mark.parametrize("factory", LOOPS)
 def test_a_handler_of_no_loop_is_called_all_the_same(
     seen: list[str], factory: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     """It is not taken away: the application wants to hear."""
     there = signal.getsignal(signal.SIGTERM)
 
+    def take() -> bool:
+        seen.append("ours")
+        return True
+
     async def main() -> None:
-        with in_place_of_the_loops((signal.SIGTERM,), lambda: seen.append("ours")):
+        with before_the_loops((signal.SIGTERM,), take):
             signal.raise_signal(signal.SIGTERM)
             await until(lambda: sorted(seen) == ["application", "ours"])
 

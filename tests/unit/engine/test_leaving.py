@@ -54,9 +54,8 @@ class SignalledClient(InMemoryClient):
         await asyncio.Event().wait()
 
 
-def test_a_signal_while_connecting_ends_run_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_while_connecting_ends_run_sync() -> None:
     """No broker answers; SIGINT is heard at once, not after ``connect_timeout``, and is no error."""
-    monkeypatch.setattr("aioparallel.consumer.quick_collections", lambda handlers: None)
     client = SignalledClient(InMemoryBroker(), GROUP)
     consumer = ParallelConsumer("t", group_id=GROUP, client=client, connect_timeout=5)
     consumer.run_sync(Seen())
@@ -95,10 +94,9 @@ def fails() -> contextlib.AbstractAsyncContextManager[None]:
     ids=["topic", "resource", "broker"],
 )
 def test_run_sync_raises_what_keeps_it_from_opening(
-    monkeypatch: pytest.MonkeyPatch, make: Callable[[], ParallelConsumer], error: type[Exception]
+    make: Callable[[], ParallelConsumer], error: type[Exception]
 ) -> None:
     """The leaving that follows is not taken for a stop that somebody has asked for: the process must not end well."""
-    monkeypatch.setattr("aioparallel.consumer.quick_collections", lambda handlers: None)
     consumer = make()
     with pytest.raises(error):
         consumer.run_sync(Seen())
@@ -106,9 +104,8 @@ def test_run_sync_raises_what_keeps_it_from_opening(
         consumer.run_sync(Seen())
 
 
-def test_a_consumer_that_was_stopped_before_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_that_was_stopped_before_ends_at_once() -> None:
     """And is no error: a stop may come at any time."""
-    monkeypatch.setattr("aioparallel.consumer.quick_collections", lambda handlers: None)
     consumer = unhurried()
     consumer.stop()
     consumer.run_sync(Seen())
