@@ -187,7 +187,9 @@ class Asking:
 
     def _headers(self, item: Any, request: Request, index: int) -> Mapping[str, str]:
         of = self._of
-        headers = self._with_its_own(request.headers) if request.headers else self._headers_of_all
+        headers: Mapping[str, str] = self._headers_of_all
+        if request.headers:
+            headers = self._with_its_own(request.headers) if headers else request.headers
         if of.trace and type(item) is Record and item.headers:
             headers = _traced(item, headers)
         if request.method == "POST" and of.idempotency_key is not None and not has_header(headers, "idempotency-key"):

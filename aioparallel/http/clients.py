@@ -18,7 +18,7 @@ from aioparallel.http.bodies import Body, check_length
 from aioparallel.http.deadlines import Deadline, Deadlines
 from aioparallel.http.requests import Request, has_header, pairs_of, shown
 from aioparallel.http.responses import Response
-from aioparallel.http.sending import SENDING, Sending, keep_requests_to_ourselves
+from aioparallel.http.sending import SENDING, keep_requests_to_ourselves
 from aioparallel.http.trouble import reason_of, was_lost
 from aioparallel.running_out import out_of_resources
 from aioparallel.wording import kind_of
@@ -135,20 +135,23 @@ class Sender(ABC):
         OutOfResources, with nothing of what the client has raised: that may hold headers and whole addresses."""
         params = pairs_of(request.params) if request.params else None
         deadline = self.deadlines.begin(timeout)
-        sending = Sending()
-        token = SENDING.set(sending)
+        kept = self._kept
+        opened = 0 if kept is None else kept.opened
         try:
             try:
                 answer = await self.ask(request, url, params, headers)
             except Exception as error:
-                if not self._is_lost_again(request, headers, sending, error, 0):
+                if not self._goes_again(request, headers, error, opened, 0):
                     raise
                 answer = None
             if answer is None:
-                answer = await self._asked_again(request, url, params, headers, sending)
+                answer = await self._asked_again(request, url, params, headers)
             status, fields = self.head(answer)
             if status in self._reading.wanted:
-                content = await self._body(answer, fields, request.method == "HEAD")
+                if self._is_plain(fields):
+                    content = await self.whole(answer)
+                else:
+                    content = await self._decoded(answer, fields, request.method == "HEAD")
             else:
                 content = b""
                 await self._passed_over(answer)
@@ -161,31 +164,31 @@ class Sender(ABC):
             deadline.passed_too_late()
             return found
         finally:
-            SENDING.reset(token)
             self.deadlines.end(deadline)
         raise failure from None  # not above: it would have the other as its context
 
-    async def _asked_again(
-        self, request: Request, url: str, params: _Params, headers: Mapping[str, str], sending: Sending
-    ) -> Any:
+    async def _asked_again(self, request: Request, url: str, params: _Params, headers: Mapping[str, str]) -> Any:
         """What was sent on a connection that the server was just closing goes on a new one: that is no attempt."""
         times = 1
         while True:
+            opened = 0
             if self._kept is not None:
-                self._kept.close_unused(url)  # as old as that one, and perhaps as dead
+                self._kept.close_idle(url)  # as old as that one, and perhaps as dead
+                opened = self._kept.opened
             try:
                 return await self.ask(request, url, params, headers)
             except Exception as error:
-                if not self._is_lost_again(request, headers, sending, error, times):
+                if not self._goes_again(request, headers, error, opened, times):
                     raise
             times += 1
 
-    @staticmethod
-    def _is_lost_again(
-        request: Request, headers: Mapping[str, str], sending: Sending, error: Exception, times: int
+    def _goes_again(
+        self, request: Request, headers: Mapping[str, str], error: Exception, opened: int, times: int
     ) -> bool:
-        """Whether it is to be sent on another connection, after so many times."""
-        most = _AGAIN_PERHAPS if sending.found_open is None else _AGAIN if sending.found_open else 0
+        """Whether it is to be sent on another connection, after so many times. ``opened``: connections before it."""
+        most = _AGAIN_PERHAPS
+        if self._kept is not None:
+            most = 0 if self._kept.opened_here_since(opened) else _AGAIN
         if times >= most or not was_lost(error):
             return False
         return request.method in _IDEMPOTENT or has_header(headers, "idempotency-key")
@@ -201,26 +204,29 @@ class Sender(ABC):
         if short is None:
             return RequestFailed(asked, reason_of(error))
         if self._kept is not None:
-            self._kept.close_unused()
+            self._kept.close_idle()
         return short
 
-    async def _body(self, answer: Any, fields: Mapping[str, str], has_none: bool) -> bytes:
+    def _is_plain(self, fields: Mapping[str, str]) -> bool:
+        """Whether a body is as long as it says, not too long, and not encoded."""
         length = fields.get("Content-Length")
-        coding = ""
-        if "Content-Encoding" in fields:  # perhaps several, which one of the clients gives one by one
-            coding = ",".join(value for name, value in fields.items() if name.lower() == "content-encoding")
-        elif (
+        return (
             length is not None
             and length.isdecimal()
             and len(length) < _DIGITS
             and int(length) <= self._reading.most
+            and "Content-Encoding" not in fields
             and "Transfer-Encoding" not in fields  # which is what counts beside a length (RFC 9112, 6.3)
-        ):
-            return await self.whole(answer)
+        )
+
+    async def _decoded(self, answer: Any, fields: Mapping[str, str], has_none: bool) -> bytes:
+        coding = ""
+        if "Content-Encoding" in fields:  # perhaps several, which one of the clients gives one by one
+            coding = ",".join(value for name, value in fields.items() if name.lower() == "content-encoding")
         try:
             body = Body(coding, self._reading.most)
             if body.is_plain and not has_none:
-                check_length(length, self._reading.most)
+                check_length(fields.get("Content-Length"), self._reading.most)
             async for raw in self.raw(answer):
                 body.feed(raw)
             return body.end()
@@ -275,10 +281,13 @@ class _Httpx(Sender):
         to, auth = (url, None) if params is None and "@" not in url else self._to(url, params)
         made = self._client.build_request(request.method, to, headers=headers, content=request.content)
         more = {} if auth is None else {"auth": auth}
+        token = SENDING.set(True)
         try:
             return await self._client.send(made, stream=True, **more)
         except _Redirected as redirected:
             return redirected
+        finally:
+            SENDING.reset(token)
 
     async def _stop_at_redirects(self, answer: Any) -> None:
         """httpx makes the next request of each redirect, also where it does not send it, and fails where it cannot."""

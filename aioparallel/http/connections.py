@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 import aiohttp
 from yarl import URL
 
 from aioparallel.http.bodies import ACCEPTED
-from aioparallel.http.sending import SENDING
 
 if TYPE_CHECKING:
     import httpx
@@ -23,49 +24,42 @@ _HEADERS: Final = {"Accept-Encoding": ACCEPTED}
 
 
 class Connections(aiohttp.TCPConnector):
-    """aiohttp's, of which no more than ``limit`` (or a hundred) are open that nobody uses, over all hosts: each
-    is kept for half a minute, and a thousand hosts in that time were a thousand of them. aiohttp bounds only those in
-    use. Overrides ``_release`` and ``_get``, which are its own: ``tests/unit/http/test_connections.py``."""
+    """aiohttp's connector, which bounds only the connections in use. This one keeps ``limit`` idle ones (or a hundred)
+    over all hosts, and closes those that were idle longest: aiohttp keeps each for half a minute, and a thousand hosts
+    in that time are a thousand of them. It also knows which task has opened a connection.
+
+    It overrides ``_create_connection`` and reads ``_conns``, which are private to aiohttp:
+    ``tests/unit/http/test_connections.py``."""
 
     def __init__(self, limit: int, **options: Any) -> None:
         super().__init__(limit=limit, keepalive_timeout=_KEPT, **options)
         self._most = max(limit, _LEAST)
-        self._unused: dict[Any, Any] = {}  # the key of each, those first that were used before the others
+        self.opened = 0
+        """Connections that were opened, or tried to be."""
+        self._opened_last: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by task: the number of its last one
 
-    async def _get(self, key: Any, traces: Any) -> Any:
-        found = await super()._get(key, traces)
-        if found is not None:
-            self._unused.pop(found.protocol, None)
-        if (sending := SENDING.get()) is not None:
-            sending.found_open = found is not None
-        return found
+    def opened_here_since(self, opened: int) -> bool:
+        """Whether the running task has opened one after that many."""
+        return self._opened_last.get(asyncio.current_task(), 0) > opened
 
-    def _release(self, key: Any, protocol: Any, *, should_close: bool = False) -> None:
-        super()._release(key, protocol, should_close=should_close)
-        if self.closed or protocol.transport is None:  # it is not kept
-            return
-        self._unused[protocol] = key
-        if len(self._unused) > self._most:
-            self._drop(next(iter(self._unused)))
-
-    def _drop(self, protocol: Any) -> None:
-        key = self._unused.pop(protocol)
-        kept = self._conns.get(key)
-        if kept is not None:
-            for one in kept:
-                if one[0] is protocol:
-                    kept.remove(one)
-                    break
+    def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
+        self.opened += 1
+        self._opened_last[asyncio.current_task()] = self.opened
+        # There are more idle ones only when more are open than before.
+        while sum(map(len, self._conns.values())) >= self._most:
+            key, kept = min(self._conns.items(), key=lambda item: item[1][0][1])
+            kept.popleft()[0].close()
             if not kept:
                 del self._conns[key]
-        protocol.close()
+        return super()._create_connection(req, traces, timeout)
 
-    def close_unused(self, url: str | None = None) -> None:
+    def close_idle(self, url: str | None = None) -> None:
         """Close what nobody uses, to the host of this address or to all."""
         to = None if url is None else URL(url)
-        for protocol, key in list(self._unused.items()):
+        for key in list(self._conns):
             if to is None or (key.host, key.port) == (to.raw_host, to.port):
-                self._drop(protocol)
+                for protocol, _ in self._conns.pop(key):
+                    protocol.close()
 
 
 def httpx_client(connections: int) -> tuple[httpx.AsyncClient, Connections]:

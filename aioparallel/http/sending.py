@@ -1,4 +1,4 @@
-"""The request that is on its way: what its connection is, and that httpx writes no line of it."""
+"""httpx logs each request with its whole address: not those that are sent here."""
 
 from __future__ import annotations
 
@@ -6,28 +6,18 @@ import logging
 from contextvars import ContextVar
 from typing import Final
 
-__all__ = ["SENDING", "Sending", "keep_requests_to_ourselves"]
+__all__ = ["SENDING", "keep_requests_to_ourselves"]
 
-
-class Sending:
-    """One request that is on its way. ``found_open``: whether its last attempt got a connection that was open already;
-    None where a client does not say."""
-
-    __slots__ = ("found_open",)
-
-    def __init__(self) -> None:
-        self.found_open: bool | None = None
-
-
-SENDING: Final[ContextVar[Sending | None]] = ContextVar("aioparallel_sending", default=None)
+SENDING: Final[ContextVar[bool]] = ContextVar("aioparallel_sending", default=False)
+"""Whether a request of ours is on its way."""
 
 
 class _NoRequests(logging.Filter):
-    """Leaves out the line that httpx writes of each request, with its whole address: of those that are sent here."""
+    """Leaves out the line of a request of ours."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether it is of another."""
-        return SENDING.get() is None
+        return not SENDING.get()
 
 
 _NO_REQUESTS: Final = _NoRequests()

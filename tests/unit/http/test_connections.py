@@ -7,6 +7,7 @@ import errno
 import inspect
 import os
 import resource
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -23,14 +24,14 @@ from tests.support.http.raw import OK, Raw, raw_service
 from tests.support.waiting import until
 
 
-def test_what_is_overridden_is_there() -> None:
-    """Of aiohttp, by these names and with these parameters."""
-    for name, wanted in (
-        ("_get", ["self", "key", "traces"]),
-        ("_release", ["self", "key", "protocol", "should_close"]),
-    ):
-        theirs, ours = getattr(aiohttp.TCPConnector, name), getattr(Connections, name)
-        assert list(inspect.signature(theirs).parameters) == list(inspect.signature(ours).parameters) == wanted
+async def test_what_is_private_to_aiohttp_is_there() -> None:
+    """By these names, with these parameters and items."""
+    theirs, ours = aiohttp.TCPConnector._create_connection, Connections._create_connection
+    for one in (theirs, ours):
+        assert list(inspect.signature(one).parameters) == ["self", "req", "traces", "timeout"]
+    async with aiohttp.TCPConnector() as connector:
+        assert connector._conns == {}
+        assert type(connector._conns[object()]) is deque  # type: ignore[index]  # of protocols, and when each was used last
 
 
 @asynccontextmanager
