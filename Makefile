@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo exactly-once pipeline bench bench-all test docs spark-jars lint format unit unit-newer spark-newer explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-upgrade load-kmq load-map load-spark load-pipeline clean
+.PHONY: help demo exactly-once pipeline bench bench-all test docs spark-jars lint format unit unit-newer spark-older explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-upgrade load-kmq load-map load-spark load-spark-ends load-pipeline load-rows clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -60,7 +60,7 @@ bench-all: $(VENV)/.dev  ## the full run: bench, and every program beside it; pa
 
 # Hundreds of processes import the same modules: they are compiled once, also where somebody keeps Python from writing.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: $(VENV)/.dev  ## all tests, on Apache Kafka 4.3.1 and Spark 4.2.0 too (jars come by Maven, the first time)
+test: $(VENV)/.dev  ## all tests, on Apache Kafka 4.3.1 and Spark 4.3.0 too (jars come by Maven, the first time)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m aioparallel.jvm spark --directory
 	$(BIN)/python -m pytest -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -78,12 +78,12 @@ unit-newer:  ## the same, and a little chaos, on a newer Python (NEWER=python3.1
 	$(NEWER_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	$(NEWER_VENV)/bin/python -m pytest tests/unit tests/simulation/test_chaos.py $(ARGS)
 
-NEWER_SPARK ?= 4.3.0
+OLDER_SPARK ?= 4.2.0
 SPARK_VENV := .venv-spark
-spark-newer:  ## the tests of Spark on a newer PySpark (NEWER_SPARK=4.3.0) in an environment of its own; JAVA_HOME for another Java
+spark-older:  ## the tests of Spark on an older PySpark (OLDER_SPARK=4.2.0) in an environment of its own; JAVA_HOME for another Java
 	test -x $(SPARK_VENV)/bin/python || $(PYTHON) -m venv $(SPARK_VENV)
 	$(SPARK_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	$(SPARK_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'pyspark[pipelines]==$(NEWER_SPARK)'
+	$(SPARK_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'pyspark[pipelines]==$(OLDER_SPARK)'
 	$(SPARK_VENV)/bin/python -m aioparallel.jvm spark --directory
 	$(SPARK_VENV)/bin/python -m pytest tests/spark tests/unit/spark $(ARGS)
 
@@ -116,14 +116,23 @@ load-memory: $(VENV)/.dev  ## 2,000,000 records behind a slow handler: memory is
 load-map: $(VENV)/.dev  ## 10,000,000 items through parallel_map: memory is flat (2 minutes)
 	$(BIN)/python -m pytest -s tests/load/test_parallel_map.py $(ARGS)
 
-load-spark: $(VENV)/.dev  ## 2,000,000 rows through the operator in Spark: memory of its workers is flat (3 minutes)
+load-spark: $(VENV)/.dev  ## 2,000,000 rows through the operator in Spark, and rows and results of 100 kB: memory of its workers is flat (5 minutes)
 	$(BIN)/python -m aioparallel.jvm
 	$(BIN)/python -m pytest -s tests/spark/test_memory.py $(ARGS)
+
+load-spark-ends: $(VENV)/.dev  ## tasks that Spark ends early, twenty times each way: calls that begin after the end (8 minutes)
+	$(BIN)/python -m aioparallel.jvm spark --directory
+	$(BIN)/python -m pytest -s tests/load/test_spark_ends.py $(ARGS)
 
 load-pipeline: $(VENV)/.dev  ## the flights pipeline, Spark and the consumer killed five times each: each flight once, in order (6 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m aioparallel.jvm
 	$(BIN)/python -m pytest -s tests/load/test_flights_kills.py $(ARGS)
+
+load-rows: $(VENV)/.dev  ## Spark's driver killed at ten random moments, by sink and by topic: each row once (SEED=1; 10 minutes)
+	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
+	$(BIN)/python -m aioparallel.jvm
+	$(BIN)/python -m pytest -s tests/load/test_rows_kills.py $(ARGS)
 
 load-hot: $(VENV)/.dev  ## a hot key and a hot partition: nobody starves (2 minutes)
 	$(BIN)/python -m pytest tests/load/test_hot_key.py tests/load/test_hot_partition.py $(ARGS)

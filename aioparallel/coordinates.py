@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from aioparallel.records import Headers, Record
 
 __all__ = [
+    "SOURCE_DIGEST",
     "SOURCE_INDEX",
     "SOURCE_OFFSET",
     "SOURCE_PARTITION",
@@ -19,16 +20,18 @@ __all__ = [
     "Coordinates",
     "coordinates_of",
     "source_headers",
+    "with_digest",
 ]
 
 SOURCE_TOPIC: Final = "src-topic"
 SOURCE_PARTITION: Final = "src-partition"
 SOURCE_OFFSET: Final = "src-offset"
 SOURCE_INDEX: Final = "src-index"
+SOURCE_DIGEST: Final = "src-digest"
 
 _LONGEST: Final = 249
-"""Bytes of a topic's name in Kafka, and numbers are shorter."""
-_NAMES: Final = frozenset({SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_OFFSET, SOURCE_INDEX})
+"""Bytes of a topic's name in Kafka. Numbers and digests are shorter."""
+_NAMES: Final = frozenset({SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_OFFSET, SOURCE_INDEX, SOURCE_DIGEST})
 
 
 class Coordinates(NamedTuple):
@@ -39,12 +42,14 @@ class Coordinates(NamedTuple):
     offset: int
     nth: int = 0
     """Where one record becomes several: the number of each, from 0."""
+    digest: str = ""
+    """Where one record becomes several: a digest of each. Empty: the header is missing."""
 
 
 def coordinates_of(headers: Headers) -> Coordinates | None:
-    """What the headers ``src-topic``, ``src-partition``, ``src-offset`` and, if there is one, ``src-index`` say: UTF-8
-    text, numbers in decimal. None where they are missing or say nothing of that kind; of several with one name the last
-    counts."""
+    """What the headers ``src-topic``, ``src-partition``, ``src-offset`` and, if they are there, ``src-index`` and
+    ``src-digest`` say: UTF-8 text, numbers in decimal. None where they are missing or say nothing of that kind; of
+    several with one name the last counts."""
     found = {name: value or b"" for name, value in headers if name in _NAMES}
     if max(map(len, found.values()), default=0) > _LONGEST:
         return None
@@ -54,10 +59,11 @@ def coordinates_of(headers: Headers) -> Coordinates | None:
             int(found[SOURCE_PARTITION]),
             int(found[SOURCE_OFFSET]),
             int(found.get(SOURCE_INDEX, b"0")),
+            found.get(SOURCE_DIGEST, b"").decode(),
         )
     except (KeyError, ValueError):
         return None
-    return None if min(source[1:]) < 0 else source
+    return None if min(source[1:4]) < 0 else source
 
 
 def source_headers(record: Record[Any, Any], index: int | None = None) -> Headers:
@@ -65,10 +71,16 @@ def source_headers(record: Record[Any, Any], index: int | None = None) -> Header
 
     Those of an earlier stage with the same names go: what stands behind a stage that passes on their copies passes on
     ``record.headers`` as they are. ``index``: where one record becomes several, which of them it is, from 0, the same
-    each time.
+    each time. Without it the outputs of one call that would have the same name get a digest of their bytes
+    (:mod:`~aioparallel.delivery.output_names`).
     """
     kept = tuple(header for header in record.headers if header[0] not in _NAMES)
     places = [(SOURCE_TOPIC, record.topic), (SOURCE_PARTITION, record.partition), (SOURCE_OFFSET, record.offset)]
     if index is not None:
         places.append((SOURCE_INDEX, index))
     return (*kept, *((name, str(place).encode()) for name, place in places))
+
+
+def with_digest(headers: Headers, digest: str) -> Headers:
+    """The same headers with this ``src-digest`` in place of theirs."""
+    return (*(header for header in headers if header[0] != SOURCE_DIGEST), (SOURCE_DIGEST, digest.encode()))

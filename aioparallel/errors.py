@@ -9,6 +9,7 @@
     ├── OffsetMapError (also ValueError)       commit metadata that is no readable offset map
     ├── BrokerStartError                       a broker for tests or the demo could not be started
     ├── JavaNotFound                           no Java runtime that is new enough
+    ├── TaskFailed                             a task of Spark failed with an error that the JVM cannot get
     ├── CheckFailed                            what a pipeline of Spark needs is not as it must be
     ├── JarsMissing                            jars that Java needs are not there and could not be fetched
     ├── ClientError                            the Kafka client or the cluster behind it
@@ -36,6 +37,7 @@
     │   ├── NoHandler                      handlers are given by topic, and this topic has none
     │   ├── DeserializationError               a deserialiser did not accept the key or the value
     │   ├── UndecodableRecord                  the record itself cannot be decoded; the handler was not called
+    │   ├── UnreadableRow                      a row of Spark's has a value that Python cannot hold
     │   ├── RecordWithoutKey                   a record has no key, and the consumer keeps a state for each
     │   ├── StateFailed                        apply() of the state raised
     │   ├── InvalidOutput (also TypeError)     the handler returned something that cannot be produced
@@ -108,10 +110,12 @@ __all__ = [
     "StateFailed",
     "StateLogTruncated",
     "StateNotRestored",
+    "TaskFailed",
     "TopicNotFound",
     "TransactionsUnsupported",
     "UndecodableRecord",
     "UnreadableBatch",
+    "UnreadableRow",
 ]
 
 
@@ -445,6 +449,14 @@ class DeserializationError(RecordFailure):
     def __init__(self, part: str, size: int, error: BaseException) -> None:
         super().__init__(f"cannot read the {part} ({size} bytes): {type(error).__name__}: {text_of(error)}")
         self.part = part
+
+
+class TaskFailed(AioparallelError):
+    """The error of a task of Spark's, by its text: as it was, the JVM could not have got it."""
+
+
+class UnreadableRow(RecordFailure):
+    """A row of Spark's has a value that Python cannot hold; the handler was not called, and would never be."""
 
 
 class UndecodableRecord(RecordFailure):

@@ -14,7 +14,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 from aioparallel.blocking.guard import refuse_in_import_of_main
 from aioparallel.callables import check_arguments
 from aioparallel.engine.feeding import feed
-from aioparallel.engine.flow import Flow, FlowStats, Outcome
+from aioparallel.engine.flow import Flow, FlowStats, Outcome, raisable
 from aioparallel.engine.waiting import to_the_end
 from aioparallel.engine.work import Label, OnError, Work
 from aioparallel.errors import ConfigurationError, ConsumerStateError
@@ -48,6 +48,7 @@ def parallel_map(
     key: Callable[[T], Hashable] | None = None,
     max_concurrency: int = 100,
     max_buffered: int = 10_000,
+    max_buffered_bytes: int | None = None,
     timeout: float | None = None,
     retry: RetryPolicy | None = None,
     on_error: OnError = "raise",
@@ -70,6 +71,10 @@ def parallel_map(
     it is no order. Without it any item may run at any time.
     ``max_concurrency``: handlers running at once, at most.
     ``max_buffered``: items read and not started, at most: how far it sees past a slow key.
+    ``max_buffered_bytes``: bytes of memory, about, of the items that were read and of what the handler has returned and
+    nobody has read; for large ones. At this many no item is read, and none started where the outcomes alone have as
+    many; with ``in_order`` only the one that the others wait for. Passed by the last of them, and by what the handlers
+    that run return. None: items are counted, not measured.
     ``timeout``: seconds for each attempt; then it is cancelled and has failed with
     :class:`~aioparallel.errors.HandlerTimeout`.
     ``retry``: when a failed item is tried again; None: a single attempt. The others of its key wait meanwhile.
@@ -98,7 +103,15 @@ def parallel_map(
         middleware=middleware,
         resources=resources or {},
     )
-    work = Work(handler, handling, retry=retry, on_error=on_error, in_order=in_order, label=label)
+    work = Work(
+        handler,
+        handling,
+        retry=retry,
+        on_error=on_error,
+        in_order=in_order,
+        label=label,
+        max_buffered_bytes=max_buffered_bytes,
+    )
     return ParallelMap(work, items, read_in_thread=read_in_thread)
 
 
@@ -234,7 +247,7 @@ async def _outcomes(
                     await asyncio.sleep(0)
                     turn = perf_counter() + _TURN
         if flow.failure is not None:
-            raise _raisable(flow.failure)
+            raise raisable(flow.failure)
         if not running.is_unwanted:
             read.set()
             await feeding  # raises what reading has raised
@@ -260,17 +273,6 @@ async def _feed(
     except asyncio.CancelledError:
         flow.pause()
         raise
-
-
-def _raisable(failure: BaseException) -> BaseException:
-    """A generator may not raise these two: the interpreter would say so, and not of which item they are."""
-    if not isinstance(failure, StopIteration | StopAsyncIteration):
-        return failure
-    error = RuntimeError(f"the handler raised {repr_of(failure)}")
-    error.__cause__ = failure
-    for note in getattr(failure, "__notes__", ()):
-        error.add_note(note)
-    return error
 
 
 async def _end(

@@ -129,10 +129,18 @@ class _Lifetime:
             leave_behind((self._task,))
 
     async def _live(self, timeout: float, opened: asyncio.Future[tuple[object, BaseException | None]]) -> None:
+        timer = asyncio.timeout(timeout)
         try:
             manager = _checked(self._factory())
-            async with asyncio.timeout(timeout):
+            async with timer:
                 value = await manager.__aenter__()
+        except TimeoutError as error:
+            if timer.expired():
+                late = TimeoutError(f"resource {self._name!r} did not open within {timeout:g} s")
+                late.__cause__ = error
+                error = late
+            opened.set_result((None, error))
+            return
         except BaseException as error:
             opened.set_result((None, error))
             return

@@ -190,12 +190,28 @@ def _is_program_there() -> bool:
     return os.path.isfile(os.path.join(getattr(multiprocessing.process, "ORIGINAL_DIR", None) or "", file))
 
 
+def _is_of_another_program(function: object) -> bool:
+    """Whether it was sent by value: the function of a main module that is not this process's."""
+    return (
+        isinstance(function, FunctionType)
+        and function.__module__ == "__main__"
+        and function.__globals__ is not vars(sys.modules["__main__"])
+    )
+
+
 def _reference(function: Callable[..., object]) -> object:
     """What is pickled for each process. Raises ConfigurationError for what a process cannot import."""
     inner = getattr(function, "func", function)
     module = getattr(inner, "__module__", None) or type(inner).__module__
     if is_importing_main():
         return None  # nothing will be called here, and the module is not where it will be
+    if _is_of_another_program(inner):
+        raise ConfigurationError(
+            _OPTION,
+            function,
+            "is of the program that sent it here, which this process (a worker of Spark, say) is not, so no process of "
+            "its own can import it: put it into a module, and let both import that",
+        )
     if not _is_program_there():
         raise ConfigurationError(
             _OPTION,

@@ -8,8 +8,13 @@ zstd frame (RFC 8878), identities gathered by the partition of their source::
      "marks": [["flights", 0, [["N14228", 1024, 0]]]]}
 
 A record is its source's offset, its number among those made of it, and its tag; a mark is a key, its bytes as the
-characters of Latin-1, and the offset and number up to which it was seen. No value at all: there is no such chunk any
-more.
+characters of Latin-1, and the offset and number up to which it was seen. What has digests stands by itself, where
+readers that know of none pass over it: a record with its digest, a mark with those seen at its offset::
+
+     "digested": {"records": [["flights", 0, [[1024, 0, "", "9f86d081884c7d65"]]]],
+                  "marks": [["flights", 0, [["N14228", 1024, 0, "9f86d081884c7d65"]]]]}
+
+No value at all: there is no such chunk any more.
 """
 
 from __future__ import annotations
@@ -60,20 +65,34 @@ def decode_key(data: bytes | None) -> ChunkKey | None:
 
 def encode_chunk(entries: Mapping[Identity, Position]) -> bytes:
     """The value of its record."""
-    records: defaultdict[tuple[str, int], list[list[object]]] = defaultdict(list)
-    marks: defaultdict[tuple[str, int], list[list[object]]] = defaultdict(list)
+    plain, digested = _Parts(), _Parts()
     for identity, position in entries.items():
         source = identity.topic, identity.partition
         if isinstance(identity, Mark):
-            marks[source].append([identity.key.decode("latin-1"), *position])
+            part = digested if position.digests else plain
+            offset, nth, digests = position
+            part.marks[source].append([identity.key.decode("latin-1"), offset, nth, *digests])
+        elif identity.digest:
+            digested.records[source].append([identity.offset, identity.nth, identity.tag, identity.digest])
         else:
-            records[source].append([identity.offset, identity.nth, identity.tag])
-    told = {
-        "v": _VERSION,
-        "records": [[*source, found] for source, found in records.items()],
-        "marks": [[*source, found] for source, found in marks.items()],
-    }
+            plain.records[source].append([identity.offset, identity.nth, identity.tag])
+    told: dict[str, object] = {"v": _VERSION, **plain.told()}
+    if digested.records or digested.marks:
+        told["digested"] = digested.told()
     return zstandard.ZstdCompressor().compress(json.dumps(told, separators=(",", ":")).encode())
+
+
+class _Parts:
+    """Entries by the partition of their source."""
+
+    def __init__(self) -> None:
+        self.records: defaultdict[tuple[str, int], list[list[object]]] = defaultdict(list)
+        self.marks: defaultdict[tuple[str, int], list[list[object]]] = defaultdict(list)
+
+    def told(self) -> dict[str, object]:
+        """As it is written."""
+        parts = {"records": self.records, "marks": self.marks}
+        return {name: [[*source, found] for source, found in part.items()] for name, part in parts.items()}
 
 
 def decode_chunk(data: bytes) -> dict[Identity, Position]:
@@ -88,14 +107,16 @@ def decode_chunk(data: bytes) -> dict[Identity, Position]:
         if told["v"] != _VERSION:
             raise ValueError(f"version {told['v']!r}, and not {_VERSION}")
         entries: dict[Identity, Position] = {}
-        for topic, partition, found in told["records"]:
-            name = sys.intern(topic)
-            for offset, nth, tag in found:
-                entries[RecordIdentity(name, int(partition), int(offset), int(nth), str(tag))] = ONCE
-        for topic, partition, found in told["marks"]:
-            name = sys.intern(topic)
-            for key, offset, nth in found:
-                entries[Mark(name, int(partition), key.encode("latin-1"))] = int(offset), int(nth)
+        for part in (told, told.get("digested", {"records": [], "marks": []})):
+            for topic, partition, found in part["records"]:
+                name = sys.intern(topic)
+                for offset, nth, *words in found:
+                    entries[RecordIdentity(name, int(partition), int(offset), int(nth), *map(str, words))] = ONCE
+            for topic, partition, found in part["marks"]:
+                name = sys.intern(topic)
+                for key, offset, nth, *digests in found:
+                    mark = Mark(name, int(partition), key.encode("latin-1"))
+                    entries[mark] = Position(int(offset), int(nth), tuple(map(str, digests)))
     except (TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
         raise ValueError(f"not as it is written: {error!r}") from error
     return entries

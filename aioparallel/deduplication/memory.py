@@ -17,14 +17,14 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from aioparallel.deduplication.identities import ONCE, Identity, Mark, Position
+from aioparallel.deduplication.identities import ONCE, Identity, Mark, Position, covers, joined
 
 __all__ = ["Change", "Changes", "Memory"]
 
 _ENTRIES: Final = 1_000
 """Identities in one chunk: to write one takes about a millisecond."""
 _BYTES: Final = 256 * 1024
-"""Bytes of keys in one chunk, about."""
+"""Bytes of keys and of their digests in one chunk, about."""
 _COPIED: Final = 10
 """Chunks of others that are copied with one commit."""
 
@@ -89,8 +89,9 @@ class Memory:
         """It was seen, up to here."""
         chunk = self._where.get(identity)
         if chunk is not None:
-            if chunk.entries[identity] >= position:
+            if covers(chunk.entries[identity], position):
                 return
+            position = joined(chunk.entries[identity], position)
             self._leave(identity, chunk)
         self._put(identity, position)
         if len(self._where) > self._most:
@@ -106,10 +107,10 @@ class Memory:
             position = written
             older = self._where.get(identity)
             if older is not None:
-                position = max(position, older.entries[identity])
+                position = joined(older.entries[identity], position)
                 self._leave(identity, older)
             chunk.entries[identity] = position
-            chunk.room -= _size(identity)
+            chunk.room -= _size(identity, position)
             self._where[identity] = chunk
         while len(self._where) > self._most:
             self._forget_oldest()
@@ -183,13 +184,12 @@ class Memory:
             self._next_number += 1
             self._chunks.append(newest)
         newest.entries[identity] = position
-        newest.room -= _size(identity)
+        newest.room -= _size(identity, position)
         newest.version += 1
         self._where[identity] = newest
 
     def _leave(self, identity: Identity, chunk: _Chunk) -> None:
-        del chunk.entries[identity]
-        chunk.room += _size(identity)
+        chunk.room += _size(identity, chunk.entries.pop(identity))
 
     def _forget_oldest(self) -> None:
         while not self._chunks[0].entries:
@@ -209,5 +209,5 @@ def _fit(older: _Chunk, newer: _Chunk) -> bool:
     )
 
 
-def _size(identity: Identity) -> int:
-    return len(identity.key) if isinstance(identity, Mark) else 0
+def _size(identity: Identity, position: Position) -> int:
+    return len(identity.key) + sum(map(len, position.digests)) if isinstance(identity, Mark) else 0

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
-from aioparallel.deduplication.identities import Identify, Identity, Position, RecordIdentity
+from aioparallel.deduplication.identities import (
+    Identify,
+    Identity,
+    Position,
+    RecordIdentity,
+    covers,
+    is_latest,
+    joined,
+)
 from aioparallel.deduplication.memory import Memory
 from aioparallel.group.companions import EMPTY
 from aioparallel.records import Record
@@ -55,9 +63,9 @@ class Seen:
                 continue
             identity, position = known
             before = begun.get(identity) or memory.position(identity)
-            if before is not None and position <= before:
+            if before is not None and covers(before, position):
                 continue
-            begun[identity] = position
+            begun[identity] = joined(before, position)
             self._by_offset[record.offset] = known
             fresh.append(record)
         if unknown or len(fresh) != len(records):
@@ -97,6 +105,6 @@ class Seen:
 
     def _forget(self, offset: int) -> tuple[Identity, Position] | None:
         known = self._by_offset.pop(offset, None)
-        if known is not None and self._begun.get(known[0]) == known[1]:
+        if known is not None and (begun := self._begun.get(known[0])) is not None and is_latest(begun, known[1]):
             del self._begun[known[0]]
         return known

@@ -48,6 +48,8 @@ from aioparallel.records import Failure, Headers, Origin, Record, raw_name, read
 
 __all__ = [
     "ATTEMPTS",
+    "GROUP",
+    "ORIGIN_TOPIC",
     "REPLAYED",
     "REPLAYED_FOR",
     "REPLAYED_ORIGIN",
@@ -67,11 +69,11 @@ REPLAYED = "aioparallel.replayed"
 REPLAYED_FOR = "aioparallel.replayed.group"
 REPLAYED_ORIGIN = "aioparallel.replayed.origin"
 _OWN = (REPLAYED, REPLAYED_FOR, REPLAYED_ORIGIN)
-_ORIGIN_TOPIC = "aioparallel.origin.topic"
+ORIGIN_TOPIC = "aioparallel.origin.topic"
 _ORIGIN_PARTITION = "aioparallel.origin.partition"
 _ORIGIN_OFFSET = "aioparallel.origin.offset"
 _ORIGIN_TIMESTAMP = "aioparallel.origin.timestamp"
-_GROUP = "aioparallel.group"
+GROUP = "aioparallel.group"
 ATTEMPTS = "aioparallel.attempts"
 _FAILED_FIRST = "aioparallel.failed.first"
 _FAILED_LAST = "aioparallel.failed.last"
@@ -136,11 +138,11 @@ def write_letter(headers: Headers, letter: Letter) -> Headers:
     """The record's own ``headers`` with the letter's behind; those of an earlier letter are replaced."""
     origin = letter.origin
     texts: list[tuple[str, str]] = [
-        (_ORIGIN_TOPIC, origin.topic),
+        (ORIGIN_TOPIC, origin.topic),
         (_ORIGIN_PARTITION, str(origin.partition)),
         (_ORIGIN_OFFSET, str(origin.offset)),
         (_ORIGIN_TIMESTAMP, str(origin.timestamp)),
-        (_GROUP, letter.group),
+        (GROUP, letter.group),
         (ATTEMPTS, str(letter.attempts)),
         (_FAILED_FIRST, str(round(letter.first.at * 1000))),
         (_FAILED_LAST, str(round(letter.last.at * 1000))),
@@ -218,12 +220,12 @@ def read_letter(record: Record[Any, Any]) -> Letter | None:
         error = found[_ERROR_TYPE], found.get(_ERROR_MESSAGE, "")
         return Letter(
             Origin(
-                found[_ORIGIN_TOPIC],
+                found[ORIGIN_TOPIC],
                 int(found[_ORIGIN_PARTITION]),
                 int(found[_ORIGIN_OFFSET]),
                 _timestamp(found[_ORIGIN_TIMESTAMP]),
             ),
-            found.get(_GROUP, ""),
+            found.get(GROUP, ""),
             int(found[ATTEMPTS]),
             Failure(int(found[_FAILED_FIRST]) / 1000, *error),
             Failure(int(found[_FAILED_LAST]) / 1000, *error),

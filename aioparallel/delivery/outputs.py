@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, cast
 
+from aioparallel.delivery.output_names import told_apart
 from aioparallel.errors import InvalidOutput
 from aioparallel.policies import OnProduced
 from aioparallel.records import Outgoing, Produced, Record
@@ -21,7 +22,8 @@ _OVERHEAD: Final = 256
 
 
 def outputs_in(record: Record[Any, Any], value: object) -> Sequence[Outgoing] | None:
-    """The outputs that a handler has returned for this record; None: there are none. Raises InvalidOutput."""
+    """The outputs that a handler has returned for this record, none of them named like another; None: there are none.
+    Raises InvalidOutput."""
     if isinstance(value, Outgoing):
         return (value,)
     if value is None:
@@ -32,7 +34,7 @@ def outputs_in(record: Record[Any, Any], value: object) -> Sequence[Outgoing] | 
     for output in outputs:
         if not isinstance(output, Outgoing):
             raise _wrong(record, f"{kind_of(value)} with {kind_of(output)} in it")
-    return cast("list[Outgoing]", outputs) or None
+    return told_apart(cast("list[Outgoing]", outputs)) or None
 
 
 def changed_since(record: Record[Any, Any], outputs: Iterable[Outgoing]) -> InvalidOutput | None:

@@ -69,7 +69,7 @@ class Failures:
         if isinstance(error, NotDue):
             history.idle_parks += 1
             return Decision(delay=error.delay, waits=True)
-        if isinstance(error, RetryLater):
+        if isinstance(error, RetryLater) and not self._counts(error):
             verdict = self._verdict_on_waiting(record, error, now)
             if isinstance(verdict, int | float):
                 return self._waiting(record, error, verdict, now)
@@ -85,6 +85,11 @@ class Failures:
             topic = self._next_topic.get(record.topic, self._first_topic)
             return Decision(retry_topic=topic) if topic else Decision(end=self._patience.end)
         return Decision(end=verdict)
+
+    def _counts(self, error: RetryLater) -> bool:
+        """Whether waiting is failing. What the library itself waits for never is."""
+        retry = self._patience.retry
+        return isinstance(retry, RetryPolicy) and retry.count_waits and not isinstance(error, NotToBlame)
 
     def _verdict(self, record: Record[Any, Any], error: Exception, now: float) -> Verdict | None:
         retry, history = self._patience.retry, history_of(record)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterable, Iterable
 from typing import Any, TypeVar, cast
 
 from aioparallel.engine.flow import Flow
+from aioparallel.engine.sizes import size_of
 
 __all__ = ["feed"]
 
@@ -52,9 +53,13 @@ async def _feed_plain(flow: Flow[T, Any], items: Iterable[T], room: asyncio.Even
         while more:
             most = min(await _room(flow, room), _AT_ONCE)
             batch: list[T] = []
+            left = flow.bytes_left
             try:
                 for item in itertools.islice(iterator, most):
-                    batch.append(item)  # noqa: PERF402 - of list() nothing would be left where the iterator raises
+                    batch.append(item)  # of list() nothing would be left where the iterator raises
+                    if left is not None and (left := left - size_of(item)) <= 0:
+                        most = len(batch)
+                        break
             finally:
                 flow.feed(batch)
             more = len(batch) == most
@@ -91,9 +96,10 @@ async def _feed_async(flow: Flow[T, Any], items: AsyncIterable[T], room: asyncio
 
 
 async def _feed_from_thread(flow: Flow[T, Any], items: Iterable[T], room: asyncio.Event) -> None:
-    reader = _Reader(items)
+    reader, at_once = _Reader(items), 1
     try:
-        while batch := await reader.read(min(await _room(flow, room), _AT_ONCE)):
+        while batch := await reader.read(min(await _room(flow, room), at_once)):
+            at_once = min(2 * at_once, _AT_ONCE)
             flow.feed(cast("list[T]", batch))
     finally:
         reader.close()

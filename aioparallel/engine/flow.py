@@ -1,7 +1,11 @@
 """Items of any kind through the engine: fed in lists, their outcomes taken in lists. Plain methods on one event loop.
 
-Whoever feeds it asks for :attr:`Flow.room` first. What is fed counts against the bound until its outcome has been read,
-so a slow reader slows the source down and no handler ever waits for room.
+Whoever feeds it asks for :attr:`Flow.room` first. What is fed counts against the bounds, of items and of bytes, until
+its outcome has been read, so a slow reader slows the source down and no handler ever waits for room.
+
+What handlers will return nobody knows. So where outcomes that nobody has read fill the bound of bytes by themselves,
+nothing is started until some of them are read. In the order of the input they may all wait for one item: then that one
+may start; and whatever runs goes on.
 """
 
 from __future__ import annotations
@@ -25,21 +29,25 @@ from aioparallel.engine.lanes import length_from
 from aioparallel.engine.outlets import Done, NoOutlet
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
-from aioparallel.engine.sources import Source
+from aioparallel.engine.sizes import Sized, size_of
+from aioparallel.engine.sources import NO_CEILING, Source
 from aioparallel.engine.work import Label, OnError, Work
-from aioparallel.errors import HandlerCancelled, InvalidValues, WorkCancelled
+from aioparallel.errors import HandlerCancelled, InvalidValues, Reject, UnreadableRow, WorkCancelled
 from aioparallel.handlers import Batchings, Stack, around, around_batches, coroutine_handler
 from aioparallel.policies import Patience, RetryPolicy
 from aioparallel.records import Record
-from aioparallel.user_errors import RAISED
+from aioparallel.user_errors import RAISED, repr_of
 from aioparallel.wording import kind_of
 
-__all__ = ["Flow", "FlowStats", "Outcome"]
+__all__ = ["Flow", "FlowStats", "Outcome", "raisable"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _MOST_NOTES = 10
+# One call of take() gives one of so many parts of the bytes that outcomes may have; nothing starts again before one of
+# them is free: not to and fro with each.
+_PARTS = 8
 _ONE_ATTEMPT = RetryPolicy(max_attempts=1)
 
 
@@ -94,7 +102,6 @@ class _Item(Record[Any, Any]):
     partition = 0
     headers = ()
     timestamp = -1
-    _size = 0
 
     @property
     def place(self) -> str:
@@ -152,6 +159,24 @@ def _note(error: BaseException, text: str) -> None:
             error.add_note(text)
 
 
+def raisable(failure: BaseException) -> BaseException:
+    """A generator may not raise some: the interpreter would say so, and not of which item they are; or whoever iterates
+    would take it for the generator's end."""
+    if not isinstance(failure, StopIteration | StopAsyncIteration | GeneratorExit):
+        return failure
+    error = RuntimeError(f"the handler raised {repr_of(failure)}")
+    error.__cause__ = failure
+    for note in getattr(failure, "__notes__", ()):
+        error.add_note(note)
+    return error
+
+
+def _note_exit(error: BaseException, item: Record[Any, Any] | Call) -> None:
+    """What is no failure of an item ends all: nothing else will say where it comes from."""
+    if not isinstance(error, Exception | asyncio.CancelledError):
+        _note(error, f"raised by the handler for {item.place}")
+
+
 class Flow(Generic[T, R]):
     """Does ``work`` on items. Made, and used, within one event loop.
 
@@ -171,13 +196,21 @@ class Flow(Generic[T, R]):
         self._closing_time = handling.drain_timeout
         self._source = _Items(work.label)
         self._ready: deque[Outcome[T, R]] = deque()  # to be taken
-        # With in_order: those that have ended before one in front of them; None in the place of one left out.
-        self._early: dict[int, Outcome[T, R] | None] | None = {} if work.in_order else None
+        self._sizes: deque[int] = deque()  # of these, with their items
+        # With in_order: those that have ended before one in front of them, and their sizes; None for one left out.
+        self._early: dict[int, tuple[Outcome[T, R], int] | None] | None = {} if work.in_order else None
         self._next = 0  # the index of the next outcome, with in_order
         self._began: dict[int, float] = {}  # of items that have failed before: start of the first attempt
         self._fed = 0
         self._outstanding = 0  # fed, and the outcome not read
         self._lent = 0  # outcomes of the last take()
+        self._is_measured = work.max_buffered_bytes is not None
+        self._most_bytes = work.max_buffered_bytes or sys.maxsize
+        self._running_bytes = 0  # of items that have not ended
+        self._ended_bytes = 0  # of outcomes that are not read, and of their items
+        self._lent_bytes = 0
+        self._usual_bytes = 1  # of an item
+        self._is_full = False  # of outcomes: nothing starts
         self._failed = 0
         self.ended = False
         """Whether :meth:`end` was called."""
@@ -201,21 +234,31 @@ class Flow(Generic[T, R]):
 
     @property
     def room(self) -> int:
-        """Items that may be fed now."""
-        return 0 if self.failure is not None else self.bound - self._outstanding
+        """Items that may be fed now; where bytes are bounded, by the mean size of those that were fed last."""
+        left = self._most_bytes - self._running_bytes - self._ended_bytes
+        if self.failure is not None or left <= 0:
+            return 0
+        return min(self.bound - self._outstanding, max(1, left // self._usual_bytes))
 
-    def feed(self, items: Sequence[T]) -> None:
-        """Run these, after those before. Raises ValueError where there is no room for them."""
+    @property
+    def bytes_left(self) -> int | None:
+        """Until nothing may be fed; None: bytes are not bounded."""
+        return self._most_bytes - self._running_bytes - self._ended_bytes if self._is_measured else None
+
+    def feed(self, items: Sequence[T], size: int | None = None) -> None:
+        """Run these, after those before. ``size``: bytes of each; None: they are measured. Raises ValueError where
+        there is no room for them."""
         if self.ended:
             raise ValueError("no more items were to come: end() was called")
         if self.failure is not None:
             return  # nobody will read of them
-        if len(items) > self.room:
-            raise ValueError(f"{len(items)} items for a room of {self.room}")
+        room = self.bound - self._outstanding
+        if len(items) > room:  # bytes are not looked at: results may have come while the items were read
+            raise ValueError(f"{len(items)} items for a room of {room}")
         first, self._fed = self._fed, self._fed + len(items)
         self._outstanding += len(items)
         try:
-            self._admit(items, first)
+            self._admit(items, first, size if self._is_measured else 0)
         except asyncio.CancelledError as error:  # of its own: nothing is awaited there
             failure = WorkCancelled("the key of an item, when it was compared with others,")
             self._fail(failure)
@@ -224,13 +267,15 @@ class Flow(Generic[T, R]):
             self._fail(error)
             raise
 
-    def _admit(self, items: Sequence[T], first: int) -> None:
-        records, new, key = [], _Item.__new__, self._key
+    def _admit(self, items: Sequence[T], first: int, size: int | None) -> None:
+        records, new, key, before = [], _Item.__new__, self._key, self._running_bytes
         without_key: list[tuple[Record[Any, Any], Exception]] = []
         for index, item in enumerate(items, first):
             record: Record[Any, Any] = new(_Item)
             record.offset, record.value = index, item
             record._parks, record._history = 0, None
+            record._size = size if size is not None else size_of(item)
+            self._running_bytes += record._size
             if key is None:
                 record.key = None
             else:
@@ -246,7 +291,12 @@ class Flow(Generic[T, R]):
                 except asyncio.CancelledError:  # nothing is awaited here, so it is the function's own
                     without_key.append((record, HandlerCancelled()))
                     continue
+                except BaseException as error:
+                    record._source = self._source
+                    _note(error, f"raised by the key function for {record.place}")
+                    raise
             records.append(record)
+        self._usual_bytes = max(1, (self._running_bytes - before) // max(1, len(items)))
         self._processor.admit(self._source, records)
         self._processor.set_sated(self._source, not self.room)
         for record, failure in without_key:  # last: who hears of it may feed more
@@ -261,26 +311,42 @@ class Flow(Generic[T, R]):
 
     def _key_failed(self, record: Record[Any, Any], error: Exception) -> None:
         record._source = self._source
-        _note(error, f"from the key function, for {record.place}: a key is any hashable value, or None for no order")
+        if isinstance(error, Reject | UnreadableRow):  # these say what is wrong
+            _note(error, f"for {record.place}; {self._advice}")
+        else:
+            _note(
+                error, f"from the key function, for {record.place}: a key is any hashable value, or None for no order"
+            )
         self._log.decided(record, error, Decision(end="dead_letter"), time.monotonic())
         self._end_badly(record, error, attempts=0, seconds=0.0)
 
     # -- out --------------------------------------------------------------------------------------------
 
-    def take(self, at_most: int = sys.maxsize) -> list[Outcome[T, R]]:
-        """Outcomes, as the items end, or in the order of the input. What one call gives is read when the next comes."""
+    def take(self, at_most: int = sys.maxsize) -> Sized[Outcome[T, R]]:
+        """Outcomes, as the items end, or in the order of the input, an eighth of the bytes at most that there may be of
+        them. What one call gives is read when the next comes."""
         if self._lent:
             self._outstanding -= self._lent
-            self._lent = 0
-            self._processor.set_sated(self._source, self.ended)
+            self._ended_bytes -= self._lent_bytes
+            self._lent = self._lent_bytes = 0
+            if self._is_full and self._ended_bytes < self._most_bytes - self._most_bytes // _PARTS:
+                self._start_again()
+            self._processor.set_sated(self._source, self.ended or not self.room)
             self._on_room()
-        ready = self._ready
-        if at_most >= len(ready):
-            taken = list(ready)
+        ready, sizes = self._ready, self._sizes
+        size, most = sum(sizes), self._most_bytes // _PARTS
+        if at_most >= len(ready) and size <= most:
+            taken = Sized(ready, size)
             ready.clear()
+            sizes.clear()
         else:
-            taken = [ready.popleft() for _ in range(at_most)]
-        self._lent = len(taken)
+            taken = Sized((), 0)
+            while ready and len(taken) < at_most and (not taken or taken.size + sizes[0] <= most):
+                taken.append(ready.popleft())
+                taken.size += sizes.popleft()
+        self._lent, self._lent_bytes = len(taken), taken.size
+        if self._is_full:
+            self._set_ceiling()
         return taken
 
     @property
@@ -316,6 +382,7 @@ class Flow(Generic[T, R]):
         await self._processor.close(self._closing_time)
         self._scheduler.drop(self._source)
         self._ready.clear()
+        self._sizes.clear()
         self._began.clear()
         if self._early:
             self._early.clear()
@@ -343,6 +410,9 @@ class Flow(Generic[T, R]):
                 items = [record.value if copy is None else copy(record.value) for record in records]
                 values = _values(await handle(Batch(items, call)), len(records))
                 out = call.blocked(call.failures) | call.failures.keys()
+            except BaseException as error:
+                _note_exit(error, call)
+                raise
             finally:
                 for place in out:
                     self._began.setdefault(records[place].offset, began)
@@ -352,7 +422,8 @@ class Flow(Generic[T, R]):
                 attempts, first = 1, began
                 if record._history is not None:
                     attempts, first = record.attempt, self._began.pop(record.offset, began)
-                self._give(Outcome(record.value, record.offset, values[place], None, attempts, perf_counter() - first))
+                outcome = Outcome(record.value, record.offset, values[place], None, attempts, perf_counter() - first)
+                self._give(outcome, record._size)
 
         return run
 
@@ -370,46 +441,79 @@ class Flow(Generic[T, R]):
                 value = await handle(record.value if copy is None else copy(record.value))
             except BaseException as error:
                 self._began.setdefault(record.offset, began)
-                if isinstance(error, SystemExit | KeyboardInterrupt):  # nothing else will say where it comes from
-                    _note(error, f"raised by the handler for {record.place}")
+                _note_exit(error, record)
                 raise
             attempts = 1
             if record._history is not None:
                 attempts, began = record.attempt, self._began.pop(record.offset, began)
-            self._give(Outcome(record.value, record.offset, value, None, attempts, perf_counter() - began))
+            self._give(
+                Outcome(record.value, record.offset, value, None, attempts, perf_counter() - began), record._size
+            )
 
         return run
 
-    def _give(self, outcome: Outcome[T, R]) -> None:
+    def _give(self, outcome: Outcome[T, R], size: int) -> None:
+        """``size``: of its item."""
+        self._running_bytes -= size
+        if self._is_measured:
+            size += size_of(outcome.value) if outcome.error is None else size_of(outcome.error.args)
+            self._ended_bytes += size
+            if self._ended_bytes >= self._most_bytes and not self._is_full:
+                self._start_no_more()
         if self._early is not None:
-            self._give_in_order(outcome.index, outcome)
+            self._give_in_order(outcome.index, (outcome, size))
             return
         ready = self._ready
         ready.append(outcome)
+        self._sizes.append(size)
         if len(ready) == 1:
             self._on_ready()
 
-    def _give_in_order(self, index: int, outcome: Outcome[T, R] | None) -> None:
-        early, ready = self._early, self._ready
+    def _give_in_order(self, index: int, given: tuple[Outcome[T, R], int] | None) -> None:
+        early, ready, sizes = self._early, self._ready, self._sizes
         assert early is not None
-        early[index] = outcome
+        early[index] = given
         count = len(ready)
         while self._next in early:
             following = early.pop(self._next)
             self._next += 1
             if following is not None:
-                ready.append(following)
+                ready.append(following[0])
+                sizes.append(following[1])
             else:
                 self._left_out()
+        if self._is_full:
+            self._set_ceiling()
         if not count and ready:
             self._on_ready()
+
+    def _start_no_more(self) -> None:
+        """Outcomes fill the bound of bytes."""
+        self._is_full = True
+        self._set_ceiling()
+        self._processor.set_sated(self._source, True)
+
+    def _start_again(self) -> None:
+        self._is_full = False
+        self._set_ceiling()
+
+    def _set_ceiling(self) -> None:
+        """All may start; or none, while there is something to read; or only that which all others wait for."""
+        if not self._is_full:
+            ceiling = NO_CEILING
+        else:
+            ceiling = -1 if self._early is None or self._ready or self._lent else self._next
+        if ceiling != self._source.map_ceiling:
+            self._scheduler.set_ceiling(self._source, ceiling)
+            self._processor.notify()
 
     def _end_badly(self, record: Record[Any, Any], error: Exception, *, attempts: int, seconds: float) -> None:
         """This item has failed for good."""
         self._failed += 1
         if self._on_error == "emit":
-            self._give(Outcome(record.value, record.offset, None, error, attempts, seconds))
+            self._give(Outcome(record.value, record.offset, None, error, attempts, seconds), record._size)
         elif self._on_error == "skip":
+            self._running_bytes -= record._size
             if self._early is not None:
                 self._give_in_order(record.offset, None)
             else:

@@ -60,7 +60,8 @@ def drive(handler: Callable[[Record[Any, Any]], Coroutine[Any, Any, object]], ca
             if record._history is not None:
                 refuse_undecodable(record)
             value: object = yield from handler(record)  # type: ignore[func-returns-value]
-        except GeneratorExit:
+        except GeneratorExit as error:  # the worker's end, or the handler has raised it
+            error.add_note(f"raised by the handler for {record.place}")
             raise
         except BaseException as error:
             outcome: object = Ended(None, error)

@@ -18,10 +18,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast, overload
 
-from aioparallel.engine.flow import Flow, FlowStats, Outcome
+from aioparallel.engine.flow import Flow, FlowStats, Outcome, raisable
 from aioparallel.engine.own_loop import own_runner
+from aioparallel.engine.sizes import Sized
 from aioparallel.engine.work import Work
 from aioparallel.errors import ConsumerStateError, LoopThreadEnded
 from aioparallel.handling import Resource
@@ -242,19 +243,22 @@ class ThreadedFlow(Generic[T, R]):
         self._thread = thread
         self._scope = scope
         self._flow: Flow[T, R]
-        # In the loop: lists that wait for room, what of the first has been fed, and who waits for each of them.
-        self._lists: deque[tuple[Sequence[T], Future[None]]] = deque()
+        # In the loop: lists that wait for room, with the bytes of each item and who waits for it; what of the first has
+        # been fed.
+        self._lists: deque[tuple[Sequence[T], int | None, Future[None]]] = deque()
         self._fed_of_first = 0
         self._feeding = False
         self._asked = False
         self._at_once = 1  # half of the bound: while these are read, there is room for as many
         self._over: BaseException | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._answers: queue.SimpleQueue[list[Outcome[T, R]] | BaseException] = queue.SimpleQueue()
+        self._is_waiting = False  # of the reader: it has asked, and was not answered yet
+        self._answers: queue.SimpleQueue[Sized[Outcome[T, R]] | BaseException] = queue.SimpleQueue()
 
     def feed(self, items: Iterable[T]) -> None:
         """Run these, after those before. Returns when all of them are in, so it waits for the reader where there is no
-        room: where one thread does both, feed no more than ``max_buffered`` before each :meth:`take`.
+        room: where one thread does both, feed no more than ``max_buffered`` before each :meth:`take`, and no more than
+        ``max_buffered_bytes``. The size of a :class:`~aioparallel.engine.sizes.Sized` list is taken for what it is.
 
         Raises LoopThreadEnded, and ValueError after :meth:`end`.
         """
@@ -264,21 +268,32 @@ class ThreadedFlow(Generic[T, R]):
         """Nothing more will be fed."""
         self._thread.call(self._end_of_input)
 
-    def take(self) -> list[Outcome[T, R]]:
+    @overload
+    def take(self) -> Sized[Outcome[T, R]]: ...
+    @overload
+    def take(self, timeout: float) -> Sized[Outcome[T, R]] | None: ...
+    def take(self, timeout: float | None = None) -> Sized[Outcome[T, R]] | None:
         """The outcomes since the last call, at least one of them; none: that was all. What one call gives is read when
-        the next comes.
+        the next comes. ``timeout``: seconds; None is returned when nothing has come within them.
 
         Raises what has ended the flow, or LoopThreadEnded.
         """
         self._thread.expect_other_thread()
         if self._over is not None and self._answers.empty():
             return self._answer_of(self._over)
-        self._thread.call(self._ask)
-        return self._answer_of(self._answers.get())
+        if not self._is_waiting:
+            self._thread.call(self._ask)
+        self._is_waiting = True
+        try:
+            answer = self._answers.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        self._is_waiting = False
+        return self._answer_of(answer)
 
-    def _answer_of(self, answer: list[Outcome[T, R]] | BaseException) -> list[Outcome[T, R]]:
+    def _answer_of(self, answer: Sized[Outcome[T, R]] | BaseException) -> Sized[Outcome[T, R]]:
         if isinstance(answer, _End):
-            return []
+            return Sized((), 0)
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -291,6 +306,12 @@ class ThreadedFlow(Generic[T, R]):
 
         return self._thread.run(look())
 
+    def abort(self, error: BaseException) -> None:
+        """Start nothing more and cancel what runs, without waiting for it. Its reader gets ``error``. For any thread.
+
+        Raises LoopThreadEnded."""
+        self._thread.call(self._abort, error)
+
     def close(self) -> None:
         """Cancel what runs and wait for it. Resources stay open. A thread that waits in :meth:`feed` goes on."""
         self._thread.run(self._end(LoopThreadEnded("this flow is closed")))
@@ -301,7 +322,8 @@ class ThreadedFlow(Generic[T, R]):
         if self._over is not None and not isinstance(self._over, _End):
             fed.set_exception(self._over)
             return
-        self._lists.append((items, fed))
+        each = items.size // max(1, len(items)) if isinstance(items, Sized) else None
+        self._lists.append((items, each, fed))
         self._pump()
 
     def _pump(self) -> None:
@@ -317,7 +339,7 @@ class ThreadedFlow(Generic[T, R]):
     def _feed(self) -> None:
         flow = self._flow
         while self._lists:
-            items, fed = self._lists[0]
+            items, each, fed = self._lists[0]
             first = self._fed_of_first
             batch = items[first : first + flow.room]
             # A flow that has failed takes no notice of it, one that has ended refuses it.
@@ -327,7 +349,7 @@ class ThreadedFlow(Generic[T, R]):
             self._fed_of_first = first + len(batch)
             error: BaseException | None = None
             try:
-                flow.feed(batch)
+                flow.feed(batch, each)
             except BaseException as raised:
                 error = raised
             if error is not None or is_last:
@@ -337,6 +359,9 @@ class ThreadedFlow(Generic[T, R]):
                     fed.set_result(None)
                 else:
                     fed.set_exception(error)
+
+    def _abort(self, error: BaseException) -> None:
+        self._thread._loop.create_task(self._end(error))
 
     def _end_of_input(self) -> None:
         self._flow.end()
@@ -357,7 +382,7 @@ class ThreadedFlow(Generic[T, R]):
         elif taken := flow.take(self._at_once):
             self._answers.put(taken)
         elif flow.finished:
-            self._thread._loop.create_task(self._end(flow.failure or _End()))  # nobody has to close it
+            self._thread._loop.create_task(self._end(raisable(flow.failure or _End())))  # nobody has to close it
         else:
             self._asked = True
 
@@ -379,7 +404,7 @@ class ThreadedFlow(Generic[T, R]):
     def _refuse(self, error: BaseException) -> None:
         """What waits for room is not fed any more."""
         while self._lists:
-            self._lists.popleft()[1].set_exception(error)
+            self._lists.popleft()[2].set_exception(error)
 
 
 def _after_fork() -> None:

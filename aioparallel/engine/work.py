@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 from aioparallel.batches import BatchHandler
 from aioparallel.errors import ConfigurationError
 from aioparallel.handlers import check_handlers, check_middleware
-from aioparallel.handling import Handling, check_choice
+from aioparallel.handling import Handling, check_choice, check_count
 from aioparallel.placing import Place, Placeable
 from aioparallel.policies import RetryPolicy
 
@@ -44,6 +44,10 @@ class Work(Generic[T, R]):
     """Makes what an attempt gets in the item's place, so that it may change it; None: the item itself."""
     label: Label | None = None
     """Names an item, with its index, in messages; None: "item 17"."""
+    max_buffered_bytes: int | None = None
+    """Bytes of memory of the items whose outcomes are not read, with what the handler has returned for them: at this
+    many no item is read, and where the outcomes alone are as many, none is started; with ``in_order`` but for the one
+    that the others wait for. None: they are counted, not measured."""
     advice: str = 'on_error="emit" or "skip" goes on without it'
     """What is said to whoever is told that an item has ended it all."""
 
@@ -62,6 +66,8 @@ class Work(Generic[T, R]):
             raise ConfigurationError("retry", self.retry, "must be None, for a single attempt, or a RetryPolicy")
         check_choice("on_error", self.on_error, ("raise", "emit", "skip"))
         check_choice("in_order", self.in_order, (True, False))
+        if self.max_buffered_bytes is not None:
+            check_count("max_buffered_bytes", self.max_buffered_bytes)
         given: object = self.handler
         if isinstance(given, Placeable):
             handler, resources = given.placed(Place(self.handling.max_concurrency), "handler")

@@ -11,6 +11,7 @@ from aioparallel.group.client import Client
 from aioparallel.group.first_order import highest_of, is_new
 from aioparallel.group.stores import Positions
 from aioparallel.options import Options
+from aioparallel.record_times import first_timestamp_at
 from aioparallel.records import TopicPartition
 
 __all__ = ["Choice", "Starts", "TopicPositions"]
@@ -118,8 +119,8 @@ class Starts:
             return {}
         if not isinstance(start_at, dt.datetime):
             return {partition: start_at[partition] for partition in partitions if partition in start_at}
-        milliseconds = int(start_at.timestamp() * 1000)
-        found = await self._client.offsets_for_times(dict.fromkeys(partitions, milliseconds), timeout)
+        timestamp = first_timestamp_at(start_at)
+        found = await self._client.offsets_for_times(dict.fromkeys(partitions, timestamp), timeout)
         # Nothing that late yet: start with what comes next.
         later = {p: ends[p] for p in partitions if found.get(p) is None and p in ends}
         return {**{p: offset for p, offset in found.items() if offset is not None}, **later}

@@ -19,9 +19,10 @@ and what they share::
 
     task.py       one task's rows through the event loop of its Python worker
     results.py    outcomes to Arrow batches
-    rows.py       Arrow batches to rows and back; builders.py: nothing passes for what it is not
+    rows.py       Arrow batches to rows and back; builders.py, leaves.py: nothing passes for what it is not
     ddl.py        schemas as text
     keys.py       keys and names of rows; repartition_by_key
+    unreadable.py rows that Python cannot hold; safe_errors.py: errors that the JVM can get
     limits.py     whose limit max_concurrency is
     local.py      run_locally: a handler through all of that without Spark
 
@@ -39,6 +40,7 @@ Nothing here loads a Kafka client in an executor, and nothing touches the JVM, s
 import importlib
 from typing import TYPE_CHECKING
 
+import aioparallel.spark.versions  # noqa: F401 - first: older ones lack what the others use
 from aioparallel.spark.column import AsyncColumn, async_udf
 from aioparallel.spark.keys import Key, repartition_by_key
 from aioparallel.spark.local import run_locally

@@ -13,30 +13,41 @@ and :func:`write_topic` do the work; here they are put together and looked at be
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, get_args
-from urllib.parse import unquote
+from typing import Final, TypeAlias, get_args
 
 from pyspark.sql import DataFrame, SparkSession
 
 from aioparallel.errors import CheckFailed, ConfigurationError
 from aioparallel.policies import is_async
 from aioparallel.spark.checks import Checked, check, other_partitions
-from aioparallel.spark.logs import survey
-from aioparallel.spark.positions import Position, ending_options, starting_options
+from aioparallel.spark.frame_inputs import check_frame, check_paths
+from aioparallel.spark.headers import ColumnOrName
+from aioparallel.spark.logs import offsets_at, survey
+from aioparallel.spark.parquet_output import Mode, ParquetOutput
+from aioparallel.spark.positions import Position, check_order, ending_options, starting_options
+from aioparallel.spark.topic_ranges import TopicRange
 from aioparallel.spark.topics import read_topic, topic_names, write_topic
 
 __all__ = ["FromParquet", "FromTopic", "Mode", "Step", "ToParquet", "ToTopic", "backfill"]
 
 Step: TypeAlias = Callable[[DataFrame], DataFrame]
 """A transformation, or what :func:`parallel_map` gives."""
-Mode: TypeAlias = Literal["error", "append", "overwrite"]
 Path: TypeAlias = str | os.PathLike[str]
 
 _ANSWER: Final = 30.0
 """Seconds for each question to the cluster."""
+_SPLITS: Final = "splits a partition between tasks, so that records of one key overtake each other; leave it out"
+_NOT_HERE: Final[dict[str, str]] = {
+    "checkpointlocation": "leave it out: a backfill is a batch and has no checkpoint",
+    "kafka.isolation.level": "leave it out: a backfill reads committed records",
+    "maxoffsetspertrigger": "leave it out: a backfill reads all from starting to ending",
+    "maxrecordsperpartition": _SPLITS,
+    "minpartitions": _SPLITS,
+    "startingoffsetsbytimestampstrategy": "leave it out: a time behind the last record gives no rows",
+}
+"""Options of Spark's source and sink for which read_topic and write_topic have a word, and a backfill has none."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +56,8 @@ class FromTopic:
     :func:`read_topic`.
 
     ``starting``, ``ending``: an edge, a time, or offsets or times for all partitions; as there. A partition that has
-    nothing so late gives no rows. ``options``: of Spark's source; ``client_options``: of aiokafka's consumer, which
-    looks whether all is there. Both are needed where the cluster wants TLS or SASL.
+    nothing so late gives no rows. ``options``: more of Spark's source; ``client_options``: of aiokafka's
+    consumer, which looks whether all is there. Both are needed where the cluster wants TLS or SASL.
     """
 
     topics: str | Sequence[str]
@@ -70,20 +81,29 @@ class ToTopic:
     """A topic, written as by :func:`write_topic`: at least once.
 
     ``same_partitions``: it must have as many as the topics that are read, so that keys keep theirs; False: it may have
-    others. ``options``, ``client_options``: as for :class:`FromTopic`, of Spark's sink.
+    others. ``index``: a column that numbers the records made of one, as there. ``options``, ``client_options``: as for
+    :class:`FromTopic`, of Spark's sink.
     """
 
     topic: str
     bootstrap_servers: str
     same_partitions: bool = True
+    index: ColumnOrName | None = None
     options: Mapping[str, object] | None = None
     client_options: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True)
 class ToParquet:
-    """A directory of Parquet files. ``mode``: what happens where it exists: ``"error"``, ``"append"`` or
-    ``"overwrite"``. ``partition_by``: a column, or several, that become directories."""
+    """A directory of Parquet files. ``partition_by``: a column, or several, that become directories.
+
+    ``mode``: what happens where files are in it: ``"error"``; ``"append"`` adds to them; ``"overwrite"`` replaces them,
+    and with ``partition_by`` the partitions that have rows now: the others stay, also those that have no row any more.
+    All but ``"append"`` write beside it, as ``.name.backfill-...``, and move the files at the end: a run that fails, or
+    is killed, leaves what was there. Local files and HDFS are moved in one step for each partition; object stores copy
+    each file, and readers see some of them meanwhile. Where only the server of Spark Connect reaches the files, Spark
+    replaces partitions itself, and without ``partition_by`` what exists is not overwritten.
+    """
 
     path: Path
     mode: Mode = "error"
@@ -99,22 +119,30 @@ def backfill(spark: SparkSession, source: FromTopic | FromParquet, *steps: Step,
     Run again, a topic gets all of it again: the source's coordinates, which travel as headers where a step keeps the
     columns topic, partition and offset, tell a consumer what it has; Parquet files can be overwritten.
 
-    Raises ConfigurationError for what does not fit together, and CheckFailed where a topic is missing, or has another
-    number of partitions or no such offset yet, or the session cannot read Kafka.
+    Raises ConfigurationError for what does not fit together, among them an output that is read, by a step, a table or
+    a glob; and CheckFailed where a topic is missing, or has another number of partitions or no such range, or the
+    session cannot read Kafka.
     """
     _check_steps(steps)
     _check_places(source, to)
+    output = _output(spark, source, to) if isinstance(to, ToParquet) else None
     _check_topics(spark, source, to)
     frame = _read(spark, source)
-    if isinstance(source, FromParquet) and isinstance(to, ToParquet) and to.mode == "overwrite":
-        _keep_what_is_read(frame, to)
     for number, step in enumerate(steps, 1):
         frame = _after(frame, number, step)
     if isinstance(to, ToTopic):
-        write_topic(frame, to.topic, bootstrap_servers=to.bootstrap_servers, options=to.options)
-    else:
-        columns = [to.partition_by] if isinstance(to.partition_by, str) else list(to.partition_by)
-        frame.write.parquet(os.fspath(to.path), mode=to.mode, partitionBy=columns or None)
+        write_topic(frame, to.topic, bootstrap_servers=to.bootstrap_servers, index=to.index, options=to.options)
+    elif output is not None:
+        check_frame(spark, frame, output.path, os.fspath(to.path))
+        output.write(frame)
+
+
+def _output(spark: SparkSession, source: FromTopic | FromParquet, to: ToParquet) -> ParquetOutput:
+    columns = [to.partition_by] if isinstance(to.partition_by, str) else list(to.partition_by)
+    output = ParquetOutput(spark, to.path, to.mode, columns)
+    if isinstance(source, FromParquet):
+        check_paths(spark, _paths(source), output.path, os.fspath(to.path))
+    return output
 
 
 def _read(spark: SparkSession, source: FromTopic | FromParquet) -> DataFrame:
@@ -130,16 +158,6 @@ def _read(spark: SparkSession, source: FromTopic | FromParquet) -> DataFrame:
         past_the_end="latest",
         options=source.options,
     )
-
-
-def _keep_what_is_read(frame: DataFrame, to: ToParquet) -> None:
-    """Spark empties the directory before it reads, and then there is neither the old nor the new."""
-    place = _place(to.path)
-    for file in frame.inputFiles():  # URIs, whichever way the paths were written
-        if _place(unquote(file)).startswith(f"{place}/"):
-            raise ConfigurationError(
-                "to", os.fspath(to.path), f"would lose what is read there, {file}: write to another directory"
-            )
 
 
 def _after(frame: DataFrame, number: int, step: Step) -> DataFrame:
@@ -170,8 +188,10 @@ def _check_places(source: object, to: object) -> None:
         raise ConfigurationError("to", to, "must be ToTopic(...) or ToParquet(...)")
     if isinstance(to, ToParquet) and to.mode not in get_args(Mode):
         raise ConfigurationError("to mode", to.mode, f"must be one of {', '.join(map(repr, get_args(Mode)))}")
-    if isinstance(source, FromParquet) and isinstance(to, ToParquet) and _place(to.path) in map(_place, _paths(source)):
-        raise ConfigurationError("to", os.fspath(to.path), "is what is read: write to another directory")
+    for place in (source, to):
+        for name, value in (place.options or {}).items() if isinstance(place, FromTopic | ToTopic) else ():
+            if name.lower() in _NOT_HERE:
+                raise ConfigurationError(f"options {name}", value, _NOT_HERE[name.lower()])
     if isinstance(source, FromTopic) and isinstance(to, ToTopic) and _is_one_cluster(source, to):
         names = topic_names(source.topics)
         if to.topic in names:
@@ -188,36 +208,30 @@ def _check_topics(spark: SparkSession, source: FromTopic | FromParquet, to: ToTo
     if isinstance(source, FromTopic):
         outputs = [to.topic] if together and isinstance(to, ToTopic) else []
         inputs = _look(spark, source, topic_names(source.topics), outputs, same_partitions=same).partitions
-        _check_offsets(source)
+        _check_range(source)
     if isinstance(to, ToTopic) and not together:
         count = _look(spark, to, [to.topic], [], same_partitions=False).partitions[to.topic]
         if same and (sentence := other_partitions(to.topic, count, inputs)):
             raise CheckFailed([sentence])
 
 
-def _check_offsets(source: FromTopic) -> None:
+def _check_range(source: FromTopic) -> None:
     """Spark would wait two minutes for records that are not there yet, and then speak of lost data."""
     topics = topic_names(source.topics)
     starting_options(source.starting, topics, streaming=False, past_the_end="latest")  # that they are positions
     ending_options(source.ending, topics)
-    given = {
-        (name, topic, partition): place
-        for name, position in (("starting", source.starting), ("ending", source.ending))
-        for topic, places in (position.items() if isinstance(position, Mapping) else ())
-        for partition, place in places.items()
-        if isinstance(place, int)
-    }
-    if not given:
-        return
-    logs = survey(source.bootstrap_servers, topics, timeout=_ANSWER, client_options=source.client_options)
-    beyond = [
-        f'{name} of {topic}-{partition} is offset {place}, and the log ends at {logs[topic][partition].end}: "latest" '
-        "reads up to there"
-        for (name, topic, partition), place in given.items()
-        if partition in logs.get(topic, {}) and place > logs[topic][partition].end
-    ]
-    if beyond:
-        raise CheckFailed(beyond)
+    if isinstance(source.starting, Mapping) or isinstance(source.ending, Mapping):
+        logs = survey(source.bootstrap_servers, topics, timeout=_ANSWER, client_options=source.client_options)
+        given = {name.lower(): str(value).lower() for name, value in (source.options or {}).items()}
+        part = TopicRange(source.starting, source.ending, logs, given.get("failondataloss") == "false")
+        if findings := part.findings():
+            raise CheckFailed(findings)
+        times = part.times_to_ask()
+        if times:
+            found = offsets_at(source.bootstrap_servers, times, timeout=_ANSWER, client_options=source.client_options)
+            if findings := part.exchanged(found):
+                raise CheckFailed(findings)
+    check_order(source.starting, source.ending)
 
 
 def _look(
@@ -245,10 +259,3 @@ def _paths(source: FromParquet) -> list[str]:
     if not paths:
         raise ConfigurationError("source paths", given, "must name a directory or a file, or several")
     return [os.fspath(path) for path in paths]
-
-
-def _place(path: Path) -> str:
-    """A path as it can be compared: local ones whole, without ``file:``."""
-    text = os.fspath(path)
-    is_elsewhere = re.match(r"(?!file:)\w[\w+.-]*:/", text)
-    return text.rstrip("/") if is_elsewhere else os.path.realpath(re.sub("^file:/*", "/", text))

@@ -7,24 +7,19 @@ a column's values are looked at together (a set of them, 20 ns each), and one by
 
 from __future__ import annotations
 
-import datetime
-import decimal
 import itertools
-import math
-import numbers
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, cast
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
+from aioparallel.spark.keys import one_lane
+from aioparallel.spark.leaves import LeafBuilder
 from aioparallel.spark.values import as_mapping, shown
 
 __all__ = ["Builder", "StructBuilder", "builder_of"]
-
-_NONE: Final = type(None)
-_LARGEST_SINGLE: Final = 3.4028235677973366e38  # what rounds to a float of 32 bits and not to infinity
 
 
 class Builder(Protocol):
@@ -53,88 +48,11 @@ def builder_of(kind: types.DataType) -> Builder:
         return _ListBuilder(kind)
     if isinstance(kind, types.MapType):
         return _MapBuilder(kind)
-    return _LeafBuilder(kind)
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def _real(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def _single(value: object) -> bool:
-    if not _real(value):
-        return False
-    number = float(cast("float", value))
-    return math.isinf(number) or math.isnan(number) or abs(number) <= _LARGEST_SINGLE
-
-
-def _decimal(value: object) -> bool:
-    return isinstance(value, decimal.Decimal) or _whole(value)
-
-
-def _day(value: object) -> bool:
-    return isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
-
-
-def _moment(value: object) -> bool:
-    return isinstance(value, datetime.datetime) and value.tzinfo is not None
-
-
-def _wall_clock(value: object) -> bool:
-    return isinstance(value, datetime.datetime) and value.tzinfo is None
-
-
-def _instance(*kinds: type) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, kinds)
-
-
-# By Spark's type: Python's own types that surely fit, what else does, and what to say of the others.
-_LEAVES: Final[dict[type[types.DataType], tuple[tuple[type, ...], Callable[[object], bool], str]]] = {
-    types.BooleanType: ((bool,), lambda value: type(value).__name__ in ("bool", "bool_"), "True or False"),
-    types.IntegralType: ((int,), _whole, "a whole number"),
-    types.FloatType: ((), _single, "a number within its range"),
-    types.DoubleType: ((float, int), _real, "a number"),
-    types.DecimalType: ((decimal.Decimal, int), _decimal, "a Decimal"),
-    types.StringType: ((str,), _instance(str), "text"),
-    types.BinaryType: ((bytes,), _instance(bytes, bytearray, memoryview), "bytes"),
-    types.DateType: ((datetime.date,), _day, "a date, without a time"),
-    types.TimestampType: ((), _moment, "a datetime with a time zone, as datetime.now(UTC)"),
-    types.TimestampNTZType: ((), _wall_clock, "a datetime without a time zone"),
-}
-
-
-# Types that Spark hardly uses: intervals, variants. pyarrow knows.
-_ANYTHING: Final[tuple[tuple[type, ...], Callable[[object], bool], str]] = ((), lambda value: True, "")
-
-
-class _LeafBuilder:
-    def __init__(self, kind: types.DataType) -> None:
-        self._kind = kind
-        self.arrow_type = to_arrow_type(kind, timezone="UTC")
-        # The most special first: a DecimalType is a FractionalType too.
-        found = [_LEAVES[one] for one in (type(kind), *type(kind).__mro__) if one in _LEAVES]
-        sure, self._fits, self._wanted = found[0] if found else _ANYTHING
-        self._sure: set[type] = {_NONE, *sure}
-
-    def build(self, values: Sequence[object]) -> pa.Array:
-        if not self._sure.issuperset(map(type, values)):
-            fits = self._fits
-            if not all(value is None or fits(value) for value in values):
-                raise TypeError(self._wanted)
-        return pa.array(values, self.arrow_type)
-
-    def misfit(self, value: object) -> str | None:
-        found = shown(value)
-        if type(value) not in self._sure and not self._fits(value):
-            return f" is {found}; {self._kind.simpleString()} wants {self._wanted}"
-        try:
-            pa.array([value], self.arrow_type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            return f" is {found}, which is no {self._kind.simpleString()}: {str(error).splitlines()[0]}"
-        return None
+    if isinstance(kind, types.UserDefinedType):
+        return builder_of(kind.sqlType())
+    if isinstance(kind, types.VariantType):
+        return _VariantBuilder(kind)
+    return LeafBuilder(kind)
 
 
 class _ListBuilder:
@@ -151,7 +69,7 @@ class _ListBuilder:
             if value is not None:
                 _expect(_is_list(value))
                 elements.extend(value)
-        _expect(self._nullable or None not in elements)
+        _expect(self._nullable or not _has_null(elements))
         ends = pa.array([*offsets, len(elements)], pa.int32())
         return pa.ListArray.from_arrays(ends, self._element.build(elements), type=self.arrow_type)
 
@@ -169,21 +87,29 @@ class _MapBuilder:
         self._key = builder_of(kind.keyType)
         self._value = builder_of(kind.valueType)
         self._nullable = kind.valueContainsNull
+        # Keys of a dict that are two in Python are two in Spark, too.
+        self._dicts_are_sure = isinstance(kind.keyType, _KEYS_AS_IN_PYTHON)
         self.arrow_type = to_arrow_type(kind, timezone="UTC")
 
     def build(self, values: Sequence[Any]) -> pa.Array:
         offsets: list[int | None] = []
         keys: list[object] = []
         items: list[object] = []
+        unsure: list[tuple[int, int]] = []  # maps that may have a key twice: from where to where
         for value in values:
-            offsets.append(None if value is None else len(keys))
+            start = len(keys)
+            offsets.append(None if value is None else start)
             if value is not None:
                 for key, item in _pairs(value):
                     keys.append(key)
                     items.append(item)
-        _expect(None not in keys and (self._nullable or None not in items))
+                if not (self._dicts_are_sure and isinstance(value, Mapping)):
+                    unsure.append((start, len(keys)))
+        _expect(not _has_null(keys) and (self._nullable or not _has_null(items)))
+        made = self._key.build(keys)
+        _expect(all(_first_twice(made[start:end]) is None for start, end in unsure))
         ends = pa.array([*offsets, len(keys)], pa.int32())
-        return pa.MapArray.from_arrays(ends, self._key.build(keys), self._value.build(items), type=self.arrow_type)
+        return pa.MapArray.from_arrays(ends, made, self._value.build(items), type=self.arrow_type)
 
     def misfit(self, value: Any) -> str | None:
         try:
@@ -195,7 +121,8 @@ class _MapBuilder:
                 return f": the key{wrong}"
             if wrong := _wrong(self._value, item, nullable=self._nullable):
                 return f"[{key!r:.80}]{wrong}"
-        return None
+        twice = _first_twice(self._key.build([key for key, _ in pairs]))
+        return None if twice is None else f" has the key {pairs[twice][0]!r:.80} twice"
 
 
 class StructBuilder:
@@ -212,13 +139,17 @@ class StructBuilder:
         )
         self.arrow_type = pa.struct(list(self.schema))
 
+    def replace(self, name: str, builder: Builder) -> None:
+        """Another one for a field, of the same type."""
+        self._builders[self._names.index(name)] = builder
+
     def columns(self, values: Sequence[object]) -> list[pa.Array]:
         """An array for each field; no value may be None."""
         rows = [value if type(value) is dict else as_mapping(value) for value in values]
         width = len(self._names)
         _expect(all(len(row) == width for row in rows))
         lists = {name: [row[name] for row in rows] for name in self._names}
-        _expect(all(None not in lists[name] for name in self._required))
+        _expect(not any(_has_null(lists[name]) for name in self._required))
         return [builder.build(lists[name]) for name, builder in zip(self._names, self._builders, strict=True)]
 
     def build(self, values: Sequence[object]) -> pa.Array:
@@ -249,13 +180,73 @@ class StructBuilder:
         return None
 
 
+class _VariantBuilder:
+    """Variants, as handlers get them (dicts of two texts of bytes) or as Spark's VariantVal."""
+
+    def __init__(self, kind: types.VariantType) -> None:
+        self.arrow_type = to_arrow_type(kind, timezone="UTC")
+        parts = [types.StructField(part.name, types.BinaryType(), nullable=False) for part in self.arrow_type]
+        self._parts = StructBuilder(types.StructType(parts))
+        self._parts.schema = pa.schema(list(self.arrow_type))
+
+    def build(self, values: Sequence[object]) -> pa.Array:
+        return self._parts.build([_variant(value) for value in values])
+
+    def misfit(self, value: object) -> str | None:
+        return self._parts.misfit(_variant(value))
+
+
+def _variant(value: object) -> object:
+    return {"value": value.value, "metadata": value.metadata} if isinstance(value, types.VariantVal) else value
+
+
 def _expect(fits: bool) -> None:
     if not fits:
         raise ValueError("one of them does not fit")
 
 
-def _is_list(value: object) -> bool:
-    return isinstance(value, list | tuple) or type(value).__name__ == "ndarray"
+def _has_null(values: Sequence[object]) -> bool:
+    """``None in values`` asks each of them, and an array of NumPy has no one answer."""
+    return type(None) in set(map(type, values))
+
+
+# Also where 1.0 and 1.00, or two texts, are compared as Python does.
+_KEYS_AS_IN_PYTHON: Final = (
+    types.BooleanType,
+    types.IntegralType,
+    types.StringType,
+    types.BinaryType,
+    types.DateType,
+    types.DecimalType,
+)
+
+
+def _first_twice(keys: pa.Array) -> int | None:
+    """The place of the first that is equal, for Spark, to one in front of it."""
+    if len(keys) < 2:
+        return None
+    if pa.types.is_timestamp(keys.type):
+        keys = keys.cast(pa.int64())  # Python does not know every year
+    seen: set[Hashable] = set()
+    for place, key in enumerate(keys.to_pylist()):
+        one = one_lane(_hashable(key))
+        if one in seen:
+            return place
+        seen.add(one)
+    return None
+
+
+def _hashable(value: Any) -> Hashable:
+    if isinstance(value, list):
+        return tuple([_hashable(one) for one in value])
+    if isinstance(value, dict):
+        return tuple([_hashable(one) for one in value.values()])
+    found: Hashable = value
+    return found
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple) or (type(value).__name__ == "ndarray" and value.ndim > 0)
 
 
 def _pairs(value: Any) -> list[tuple[Any, Any]]:

@@ -7,10 +7,11 @@ import importlib
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import pyarrow as pa
 from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import DataType, StructField, StructType
 
@@ -21,11 +22,19 @@ from aioparallel.errors import ConfigurationError
 from aioparallel.handling import Handling, Middleware, Resource, check_choice, check_time
 from aioparallel.policies import RetryPolicy, is_async
 from aioparallel.spark.builders import builder_of
-from aioparallel.spark.limits import calls_per_task, tell_of_limits
-from aioparallel.spark.operator import DEFAULT_RETRY
+from aioparallel.spark.keys import one_lane
+from aioparallel.spark.limits import (
+    DEFAULT_RETRY,
+    MAX_BUFFERED_BYTES,
+    calls_per_task,
+    tell_of_limits,
+    with_waits_counted,
+)
 from aioparallel.spark.results import EMITTED, Results, emitted
 from aioparallel.spark.rows import arguments_of, type_of
+from aioparallel.spark.safe_errors import safe_errors
 from aioparallel.spark.task import Shipment, check_returns, partition_number
+from aioparallel.spark.unreadable import LaneKey
 
 __all__ = ["AsyncColumn", "async_udf"]
 
@@ -42,6 +51,7 @@ def async_udf(
     job_concurrency: int | None = None,
     tasks: int | None = None,
     max_buffered: int = 10_000,
+    max_buffered_bytes: int = MAX_BUFFERED_BYTES,
     timeout: float | None = None,
     retry: RetryPolicy | None = DEFAULT_RETRY,
     on_error: OnError = "raise",
@@ -77,7 +87,7 @@ def async_udf(
 
     def decorate(function: Callable[..., Awaitable[object]]) -> AsyncColumn:
         handling = Handling(
-            order_by=_key_function(key, function),
+            order_by=LaneKey(_key_function(key, function), one_lane),
             max_concurrency=per_task,
             max_buffered=max_buffered,
             handler_timeout=timeout,
@@ -88,9 +98,10 @@ def async_udf(
         work: Work[Arguments, object] = Work(
             _Spread(function),
             handling,
-            retry=retry,
+            retry=with_waits_counted(retry),
             on_error="raise" if on_error == "raise" else "emit",
             in_order=True,
+            max_buffered_bytes=max_buffered_bytes,
             advice=_ADVICE,
         )
         return AsyncColumn(function, work, kind, on_error, tasks)
@@ -175,6 +186,22 @@ class _Applied:
         return self._function(*arguments)
 
 
+def _name_of(column: Column | str) -> str:
+    return column if isinstance(column, str) else str(column).removeprefix("Column<'").removesuffix("'>")
+
+
+def _comparable(name: str, key: Column) -> Column:
+    """The same column; Spark raises the error where it is text with a collation. Here no schema is known yet."""
+    said = ConfigurationError(
+        "key",
+        name,
+        "gets text with a collation: what it holds equal would not be one key; give F.collate(F.lower(...), "
+        "'UTF8_BINARY')",
+    )
+    # What typeof() says of a column is a constant: the optimizer takes all of this out.
+    return F.when(F.typeof(key).rlike("collate (?!UTF8_BINARY$)"), F.raise_error(F.lit(str(said)))).otherwise(key)
+
+
 class AsyncColumn:
     """What :func:`async_udf` gives: call it with columns, or their names. ``function``: the async function itself."""
 
@@ -209,7 +236,7 @@ class AsyncColumn:
             inspect.signature(self.function).bind(*columns)
         except TypeError as error:
             raise ConfigurationError(self._name, columns, f"does not fit its parameters: {error}") from None
-        key = self._work.handling.order_by
+        key = cast("LaneKey[Arguments]", self._work.handling.order_by).key
         if isinstance(key, _Nth) and key.number >= len(columns):
             raise ConfigurationError("key", self._name, f"its parameter number {key.number + 1} gets no column")
         tell_of_limits(f"async_udf({self._name})", self._work.handling.max_concurrency, self._tasks)
@@ -219,8 +246,11 @@ class AsyncColumn:
         run.__annotations__ = {"arrays": Iterator[given], "return": Iterator[pa.Array]}  # type: ignore[valid-type]
         made: Any = arrow_udf(run, self.returns)  # type: ignore[call-overload]
         # Or the optimizer may evaluate it twice, or for rows that a filter takes out later.
-        column: Column = made.asNondeterministic()(*columns)
-        return column
+        given_columns = [F.col(one) if isinstance(one, str) else one for one in columns]
+        if isinstance(key, _Nth):  # and the name of the new column is that without it
+            given_columns[key.number] = _comparable(self._name, given_columns[key.number])
+        column: Column = made.asNondeterministic()(*given_columns)
+        return column.alias(f"{run.__name__}({', '.join(map(_name_of, columns))})")
 
     def on_executor(self) -> Callable[[Iterator[Any]], Iterator[pa.Array]]:
         """What a task does with the arrays of its partition: arrays, or tuples of them."""
@@ -245,8 +275,8 @@ class AsyncColumn:
                 return wrong and f"it{wrong}"
 
             results = Results(build, misfit, on_error, label)
-            given = arguments_of(arrays)
-            return results.of(shipment.run(given.lists(), label, max_buffered=given.rows_ahead))
+            with safe_errors():
+                yield from results.of(shipment.run(arguments_of(arrays).lists(), label))
 
         run.__name__ = self._name.rpartition(".")[2]  # of the column, unless it gets another one
         return run

@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
+from uuid import UUID
 
 import aiokafka.errors as kafka
 
@@ -22,7 +23,8 @@ from aioparallel.codes import ErrorCode
 from aioparallel.errors import ClientError, ClusterChanged
 from aioparallel.event_loop import loop_factory
 from aioparallel.records import TopicPartition
-from aioparallel.spark.group_requests import GroupSettings
+from aioparallel.spark.group_marks import Position, mark_of, stranger
+from aioparallel.spark.group_requests import GroupCoordinator, GroupSettings
 
 __all__ = ["GroupCommitter"]
 
@@ -30,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 # Seconds from one commit to the next.
 _INTERVAL: Final = 5.0
+# Seconds until a commit that failed is tried again where nothing new is offered; they double, up to the longest.
+_RETRY: Final = 5.0
+_LONGEST_RETRY: Final = 30.0
 # Seconds for one commit: to connect, to ask who uses the group, to commit, to try again what passes.
 _TIMEOUT: Final = 10.0
 _RETRY_PAUSE: Final = 0.2
@@ -48,8 +53,10 @@ class GroupCommitter:
     """Commits what it is offered, the newest only, at most once in ``interval`` seconds; ``timeout``: seconds for one.
 
     Raises ConfigurationError where the settings are wrong, and nothing after that: what goes wrong is logged once with
-    what to do, and tried again with what is offered next. A group that consumers use, or have used, is refused for
-    good: a commit would move them; so is every group once another cluster is at the addresses.
+    what to do, and tried again after ``retry`` seconds, and then less often. A group that consumers use, or have used,
+    or that holds commits of somebody else, is refused for good: a commit would move them. ``take_over``: only where it
+    has members, or somebody else commits after this has. Every group is refused once another cluster is at the
+    addresses.
     """
 
     def __init__(
@@ -59,27 +66,34 @@ class GroupCommitter:
         *,
         interval: float = _INTERVAL,
         timeout: float = _TIMEOUT,
+        retry: float = _RETRY,
+        take_over: bool = False,
     ) -> None:
         self._settings = GroupSettings(bootstrap_servers, client_options)
         self._interval = interval
         self._timeout = timeout
+        self._retry = retry
+        self._take_over = take_over
         # Written by whoever offers and by the thread, under the lock.
         self._changed = threading.Condition()
-        self._pending: defaultdict[str, dict[TopicPartition, int]] = defaultdict(dict)
+        self._pending: defaultdict[str, dict[TopicPartition, Position]] = defaultdict(dict)
         self._is_new = False
         self._is_closing = False
         self._thread: threading.Thread | None = None
         self._round: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
         # Of the thread.
         self._refused: set[str] = set()
+        self._acknowledged: defaultdict[str, dict[TopicPartition, str]] = defaultdict(dict)  # marks by group
         self._told: defaultdict[str, set[str]] = defaultdict(set)
 
-    def offer(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """These are done: the next to read of each partition. Returns at once; after :meth:`close` it does nothing."""
+    def offer(self, group: str, query_id: UUID, offsets: Mapping[TopicPartition, int]) -> None:
+        """These are done by a query: the next to read of each partition. Returns at once; after :meth:`close` it does
+        nothing."""
         with self._changed:
             if self._is_closing or not offsets:
                 return
-            self._pending[group].update(offsets)
+            mark = mark_of(query_id)
+            self._pending[group].update({partition: Position(offset, mark) for partition, offset in offsets.items()})
             self._is_new = True
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="aioparallel-group-offsets", daemon=True)
@@ -115,14 +129,15 @@ class GroupCommitter:
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            resting_until = 0.0
+            resting_until, retry_at, pause = 0.0, None, self._retry
             while True:
                 with self._changed:
                     while not self._is_closing:
-                        rest = resting_until - time.monotonic()
-                        if self._is_new and rest <= 0:
+                        due = resting_until if self._is_new else retry_at
+                        rest = None if due is None else due - time.monotonic()
+                        if rest is not None and rest <= 0:
                             break
-                        self._changed.wait(rest if self._is_new else None)
+                        self._changed.wait(rest)
                     is_last = self._is_closing
                     taken, self._pending = self._pending, defaultdict(dict)
                     self._is_new = False
@@ -133,8 +148,12 @@ class GroupCommitter:
                 if is_last:
                     return
                 resting_until = time.monotonic() + self._interval
+                if not any(taken.values()):
+                    retry_at, pause = None, self._retry
+                else:
+                    retry_at, pause = time.monotonic() + pause, min(2 * pause, max(self._retry, _LONGEST_RETRY))
 
-    async def _commit_all(self, taken: dict[str, dict[TopicPartition, int]]) -> None:
+    async def _commit_all(self, taken: dict[str, dict[TopicPartition, Position]]) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None  # a coroutine that runs has one
         with self._changed:
@@ -149,7 +168,7 @@ class GroupCommitter:
                     if offsets:
                         self._pending[group] = {**offsets, **self._pending[group]}
 
-    async def _commit(self, group: str, offsets: dict[TopicPartition, int]) -> None:
+    async def _commit(self, group: str, offsets: dict[TopicPartition, Position]) -> None:
         """Commit; what is left in ``offsets`` then was not."""
         if group in self._refused:
             offsets.clear()
@@ -169,7 +188,7 @@ class GroupCommitter:
         except Exception as error:  # whatever it is, the thread goes on
             self._tell(group, error)
 
-    async def _until_answered(self, group: str, offsets: dict[TopicPartition, int]) -> None:
+    async def _until_answered(self, group: str, offsets: dict[TopicPartition, Position]) -> None:
         while True:
             try:
                 failed = await self._once(group, offsets)
@@ -179,19 +198,19 @@ class GroupCommitter:
                     raise
             await asyncio.sleep(_RETRY_PAUSE)
         for partition in [partition for partition in offsets if partition not in failed]:
-            del offsets[partition]
+            self._acknowledged[group][partition] = offsets.pop(partition).mark
         if failed:
             raise ClientError(_advice(failed, self._settings.bootstrap_servers))
         if self._told.pop(group, None):
             logger.info("Group %r: commits are acknowledged again", group, extra={"action": "group_offsets_again"})
 
-    async def _once(self, group: str, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    async def _once(self, group: str, offsets: dict[TopicPartition, Position]) -> dict[TopicPartition, int]:
         """One attempt; the error codes of the partitions that failed."""
         # What is wrong with the connection is told before the deadline of all comes.
         async with self._settings.coordinator(group, self._timeout * 0.8) as coordinator:
             # Each time: consumers may have come and gone since, and the broker takes a commit when they are gone.
-            if (users := await coordinator.users()) is not None:
-                self._refuse(group, users, offsets)
+            if (others := await self._others(group, coordinator, offsets)) is not None:
+                self._refuse(group, others, offsets)
                 return {}
             failed = await coordinator.commit(offsets)
         codes = set(failed.values())
@@ -202,12 +221,22 @@ class GroupCommitter:
             raise kafka.for_code(code)(group)
         return failed
 
-    def _refuse(self, group: str, why: str, offsets: dict[TopicPartition, int]) -> None:
+    async def _others(
+        self, group: str, coordinator: GroupCoordinator, offsets: Mapping[TopicPartition, Position]
+    ) -> str | None:
+        """Whom a commit would move, in words."""
+        users = await coordinator.users()
+        if users is not None and (users.are_members or not self._take_over):
+            return users.said
+        return stranger(await coordinator.committed(), offsets, self._acknowledged[group], take_over=self._take_over)
+
+    def _refuse(self, group: str, why: str, offsets: dict[TopicPartition, Position]) -> None:
         self._refused.add(group)
         offsets.clear()
         logger.error(
             "commit_group=%r: this group %s. Spark's offsets are not committed to it, they would move those consumers; "
-            "give commit_group a name that no consumer has used, and start again",
+            "give commit_group a name that no consumer has used, or take_over=True if nobody needs these positions, "
+            "and start again",
             group,
             why,
             extra={"action": "group_refused", "group_id": group},
@@ -219,10 +248,11 @@ class GroupCommitter:
         self._told[group].add(kind)
         logger.log(
             level,
-            "Spark's offsets could not be committed to group %r: %s. The query goes on; tried again with its next "
-            "batch, and not told again until it works",
+            "Spark's offsets could not be committed to group %r: %s. The query goes on; tried again every %g s at "
+            "most, and not told again until it works",
             group,
             error,
+            max(self._retry, _LONGEST_RETRY),
             extra={"action": "group_offsets_failed", "group_id": group},
         )
 

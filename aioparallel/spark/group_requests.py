@@ -2,7 +2,8 @@
 
 Apache Kafka takes offsets from outside only while a group has no member, and checks that itself at each commit
 (``UNKNOWN_MEMBER_ID`` otherwise). A group that consumers have used and that is empty just now, during a restart, say,
-it would let us move; but it remembers what it was used by, so that is asked here.
+it would let us move; but it remembers what it was used by, so that is asked here. A consumer that assigns its
+partitions itself is no member and uses no protocol: only its commits tell of it, so these are looked at, too.
 """
 
 from __future__ import annotations
@@ -11,25 +12,27 @@ import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Final, Protocol, cast
+from typing import Final, NamedTuple, Protocol, cast
 
 import aiokafka.errors as kafka
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
-from aiokafka.protocol.commit import OffsetCommitRequest
+from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 
 from aioparallel.clients.aiokafka.checking import GivenOptions, check_connection
 from aioparallel.clients.aiokafka.connecting import cut_off, find_broker
-from aioparallel.clients.aiokafka.internals import Connections, MetadataAnswer
+from aioparallel.clients.aiokafka.internals import Connections, MetadataAnswer, OffsetFetchAnswer
 from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.metadata_messages import Metadata, cluster_id_of
 from aioparallel.clients.aiokafka.secure_connection import renewed
 from aioparallel.clients.aiokafka.settings import check_servers, connection_options, option_names
 from aioparallel.codes import ErrorCode
 from aioparallel.errors import BrokerUnreachable, ClusterChanged
+from aioparallel.group.client import Committed
 from aioparallel.records import TopicPartition
+from aioparallel.spark.group_marks import Position
 
-__all__ = ["GroupCoordinator", "GroupSettings"]
+__all__ = ["GroupCoordinator", "GroupSettings", "Users"]
 
 _RETRY_PAUSE: Final = 0.1
 # Seconds for closing connections before they are cut off.
@@ -57,6 +60,14 @@ class _GroupList(Protocol):
 
 class _Commits(Protocol):
     topics: Sequence[tuple[str, Sequence[tuple[int, int]]]]
+
+
+class Users(NamedTuple):
+    """Who uses a group, in words."""
+
+    said: str
+    are_members: bool
+    """Now; otherwise it was used as a group before."""
 
 
 class GroupSettings:
@@ -111,26 +122,37 @@ class GroupCoordinator:
         self._node = node
         self._group = group
 
-    async def users(self) -> str | None:
-        """Who consumes as this group, or has, in words; None: nobody, its offsets are free to be set."""
+    async def users(self) -> Users | None:
+        """Who is, or was, a member of the group; None: nobody."""
         found = cast("_Groups", await self._send(DescribeGroupsRequest([self._group])))
         code, _, _, kind, _, members = found.groups[0]
         _check(code, self._group)
         if members:
             names = sorted({f"{client} at {host.lstrip('/')}" for _, client, host, *_ in members})
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            return f"has live members ({', '.join(names[:3])}{more})"
+            return Users(f"has live members ({', '.join(names[:3])}{more})", are_members=True)
         # Groups of the newer protocols (KIP-848) are not described by this request, but listed.
         listed = cast("_GroupList", await self._send(ListGroupsRequest()))
         _check(listed.error_code, self._group)
         kind = kind or dict(listed.groups).get(self._group, "")
-        return f"belongs to consumers (its protocol is {kind!r})" if kind else None
+        return Users(f"belongs to consumers (its protocol is {kind!r})", are_members=False) if kind else None
 
-    async def commit(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """One request; the error codes of the partitions that were not committed."""
+    async def committed(self) -> dict[TopicPartition, Committed]:
+        """All that the group has committed, with the metadata."""
+        answer = cast("OffsetFetchAnswer", await self._send(OffsetFetchRequest(self._group, None)))
+        _check(answer.error_code, self._group)
+        found = {}
+        for topic, partitions in answer.topics:
+            for number, offset, metadata, code in partitions:
+                _check(code, self._group)
+                found[TopicPartition(topic, number)] = Committed(offset, metadata or "")
+        return {partition: one for partition, one in found.items() if one.offset >= 0}
+
+    async def commit(self, offsets: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
+        """One request, with the marks as metadata; the error codes of the partitions that were not committed."""
         topics: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
-        for (topic, partition), offset in offsets.items():
-            topics[topic].append((partition, offset, ""))
+        for (topic, partition), (offset, mark) in offsets.items():
+            topics[topic].append((partition, offset, mark))
         request = OffsetCommitRequest(
             self._group, *_NO_MEMBER, OffsetCommitRequest.DEFAULT_RETENTION_TIME, list(topics.items())
         )

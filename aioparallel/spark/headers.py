@@ -6,13 +6,14 @@ where Spark refuses to analyse a plan (ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTI
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from aioparallel.coordinates import SOURCE_INDEX, SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC
+from aioparallel.coordinates import SOURCE_DIGEST, SOURCE_INDEX, SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC
+from aioparallel.spark.row_names import record_digest
 
 __all__ = ["ColumnOrName", "outgoing", "source_headers"]
 
@@ -20,6 +21,7 @@ ColumnOrName: TypeAlias = Column | str
 
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 """The type of the column ``headers`` of Spark's Kafka source and sink."""
+_SOURCE: Final = (SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_OFFSET, SOURCE_INDEX, SOURCE_DIGEST)
 
 
 def source_headers(
@@ -29,6 +31,7 @@ def source_headers(
     partition: ColumnOrName = "partition",
     offset: ColumnOrName = "offset",
     index: ColumnOrName | None = None,
+    digest_of: Sequence[ColumnOrName] = (),
 ) -> Column:
     """The column ``headers`` of a record that is made of another one: its headers, and where it stands.
 
@@ -37,18 +40,25 @@ def source_headers(
     ``topic``, ``partition``, ``offset``: the record's place. They become ``src-topic``, ``src-partition`` and
     ``src-offset``, each as UTF-8 text (``b"1024"``). With them a consumer drops what comes twice: Spark writes at least
     once, and after a crash up to a micro-batch again.
-    ``index``: where one record becomes several, which of them this is, from 0, the same each time; ``src-index``.
+
+    Where one record becomes several (``explode``), all of them stand at one place, and a consumer would take them for
+    copies. They are told apart by one of these:
+    ``index``: which of them this is, from 0, the same each time, as of ``posexplode``; ``src-index``.
+    ``digest_of``: the columns that are written, key and value, texts or bytes. A digest of them and of the headers
+    becomes ``src-digest``. Records that are equal in all of these are copies still.
     """
     places = {SOURCE_TOPIC: topic, SOURCE_PARTITION: partition, SOURCE_OFFSET: offset}
     if index is not None:
         places[SOURCE_INDEX] = index
+    kept = None
+    if headers is not None:
+        # concat with NULL is NULL: the coordinates would be lost for each record without headers.
+        original = F.coalesce(_column(headers), F.array().cast(_HEADERS))
+        kept = F.filter(original, lambda header: ~header["key"].isin(*_SOURCE))
+    if digest_of:
+        places[SOURCE_DIGEST] = record_digest([_column(column) for column in digest_of], kept)
     added = F.array(*(_header(name, place) for name, place in places.items()))
-    if headers is None:
-        return added
-    # concat with NULL is NULL: the coordinates would be lost for each record without headers.
-    original = F.coalesce(_column(headers), F.array().cast(_HEADERS))
-    names = (SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_OFFSET, SOURCE_INDEX)
-    return F.concat(F.filter(original, lambda header: ~header["key"].isin(*names)), added)
+    return added if kept is None else F.concat(kept, added)
 
 
 def outgoing(
@@ -63,16 +73,21 @@ def outgoing(
 
     ``key``, ``value``: columns of strings (written as UTF-8) or bytes, NULL for none. ``key=None``: records without.
     ``headers``: the column of headers; None: without. ``source``: whether coordinates of the source are added, see
-    :func:`source_headers`, with ``index``; they need the columns topic, partition and offset of :func:`read_topic`.
+    :func:`source_headers`; they need the columns topic, partition and offset of :func:`read_topic`. ``index``: the
+    number of a record among those made of one; without it they are told apart by a digest of key, value and headers.
+    Then a record whose value differs when a batch is repeated is another one, and those that are equal are copies. With
+    ``index=F.lit(0)`` there is one of each.
 
     Those are left out, which matters: the sink takes a column ``topic`` for where to write, and ``partition``, too.
     """
 
     def select(frame: DataFrame) -> DataFrame:
-        columns = [_no_bytes() if key is None else _column(key), _column(value)]
+        written = [_no_bytes() if key is None else _column(key), _column(value)]
+        columns = written[:]
         names = ["key", "value"]
         if source:
-            columns.append(source_headers(headers, index=index))
+            digest_of = written if index is None else ()
+            columns.append(source_headers(headers, index=index, digest_of=digest_of))
             names.append("headers")
         elif headers is not None:
             columns.append(_column(headers))

@@ -11,14 +11,15 @@ import pyspark
 from aioparallel.errors import ConfigurationError
 from aioparallel.jvm.jars import JarSet
 from aioparallel.jvm.sets import SPARK_KAFKA
+from aioparallel.spark.versions import series_of
 
 __all__ = ["kafka_jars"]
 
 logger = logging.getLogger(__name__)
 
-_CONNECTORS: Final[dict[str, JarSet]] = {"4.2.0": SPARK_KAFKA, "4.3.0": SPARK_KAFKA}
-"""By PySpark's version. The connector of 4.3.0 cannot be fetched whole; that of 4.2.0 reads and writes there too (run:
-round trip, the operator, real-time mode), which Spark does not promise."""
+_CONNECTORS: Final[dict[tuple[int, int], JarSet]] = {(4, 2): SPARK_KAFKA, (4, 3): SPARK_KAFKA}
+"""By PySpark's series. Of 4.2.1 and 4.3.0 no connector was published; that of 4.2.0 reads and writes there too (all
+tests have run with 4.3.0), which Spark does not promise."""
 
 
 def kafka_jars(report: Callable[[str], None] = logger.info) -> list[str]:
@@ -39,12 +40,14 @@ def kafka_jars(report: Callable[[str], None] = logger.info) -> list[str]:
     not known.
     """
     version = pyspark.__version__
-    if version not in _CONNECTORS:
+    connector = _CONNECTORS.get(series_of(version))
+    if connector is None:
+        known = " and ".join(f"{major}.{minor}" for major, minor in _CONNECTORS)
         raise ConfigurationError(
             "pyspark",
             version,
-            f"jars of the Kafka connector are known for {', '.join(_CONNECTORS)}; install "
+            f"jars of the Kafka connector are known for {known}; install "
             f"pyspark=={SPARK_KAFKA.version}, or give Spark those of "
             f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version} yourself (spark.jars.packages)",
         )
-    return [str(jar) for jar in _CONNECTORS[version].paths(report)]
+    return [str(jar) for jar in connector.paths(report)]

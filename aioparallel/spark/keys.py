@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import datetime
+import math
 from collections.abc import Callable, Hashable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import ArrayType, MapType, StructType
+from pyspark.sql.types import ArrayType, MapType, StringType, StructType, VariantType
 
 from aioparallel.errors import ConfigurationError
 from aioparallel.handling import check_count
 from aioparallel.policies import is_async
+from aioparallel.spark.sessions import shuffle_partitions
+from aioparallel.spark.unreadable import Unreadable
 from aioparallel.spark.values import Row
 
-__all__ = ["Key", "RowLabel", "check_key", "key_columns", "key_function", "repartition_by_key"]
+__all__ = [
+    "Key",
+    "RowLabel",
+    "check_hashable",
+    "check_key",
+    "key_columns",
+    "key_function",
+    "missing_column",
+    "one_lane",
+    "repartition_by_key",
+]
 
 Key = str | Sequence[str] | Callable[[Row], Hashable]
 """A column, several, or a plain function of the row. Null, or None from the function, is no order."""
@@ -56,13 +70,53 @@ class _Columns:
         return None if all(value is None for value in values) else values
 
 
+# Equal for Spark when they are for Python.
+_AS_IN_PYTHON: Final = frozenset((str, int, bytes, bool, type(None), datetime.date, datetime.datetime))
+# A collation by which texts are equal when their bytes are.
+_BINARY: Final = "UTF8_BINARY"
+
+
+def one_lane(key: Hashable) -> Hashable:
+    """The same for all keys that Spark holds equal. NaN is one key, alone and within a tuple; -0.0 is 0.0."""
+    kind = type(key)
+    if kind in _AS_IN_PYTHON:
+        return key
+    if isinstance(key, tuple):
+        return tuple([one_lane(one) for one in key])
+    if isinstance(key, frozenset):
+        return frozenset([one_lane(one) for one in key])
+    try:  # what is one object is one key
+        return key if key == key else math.nan  # noqa: PLR0124 - NaN is not
+    except Exception:  # pandas.NA is neither
+        return key
+
+
 def check_hashable(given: StructType, keys: Sequence[str]) -> None:
-    """Raises ConfigurationError for a key column whose values cannot be one."""
+    """Raises ConfigurationError for a key column whose values cannot be one, or are equal in another way here."""
     for name in keys:
-        if isinstance(given[name].dataType, ArrayType | MapType | StructType):
+        kind = given[name].dataType
+        if isinstance(kind, ArrayType | MapType | StructType | VariantType):
+            raise ConfigurationError("key", name, f"is {kind.simpleString()}: name a column of it, or give a function")
+        if isinstance(kind, StringType) and kind.collation != _BINARY:
             raise ConfigurationError(
-                "key", name, f"is {given[name].dataType.simpleString()}: name a column of it, or give a function"
+                "key",
+                name,
+                f"is {kind.simpleString()}: texts that it holds equal would not be one key; make a column of what is "
+                f"equal, as F.collate(F.lower({name!r}), {_BINARY!r}), and name that",
             )
+
+
+def missing_column(name: str, columns: Sequence[str]) -> str:
+    """What to say of one that is not there."""
+    there = f"is no column; there are {', '.join(columns)}"
+    plain = name.removeprefix("`").removesuffix("`").replace("``", "`")
+    if plain in columns:
+        return f"{there}; a row's names have no backticks: {plain!r}"
+    if same := [column for column in columns if column.lower() == plain.lower()]:
+        return f"{there}; a row's names are as they are written: {same[0]!r}"
+    if plain.partition(".")[0] in columns:
+        return f"{there}; a field of a struct is none: select it as a column"
+    return there
 
 
 class RowLabel:
@@ -72,18 +126,21 @@ class RowLabel:
         self._partition = partition
         self._columns = columns
 
-    def __call__(self, row: Row, index: int) -> str:
+    def __call__(self, row: Row | Unreadable, index: int) -> str:
         """As in "row 17 of partition 3 (tailnum='N123')"."""
+        if isinstance(row, Unreadable):
+            row = {str(name): value for name, value in row.readable.items()}
         place = f"row {index} of partition {self._partition}"
         if {"topic", "partition", "offset"} <= row.keys():
             place = f"{row['topic']}-{row['partition']} offset {row['offset']}"
-        named = ", ".join(f"{name}={row.get(name)!r:.60}" for name in self._columns)
+        named = ", ".join(f"{name}={row[name]!r:.60}" for name in self._columns if name in row)
         return f"{place} ({named})" if named else place
 
 
 def _quoted(name: str, columns: set[str]) -> str:
     """A column named "a.b" would be a field of another one."""
-    return f"`{name}`" if name in columns and not name.startswith("`") else name
+    doubled = name.replace("`", "``")
+    return f"`{doubled}`" if name in columns else name
 
 
 def repartition_by_key(
@@ -93,8 +150,9 @@ def repartition_by_key(
     :func:`~aioparallel.spark.operator.parallel_map`, which keeps the order of a key within a partition only.
 
     ``order_by``: columns that say in which order the rows of a key come; without it that is left to Spark's shuffle.
-    ``partitions``: how many; None: Spark's ``spark.sql.shuffle.partitions``. Not needed behind a Kafka topic that is
-    partitioned by that key. Raises ConfigurationError for ``order_by`` on a stream, which Spark cannot sort.
+    ``partitions``: how many; None: ``spark.sql.shuffle.partitions``, and while that is Spark's default of 200, eight
+    for each task that runs at once, where that is known and fewer. Not needed behind a Kafka topic that is partitioned
+    by that key. Raises ConfigurationError for ``order_by`` on a stream, which Spark cannot sort.
     """
     keys = (key,) if isinstance(key, str) else tuple(key)
     sorting = () if order_by is None else (order_by,) if isinstance(order_by, str) else tuple(order_by)
@@ -111,7 +169,8 @@ def repartition_by_key(
                 "cannot be had on a stream: partition its source by the key instead, as a topic is, and leave "
                 "repartition_by_key out",
             )
-        numbered: tuple[Any, ...] = () if partitions is None else (partitions,)
+        count = shuffle_partitions(df.sparkSession) if partitions is None else partitions
+        numbered: tuple[Any, ...] = () if count is None else (count,)
         names = set(df.columns)
         together = df.repartition(*numbered, *(_quoted(name, names) for name in keys))
         return together.sortWithinPartitions(*(_quoted(name, names) for name in sorting)) if sorting else together

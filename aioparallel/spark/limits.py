@@ -1,18 +1,35 @@
-"""How many calls run at once, and whose limit that is."""
+"""How many calls run at once, and whose limit that is; and how often one is tried."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Final
 
 from aioparallel.errors import ConfigurationError
 from aioparallel.handling import check_count
+from aioparallel.policies import RetryPolicy
 
-__all__ = ["calls_per_task", "tell_of_limits"]
+__all__ = ["DEFAULT_RETRY", "MAX_BUFFERED_BYTES", "calls_per_task", "tell_of_limits", "with_waits_counted"]
 
 logger = logging.getLogger(__name__)
 
 _DEFAULT: Final = 100
+DEFAULT_RETRY: Final = RetryPolicy(max_attempts=3, count_waits=True)
+"""Three attempts, one second after the first and two after the second. RetryLater ends an attempt, too, and says itself
+when the next one comes. A job that never gives up would never end."""
+MAX_BUFFERED_BYTES: Final = 64 << 20
+"""Of each task, as a consumer has."""
+
+
+def with_waits_counted(retry: RetryPolicy | None) -> RetryPolicy | None:
+    """The same, and ``RetryLater`` is bounded by it, unless it says itself for how long (``max_wait``)."""
+    if retry is None:
+        return RetryPolicy(max_attempts=1, count_waits=True)
+    given: object = retry
+    if isinstance(given, RetryPolicy) and given.max_wait is None:
+        return dataclasses.replace(given, count_waits=True)
+    return retry
 
 
 def calls_per_task(max_concurrency: int | None, job_concurrency: int | None, tasks: int | None) -> int:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from aioparallel.records import TopicPartition
 
-__all__ = ["Log", "survey"]
+if TYPE_CHECKING:
+    from aioparallel.clients.aiokafka import AiokafkaClient
+
+__all__ = ["Log", "offsets_at", "survey"]
 
 _GROUP: Final = "aioparallel-check"
 """Named by the client; nothing joins it and nothing is committed."""
 _STOP_TIMEOUT: Final = 2.0
+
+T = TypeVar("T")
 
 
 class Log(NamedTuple):
@@ -36,25 +42,56 @@ def survey(
     In a thread with an event loop of its own, since notebooks have one running already. Raises BrokerUnreachable,
     NotAuthorized and ConfigurationError as the consumer does, and TimeoutError.
     """
-    work = _survey(bootstrap_servers, topics, timeout, client_options or {})
+    return _run(_survey(_client(bootstrap_servers, client_options), topics, timeout))
+
+
+def offsets_at(
+    bootstrap_servers: str,
+    times: Mapping[TopicPartition, int],
+    *,
+    timeout: float,
+    client_options: Mapping[str, object] | None = None,
+) -> dict[TopicPartition, int | None]:
+    """The first offset of each partition whose record has this timestamp, in milliseconds, or a later one; None: there
+    is none. The rest as :func:`survey`."""
+    return _run(_offsets_at(_client(bootstrap_servers, client_options), times, timeout))
+
+
+def _run(work: Coroutine[object, object, T]) -> T:
     with ThreadPoolExecutor(1, "aioparallel-survey") as thread:
         return thread.submit(asyncio.run, work).result()
 
 
-async def _survey(
-    bootstrap_servers: str, topics: Collection[str], timeout: float, options: Mapping[str, object]
-) -> dict[str, dict[int, Log]]:
+@contextlib.asynccontextmanager
+async def _client(bootstrap_servers: str, options: Mapping[str, object] | None) -> AsyncIterator[AiokafkaClient]:
     # Here and not above: executors import this package, and need no Kafka client.
     from aioparallel.clients.aiokafka import AiokafkaClient  # noqa: PLC0415
 
-    client = AiokafkaClient(bootstrap_servers, _GROUP, client_options={"isolation_level": "read_committed", **options})
+    given = {"isolation_level": "read_committed", **(options or {})}
+    client = AiokafkaClient(bootstrap_servers, _GROUP, client_options=given)
     try:
-        await client.start(timeout)
-        found: set[TopicPartition] = await client.partitions(topics, timeout)
-        beginnings = await client.beginning_offsets(found, timeout)
-        ends = await client.end_offsets(found, timeout)
+        yield client
     finally:
         await client.stop(_STOP_TIMEOUT)
+
+
+async def _offsets_at(
+    client: contextlib.AbstractAsyncContextManager[AiokafkaClient], times: Mapping[TopicPartition, int], timeout: float
+) -> dict[TopicPartition, int | None]:
+    async with client as asked:
+        await asked.start(timeout)
+        await asked.partitions({partition.topic for partition in times}, timeout)
+        return dict(await asked.offsets_for_times(times, timeout))
+
+
+async def _survey(
+    client: contextlib.AbstractAsyncContextManager[AiokafkaClient], topics: Collection[str], timeout: float
+) -> dict[str, dict[int, Log]]:
+    async with client as asked:
+        await asked.start(timeout)
+        found: set[TopicPartition] = await asked.partitions(topics, timeout)
+        beginnings = await asked.beginning_offsets(found, timeout)
+        ends = await asked.end_offsets(found, timeout)
     logs: dict[str, dict[int, Log]] = {}
     for partition in sorted(found):
         log = Log(beginnings[partition], ends[partition])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -14,17 +13,31 @@ from aioparallel.engine.work import OnError, Work
 from aioparallel.errors import ConfigurationError
 from aioparallel.handling import Handling, Middleware, Resource, check_time
 from aioparallel.policies import RetryPolicy
-from aioparallel.spark.keys import Key, RowLabel, check_hashable, check_key, key_columns, key_function
-from aioparallel.spark.limits import calls_per_task, tell_of_limits
+from aioparallel.spark.keys import (
+    Key,
+    RowLabel,
+    check_hashable,
+    check_key,
+    key_columns,
+    key_function,
+    missing_column,
+    one_lane,
+)
+from aioparallel.spark.limits import (
+    DEFAULT_RETRY,
+    MAX_BUFFERED_BYTES,
+    calls_per_task,
+    tell_of_limits,
+    with_waits_counted,
+)
 from aioparallel.spark.results import EMITTED, Results, emitted
 from aioparallel.spark.rows import RowBuilder, columns_of, rows_of
+from aioparallel.spark.safe_errors import safe_errors
 from aioparallel.spark.task import Shipment, check_returns, partition_number
+from aioparallel.spark.unreadable import LaneKey
 from aioparallel.spark.values import Row
 
 __all__ = ["DEFAULT_RETRY", "Operator", "parallel_map", "split"]
-
-DEFAULT_RETRY: Final = RetryPolicy(max_attempts=3)
-"""Three attempts, one second after the first and two after the second. A job that never gives up would never end."""
 
 
 def parallel_map(
@@ -36,6 +49,7 @@ def parallel_map(
     job_concurrency: int | None = None,
     tasks: int | None = None,
     max_buffered: int = 10_000,
+    max_buffered_bytes: int = MAX_BUFFERED_BYTES,
     timeout: float | None = None,
     retry: RetryPolicy | None = DEFAULT_RETRY,
     on_error: OnError = "raise",
@@ -56,17 +70,21 @@ def parallel_map(
     the other, in their order; null is no order. See :func:`~aioparallel.spark.keys.repartition_by_key`.
     ``max_concurrency``: handlers running at once **in each task**, 100 by default. Or ``job_concurrency``: in all
     tasks, divided by ``tasks``, the number of them that run at once.
-    ``max_buffered``: rows read and not started in each task, at most, and 64 MB of them, by the size of the first ones:
-    how far it sees past a slow key.
+    ``max_buffered``: rows read and not started in each task, at most: how far it sees past a slow key.
+    ``max_buffered_bytes``: bytes of memory of the rows that each task has read, and of the results that Spark has not
+    taken (64 MiB). At this many it reads no more, and starts no more where they are results; with ``in_order`` only the
+    row that the others wait for. Measured as they come, about; passed by the last of them, and by what the handlers
+    that run return.
     ``timeout``: seconds for each attempt; then it is cancelled and has failed with HandlerTimeout.
-    ``retry``: three attempts by default; None: a single one.
+    ``retry``: three attempts by default; None: a single one. An attempt that raises RetryLater is one of them, unless
+    the policy has a ``max_wait``.
     ``on_error``: a row that has failed for good fails the task, which names it (``"raise"``); is a row with its error
     (``"emit"``: columns ``value``, ``row``, ``error``, ``attempts``, ``seconds``, see :func:`split`); or is left out,
     with a line in the executor's log (``"skip"``). So is a row whose result does not fit ``schema``.
     ``in_order``: rows come out as they went in, not as they end.
     ``resources``: functions by name that make async context managers, opened once in each Python worker and kept for
-    the tasks and micro-batches that follow; the handler reaches them with ``resource("http")``. Spark ends workers
-    without a word, so they may never be closed: what must be flushed, flush in the handler.
+    the tasks and micro-batches that follow; the handler reaches them with ``resource("http")``. Spark may
+    kill a worker, and then they are never closed: what must be flushed, flush in the handler.
     ``middleware``: async functions of a row and ``call_next``, around each attempt, the first outermost.
 
     Spark evaluates lazily: two actions on the result run the handlers twice (``persist()`` it), a failed task and a
@@ -78,14 +96,21 @@ def parallel_map(
         check_time("timeout", timeout)
     per_task = calls_per_task(max_concurrency, job_concurrency, tasks)
     handling = Handling(
-        order_by=key_function(key),
+        order_by=LaneKey(key_function(key), one_lane),
         max_concurrency=per_task,
         max_buffered=max_buffered,
         handler_timeout=timeout,
         middleware=middleware,
         resources=resources or {},
     )
-    work = Work(handler, handling, retry=retry, on_error=on_error, in_order=in_order)
+    work = Work(
+        handler,
+        handling,
+        retry=with_waits_counted(retry),
+        on_error=on_error,
+        in_order=in_order,
+        max_buffered_bytes=max_buffered_bytes,
+    )
     return Operator(Shipment.of(work), columns_of("schema", schema), key_columns(key), tasks)
 
 
@@ -122,7 +147,7 @@ class Operator:
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ConfigurationError("df", twice, "stands twice among its columns, and a row has each name once")
         if missing := [name for name in self._keys if name not in names]:
-            raise ConfigurationError("key", missing[0], f"is no column; there are {', '.join(names)}")
+            raise ConfigurationError("key", missing[0], missing_column(missing[0], names))
         check_hashable(given, self._keys)
 
     def output(self, given: StructType) -> StructType:
@@ -137,7 +162,7 @@ class Operator:
         on_error = shipment.work.on_error
 
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            builder = RowBuilder(output)
+            builder = RowBuilder(output, "row" if on_error == "emit" else None)
 
             def build(outcomes: list[Outcome[Row, object]]) -> pa.RecordBatch:
                 if on_error != "emit":
@@ -151,8 +176,8 @@ class Operator:
 
             label = RowLabel(partition_number(), keys)
             results = Results(build, RowBuilder(columns).misfit, on_error, label)
-            rows = rows_of(batches)
-            return results.of(shipment.run(rows.lists(), label, max_buffered=rows.rows_ahead))
+            with safe_errors():
+                yield from results.of(shipment.run(rows_of(batches).lists(), label))
 
         return run
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
 from aioparallel.errors import ConfigurationError
+from aioparallel.record_times import first_timestamp_at
 
-__all__ = ["PastTheEnd", "Position", "ending_options", "starting_options"]
+__all__ = ["Edge", "PastTheEnd", "Position", "check_order", "ending_options", "starting_options"]
 
 Edge: TypeAlias = Literal["earliest", "latest"]
 Position: TypeAlias = Edge | datetime | Mapping[str, Mapping[int, int | Edge]] | Mapping[str, Mapping[int, datetime]]
@@ -23,7 +24,6 @@ Position: TypeAlias = Edge | datetime | Mapping[str, Mapping[int, int | Edge]] |
 PastTheEnd: TypeAlias = Literal["error", "latest"]
 
 _EDGES: Final[dict[object, int]] = {"earliest": -2, "latest": -1}
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _KINDS: Final = (
     '"earliest", "latest", a datetime with a time zone, or one offset (or datetime) for each partition: '
     '{"topic": {0: 1000, 1: "earliest"}}'
@@ -48,9 +48,39 @@ def ending_options(position: Position, topics: Collection[str]) -> dict[str, str
     return _options("ending", position, topics, {})
 
 
+def check_order(starting: Position, ending: Position) -> None:
+    """That a batch does not end before it starts, as far as no log has to be asked, and that both bounds name the same
+    partitions. Raises ConfigurationError."""
+    if isinstance(starting, datetime) and isinstance(ending, datetime) and ending <= starting:
+        raise ConfigurationError("ending", ending, f"must be later than starting, {starting}")
+    if not isinstance(starting, Mapping) or not isinstance(ending, Mapping):
+        return
+    for topic, lasts in ending.items():
+        firsts = starting.get(topic, {})
+        if firsts.keys() != lasts.keys():
+            raise ConfigurationError(
+                "ending",
+                ending,
+                f"names partitions {_numbers(lasts)} of {topic}, and starting {_numbers(firsts)}: both must name all",
+            )
+        for partition, last in lasts.items():
+            first = firsts[partition]
+            is_before = (isinstance(first, int) and isinstance(last, int) and last < first) or (
+                isinstance(first, datetime) and isinstance(last, datetime) and last < first
+            )
+            if is_before:
+                raise ConfigurationError(
+                    "ending", ending, f"of {topic}-{partition}, {last}, is before starting, {first}: exchange them"
+                )
+
+
+def _numbers(places: Mapping[int, object]) -> str:
+    return ", ".join(map(str, sorted(places)))
+
+
 def _options(name: str, position: object, topics: Collection[str], with_times: Mapping[str, str]) -> dict[str, str]:
     if isinstance(position, datetime):
-        return {f"{name}Timestamp": str(_milliseconds(name, position)), **with_times}
+        return {f"{name}Timestamp": str(_timestamp(name, position)), **with_times}
     if isinstance(position, str) and position in _EDGES:
         return {f"{name}Offsets": position}
     if not isinstance(position, Mapping) or not position:
@@ -78,7 +108,7 @@ def _places(name: str, position: object, by_partition: object) -> Collection[obj
 
 def _place(name: str, position: object, place: object) -> int:
     if isinstance(place, datetime):
-        return _milliseconds(name, place)
+        return _timestamp(name, place)
     if isinstance(place, str) and place in _EDGES:
         return _EDGES[place]
     if not isinstance(place, int) or not _is_count(place):
@@ -90,11 +120,10 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _milliseconds(name: str, time: datetime) -> int:
+def _timestamp(name: str, time: datetime) -> int:
     if time.tzinfo is None:
         raise ConfigurationError(name, time, "must have a time zone, as in datetime(2026, 1, 1, tzinfo=UTC)")
-    # Nothing is earlier than the epoch, and Kafka has other meanings for negative numbers: -1 would be the end.
-    return max(0, (time - _EPOCH) // timedelta(milliseconds=1))
+    return first_timestamp_at(time)
 
 
 def _refuse_edge(name: str, position: object, edge: Edge, why: str) -> None:

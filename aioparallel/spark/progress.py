@@ -83,9 +83,13 @@ class ProgressListener(StreamingQueryListener):
     ``commit_group``: also commit what each batch has ended with to this consumer group, or, as ``{query name: group}``,
     to one for each query: Spark has no group of its own that lag tools could see. Only what has been processed is
     committed, every 5 s at most, by a thread beside the query, which neither waits for it nor fails by it: what goes
-    wrong is logged once with what to do, and tried again with the next batch. **The group must be nobody else's**: one
-    that has members, or has ever had any, is refused, with an error in the log, since its consumers would be moved.
+    wrong is logged once with what to do, and tried again, every 30 s at last. **The group must be nobody else's**: one
+    that has members, or has ever had any, or to which somebody else has committed (a consumer that assigns its
+    partitions itself, a query with another checkpoint), is refused, with an error in the log, since its consumers would
+    be moved. Commits carry the query's id in their metadata, by which they are told apart.
     Where several running queries read the same partition, the one that came first is shown in the group.
+    ``take_over``: True commits to a group in which others have left positions; not while it has members, nor once
+    somebody else has committed beside this.
     ``bootstrap_servers``: of the cluster that the queries read from, needed with ``commit_group``.
     ``client_options``: aiokafka's options for the connection, as ``security_protocol``, ``ssl_context``, ``sasl_...``.
 
@@ -116,11 +120,12 @@ class ProgressListener(StreamingQueryListener):
         every: float = 10.0,
         console: Console | None = None,
         commit_group: str | Mapping[str, str] | None = None,
+        take_over: bool = False,
         bootstrap_servers: str | None = None,
         client_options: Mapping[str, object] | None = None,
     ) -> None:
         _check_drawing(show, every)
-        _check_groups(commit_group, bootstrap_servers, client_options)
+        _check_groups(commit_group, take_over, bootstrap_servers, client_options)
         self._heard = threading.Condition()
         self._runs: dict[UUID, QueryProgress] = {}  # under the condition; replaced, never changed
         self._has_complained = False
@@ -133,7 +138,7 @@ class ProgressListener(StreamingQueryListener):
             # A Kafka client is loaded only where one is needed.
             from aioparallel.spark.group_offsets import GroupCommitter  # noqa: PLC0415
 
-            self._committer = GroupCommitter(bootstrap_servers, client_options or {})
+            self._committer = GroupCommitter(bootstrap_servers, client_options or {}, take_over=take_over)
         atexit.register(self._end, _EXIT_TIMEOUT)
 
     def snapshot(self) -> tuple[QueryProgress, ...]:
@@ -254,7 +259,7 @@ class ProgressListener(StreamingQueryListener):
                 len(others),
                 extra={"action": "group_offsets_shared", "group_id": group},
             )
-        self._committer.offer(group, {tp: offset for tp, offset in ends.items() if tp not in others})
+        self._committer.offer(group, figure.query_id, {tp: offset for tp, offset in ends.items() if tp not in others})
 
     # -- the end ----------------------------------------------------------------------------------------
 
@@ -288,11 +293,14 @@ def _check_drawing(show: object, every: object) -> None:
         raise ConfigurationError("every", every, "seconds, 0 or more")
 
 
-def _check_groups(groups: object, bootstrap_servers: object, client_options: object) -> None:
+def _check_groups(groups: object, take_over: object, bootstrap_servers: object, client_options: object) -> None:
     names = list(groups.values()) if isinstance(groups, Mapping) else [groups]
+    if not isinstance(take_over, bool):
+        raise ConfigurationError("take_over", take_over, "True or False")
     if groups is None:
-        for option, value in (("bootstrap_servers", bootstrap_servers), ("client_options", client_options)):
-            if value is not None:
+        given = {"bootstrap_servers": bootstrap_servers, "client_options": client_options, "take_over": take_over}
+        for option, value in given.items():
+            if value not in (None, False):
                 raise ConfigurationError(option, value, "has no effect without commit_group")
     elif not names or not all(isinstance(name, str) and name for name in names):
         raise ConfigurationError("commit_group", groups, "the name of a group, or {query name: group}")

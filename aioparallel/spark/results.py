@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField
 
 from aioparallel.engine.flow import Outcome
+from aioparallel.engine.sizes import Sized
 from aioparallel.engine.work import Label
 from aioparallel.errors import InvalidOutput
 from aioparallel.spark.values import text_of
@@ -63,16 +64,31 @@ class Results:
         self._label = label
         self._rows = 1
 
-    def of(self, lists: Generator[list[Outcome[Any, object]], None, None]) -> Iterator[Any]:
-        """Batches of all of them, in their order; closes ``lists``. Raises InvalidOutput where a misfit ends it all."""
+    def of(self, lists: Generator[Sized[Outcome[Any, object]], None, None]) -> Iterator[Any]:
+        """Batches of all of them, in their order; one at once, perhaps without rows, for a list that is empty; closes
+        ``lists``. Raises InvalidOutput where a misfit ends it all."""
         waiting: list[Outcome[Any, object]] = []
+        size = 0
         with contextlib.closing(lists):
             for outcomes in lists:
+                if not outcomes:
+                    if waiting:
+                        yield from self._build(waiting)
+                    else:
+                        yield self._make([])
+                    waiting, size = [], 0
+                    continue
+                size += outcomes.size
+                if size > _BYTES:
+                    yield from self._build(waiting)
+                    waiting, size = [], outcomes.size
                 waiting += outcomes
+                count = len(waiting)
                 while len(waiting) >= self._rows:  # which building changes
                     full = waiting[: self._rows]
                     del waiting[: len(full)]
                     yield from self._build(full)
+                size = size * len(waiting) // count
             yield from self._build(waiting)
 
     def _build(self, outcomes: list[Outcome[Any, object]]) -> Iterator[Any]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import pyarrow as pa
 from pyspark.sql.types import DataType, StructType
 
+from aioparallel.engine.sizes import Sized
 from aioparallel.errors import ConfigurationError
 from aioparallel.spark.builders import StructBuilder
 from aioparallel.spark.ddl import read_fields, read_type
+from aioparallel.spark.unreadable import Unreadable, readable_parts
+from aioparallel.spark.values import Row
 
 __all__ = ["Input", "RowBuilder", "arguments_of", "columns_of", "rows_of", "type_of", "values_of"]
 
@@ -19,9 +21,11 @@ T = TypeVar("T")
 
 # Rows made of one Arrow batch at a time, and their bytes: Arrow makes them without letting other threads run.
 _AT_ONCE: Final = 1_000
-_BYTES_AT_ONCE: Final = 8 << 20
-# Bytes of rows that a task reads ahead.
-_BYTES_AHEAD: Final = 64 << 20
+_BYTES_AT_ONCE: Final = 1 << 20
+# Bytes that Python takes beside Arrow's: of a value, a list or map, a row or struct.
+_VALUE: Final = 40
+_LIST: Final = 80
+_STRUCT: Final = 200
 
 
 def columns_of(option: str, schema: str | StructType) -> StructType:
@@ -44,47 +48,44 @@ def type_of(option: str, returns: str | DataType) -> DataType:
 
 
 class Input(Generic[T]):
-    """What a task reads: batches or arrays of Spark's. ``size``: rows and bytes of one; ``items``: those from the first
-    on, so many.
-
-    The first is read at once, because rows are counted ahead and may be of any size.
-    """
+    """What a task reads: batches or arrays of Spark's. ``rows``: how many one has; ``part``: those from the first on,
+    so many; ``size``: bytes of a part as Python's objects, about; ``items``: these."""
 
     def __init__(
         self,
         given: Iterable[T],
-        size: Callable[[T], tuple[int, int]],
-        items: Callable[[T, int, int], list[Any]],
+        rows: Callable[[T], int],
+        part: Callable[[T, int, int], T],
+        size: Callable[[T], int],
+        items: Callable[[T], list[Any]],
     ) -> None:
+        self._given = given
+        self._rows = rows
+        self._part = part
         self._size = size
         self._items = items
-        self._given = iter(given)
-        self._first = list(itertools.islice(self._given, 1))
 
-    @property
-    def rows_ahead(self) -> int | None:
-        """Rows that may be read ahead, by the size of the first ones; None: there are none."""
-        if not self._first:
-            return None
-        rows, size = self._size(self._first[0])
-        return max(1, _BYTES_AHEAD * max(1, rows) // max(1, size))
-
-    def lists(self) -> Iterator[list[Any]]:
+    def lists(self) -> Iterator[Sized[Any]]:
         """All items, some at a time."""
-        first, self._first = self._first, []
-        for one in itertools.chain(first, self._given):
-            rows, size = self._size(one)
-            step = max(1, min(_AT_ONCE, _BYTES_AT_ONCE * rows // max(1, size)))
-            for start in range(0, rows, step):
-                yield self._items(one, start, step)
+        count = _AT_ONCE
+        for one in self._given:
+            rows, start = self._rows(one), 0
+            while start < rows:
+                count = min(2 * count, _AT_ONCE, rows - start)
+                while (size := self._size(part := self._part(one, start, count))) > _BYTES_AT_ONCE and count > 1:
+                    count = (count + 1) // 2
+                yield Sized(self._items(part), size)
+                start += count
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Input[pa.RecordBatch]:
     """Batches as rows. Times are in UTC, whatever the session's zone: Java knows some that Python does not."""
     return Input(
         batches,
-        lambda batch: (batch.num_rows, batch.nbytes),
-        lambda batch, first, count: values_of(_in_utc(batch.slice(first, count))),
+        lambda batch: batch.num_rows,
+        lambda batch, first, count: batch.slice(first, count),
+        lambda batch: _STRUCT * batch.num_rows + sum(map(_size_of, batch.columns)),
+        lambda batch: _rows(_in_utc(batch)),
     )
 
 
@@ -94,14 +95,61 @@ def arguments_of(arrays: Iterable[Any]) -> Input[Any]:
     def columns(given: Any) -> tuple[Any, ...]:
         return given if isinstance(given, tuple) else (given,)
 
-    def arguments(given: Any, first: int, count: int) -> list[tuple[Any, ...]]:
-        lists = [values_of(_array_in_utc(column.slice(first, count))) for column in columns(given)]
-        return list(zip(*lists, strict=True))
+    def arguments(given: Any) -> list[tuple[Any, ...] | Unreadable]:
+        return _arguments(tuple([_array_in_utc(column) for column in columns(given)]))
 
-    def size(given: Any) -> tuple[int, int]:
-        return len(columns(given)[0]), sum(column.nbytes for column in columns(given))
+    return Input(
+        arrays,
+        lambda given: len(columns(given)[0]),
+        lambda given, first, count: tuple([column.slice(first, count) for column in columns(given)]),
+        lambda given: sum(map(_size_of, columns(given))),
+        arguments,
+    )
 
-    return Input(arrays, size, arguments)
+
+def _size_of(array: Any) -> int:
+    """About the bytes that its values take in Python."""
+    return int(array.nbytes) + _size_beside(array)
+
+
+def _size_beside(array: Any) -> int:
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return _STRUCT * len(array) + sum([_size_beside(array.field(number)) for number in range(kind.num_fields)])
+    if pa.types.is_map(kind) and len(array):
+        first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        parts = [one.slice(first, last - first) for one in (array.keys, array.items)]
+        return _LIST * len(array) + sum(map(_size_beside, parts))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _LIST * len(array) + _size_beside(array.flatten())
+    return _VALUE * len(array)
+
+
+def _rows(batch: pa.RecordBatch) -> list[Row | Unreadable]:
+    rows: list[Row | Unreadable] = []
+    for part in readable_parts(batch, batch.num_rows, lambda one, first, count: one.slice(first, count), values_of):
+        if isinstance(part, list):
+            rows += part
+        else:
+            columns = zip(part.schema.names, part.columns, strict=True)
+            rows.append(Unreadable(columns, values_of))
+    return rows
+
+
+def _arguments(arrays: tuple[Any, ...]) -> list[tuple[Any, ...] | Unreadable]:
+    def read(given: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        return list(zip(*map(values_of, given), strict=True))
+
+    def part(given: tuple[Any, ...], first: int, count: int) -> tuple[Any, ...]:
+        return tuple([one.slice(first, count) for one in given])
+
+    calls: list[tuple[Any, ...] | Unreadable] = []
+    for found in readable_parts(arrays, len(arrays[0]), part, read):
+        if isinstance(found, list):
+            calls += found
+        else:
+            calls.append(Unreadable(enumerate(found, 1), values_of))
+    return calls
 
 
 def values_of(given: Any) -> list[Any]:
@@ -143,10 +191,12 @@ def _type_in_utc(kind: Any) -> Any:
 
 
 class RowBuilder:
-    """Arrow batches of the declared columns."""
+    """Arrow batches of the declared columns. ``given``: the column of rows as Spark gave them."""
 
-    def __init__(self, columns: StructType) -> None:
+    def __init__(self, columns: StructType, given: str | None = None) -> None:
         self._rows = StructBuilder(columns)
+        if given is not None:
+            self._rows.replace(given, _GivenBuilder(cast("StructType", columns[given].dataType)))
 
     def build(self, values: Sequence[object]) -> pa.RecordBatch:
         """All of them. Raises one of several exceptions if one does not fit; :meth:`misfit` says which, and why."""
@@ -156,6 +206,36 @@ class RowBuilder:
         """What is wrong with one value; None: it fits."""
         wrong: Any = self._rows.misfit(value) if value is not None else " is None, which is no row"
         return wrong and _as_sentence(wrong)
+
+
+class _GivenBuilder(StructBuilder):
+    """Rows as Spark gave them, those that Python cannot hold too."""
+
+    def build(self, values: Sequence[object]) -> pa.Array:
+        parts = [
+            self._as_it_was(group[0]) if unreadable else super(_GivenBuilder, self).build(group)
+            for unreadable, group in _groups(values)
+        ]
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+    def _as_it_was(self, row: Any) -> pa.Array:
+        fields = list(self.schema)
+        columns = [
+            column if column.type == field.type else column.cast(field.type)
+            for field, column in zip(fields, row.columns, strict=True)
+        ]
+        return pa.StructArray.from_arrays(columns, fields=fields)
+
+
+def _groups(values: Sequence[object]) -> list[tuple[bool, list[object]]]:
+    """Those that can be read together, each other one by itself; one group at least."""
+    groups: list[tuple[bool, list[object]]] = []
+    for value in values:
+        unreadable = type(value) is Unreadable
+        if not groups or unreadable or groups[-1][0]:
+            groups.append((unreadable, []))
+        groups[-1][1].append(value)
+    return groups or [(False, [])]
 
 
 def _as_sentence(wrong: str) -> str:

@@ -2,21 +2,17 @@
 
 Each row goes through once for each action: unlike a column, nothing is evaluated again for another one, and no
 ``limit`` stops it in the middle. A failed task and a failed micro-batch are repeated, so each row has an idempotency
-key.
+key (:mod:`aioparallel.spark.row_names`).
 """
 
 from __future__ import annotations
 
-import functools
-import json
 import logging
-import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -27,17 +23,20 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from aioparallel.batches import Batch, BatchHandler
+from aioparallel.engine.sizes import Sized
 from aioparallel.engine.work import Work
-from aioparallel.errors import ConfigurationError
+from aioparallel.errors import ConfigurationError, Reject
 from aioparallel.handling import Handling, check_choice
 from aioparallel.policies import RetryPolicy
-from aioparallel.spark.keys import RowLabel, check_hashable, key_function
-from aioparallel.spark.limits import calls_per_task, tell_of_limits
-from aioparallel.spark.operator import DEFAULT_RETRY
+from aioparallel.spark.keys import RowLabel, check_hashable, key_function, one_lane
+from aioparallel.spark.limits import DEFAULT_RETRY, MAX_BUFFERED_BYTES, calls_per_task, tell_of_limits
+from aioparallel.spark.row_names import Naming, RowNames
 from aioparallel.spark.rows import rows_of
+from aioparallel.spark.safe_errors import safe_errors
 from aioparallel.spark.task import Shipment, check_returns, partition_number
 from aioparallel.spark.text_options import TextOptions
-from aioparallel.spark.values import Row, fresh
+from aioparallel.spark.unreadable import LaneKey, Unreadable
+from aioparallel.spark.values import fresh
 
 __all__ = ["AioparallelDataSource", "SinkRow", "Written", "register_sink"]
 
@@ -52,17 +51,21 @@ def register_sink(spark: SparkSession) -> None:
     ::
 
         register_sink(spark)
-        df.write.format("aioparallel").options(handler="shop.calls:notify", key="customer").mode("append").save()
+        options = {"handler": "shop.calls:notify", "key": "customer", "id": "order"}
+        df.write.format("aioparallel").options(**options).mode("append").save()
 
     Options, all of them text:
 
     ``handler``: ``module:function``, an async function of a :class:`SinkRow`; what it returns is not looked at. The
     module is imported on the driver and on the executors.
     ``key``: columns, separated by commas: rows of equal keys within a partition run one after the other.
-    ``id``: columns that together identify a row, for its idempotency key.
+    ``id``: columns that together identify a row, for its idempotency key; ``none`` where the service needs no keys.
+    Needed unless the rows have ``topic``, ``partition`` and ``offset`` as :func:`read_topic` gives them.
     ``max_concurrency``: handlers at once in each task (100); or ``job_concurrency`` and ``tasks``.
-    ``max_buffered``: rows read ahead in each task (10,000). ``timeout``: seconds for each attempt (none).
-    ``attempts``: calls of the handler for a row that fails (3). ``on_error``: ``raise`` (the task fails) or ``skip``.
+    ``max_buffered``: rows read ahead in each task (10,000), ``max_buffered_bytes``: of memory (64 MiB).
+    ``timeout``: seconds for each attempt (none).
+    ``attempts``: calls of the handler for a row that fails (3), those that raise RetryLater too.
+    ``on_error``: ``raise`` (the task fails) or ``skip``.
     ``resources``: ``module:name`` of a dict of functions that make async context managers.
     """
     spark.dataSource.register(AioparallelDataSource)
@@ -71,24 +74,27 @@ def register_sink(spark: SparkSession) -> None:
 class SinkRow(dict[str, Any]):
     """A row as a sink's handler gets it."""
 
-    __slots__ = ("_identity",)
+    __slots__ = ("_name",)
 
-    _identity: Callable[[], str] | str
+    _name: str | Reject | None
 
     @property
     def idempotency_key(self) -> str:
-        """The same when the row comes again, because a task or a micro-batch was repeated: of the columns of the option
-        ``id``; or of ``topic``, ``partition`` and ``offset`` where the row has them; or of the query and its batch (or
-        the write), the partition and the row's place in it, which holds where Spark computes them anew in the same
-        order, as it does for what comes from a topic without a shuffle. A write in ``foreachBatch`` is a new one each
-        time: name ``id`` there."""
-        identity = self._identity
-        return identity if isinstance(identity, str) else identity()
+        """The same when the row comes again, because a task or a micro-batch was repeated, and in a new process.
+
+        Of the columns of the option ``id``, which identify the row: rows that are equal in them have one key. Or of
+        ``topic``, ``partition`` and ``offset``, a digest of all values, and the place among rows of the task that are
+        equal in all of them. Where a value is another one each time (``now()``, ``rand()``) the key is, too.
+        Raises ConfigurationError with ``id="none"``.
+        """
+        if not isinstance(self._name, str):
+            raise ConfigurationError("id", "none", "rows have no keys with it: name the columns that identify a row")
+        return self._name
 
     def fresh(self) -> SinkRow:
         """A copy, with the same key."""
         copied = SinkRow(fresh(dict(self)))
-        copied._identity = self._identity
+        copied._name = self._name
         return copied
 
 
@@ -113,11 +119,13 @@ class AioparallelDataSource(DataSource):
         """Raises ConfigurationError for a wrong option, on the driver."""
         if overwrite:
             raise ConfigurationError("mode", "overwrite", 'calls cannot be taken back: use mode("append")')
-        return _BatchWriter(_Plan.of(self.options, schema), f"write-{uuid.uuid4().hex}")
+        with safe_errors():
+            return _BatchWriter(_Plan.of(self.options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's
         """Raises ConfigurationError for a wrong option, on the driver."""
-        return _StreamWriter(_Plan.of(self.options, schema))
+        with safe_errors():
+            return _StreamWriter(_Plan.of(self.options, schema))
 
 
 @dataclass(frozen=True)
@@ -126,12 +134,12 @@ class _Plan:
 
     shipment: Shipment[SinkRow, object]
     keys: tuple[str, ...]
-    identity: tuple[str, ...]
+    naming: Naming
 
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType) -> _Plan:
         given = TextOptions(options, schema.fieldNames())
-        keys, identity = given.columns("key"), given.columns("id")
+        keys = given.columns("key")
         per_task = calls_per_task(given.count("max_concurrency"), given.count("job_concurrency"), given.count("tasks"))
         on_error = given.text("on_error", "raise")
         check_choice("on_error", on_error, ("raise", "skip"))
@@ -142,29 +150,45 @@ class _Plan:
         check_hashable(schema, keys)
         attempts = given.count("attempts")
         handling = Handling(
-            order_by=key_function(keys) if keys else None,
+            order_by=_Key(LaneKey(key_function(keys) if keys else None, one_lane)),
             max_concurrency=per_task,
             max_buffered=given.count("max_buffered") or 10_000,
             handler_timeout=given.seconds("timeout"),
             resources=given.resources(),
         )
-        retry = DEFAULT_RETRY if attempts is None else RetryPolicy(max_attempts=attempts)
-        work = Work(handler, handling, retry=retry, on_error="skip" if on_error == "skip" else "raise", advice=_ADVICE)
+        retry = DEFAULT_RETRY if attempts is None else RetryPolicy(max_attempts=attempts, count_waits=True)
+        work = Work(
+            handler,
+            handling,
+            retry=retry,
+            on_error="skip" if on_error == "skip" else "raise",
+            max_buffered_bytes=given.count("max_buffered_bytes") or MAX_BUFFERED_BYTES,
+            advice=_ADVICE,
+        )
         tell_of_limits(f"sink {given.text('handler', '')}", per_task, given.count("tasks"))
-        if not identity and {"topic", "partition", "offset"} <= set(schema.fieldNames()):
-            identity = ("topic", "partition", "offset")
-        return cls(Shipment.of(work), keys, identity)
+        return cls(Shipment.of(work), keys, Naming.of(given, schema))
 
-    def write(self, batches: Iterable[pa.RecordBatch], unit: str) -> Written:
-        """Of a task. ``unit``: what is written as one, named the same when it is repeated."""
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
+        """Of a task."""
         partition = partition_number()
-        given = rows_of(batches)
-        rows = _Rows(f"{unit}-{partition}", self.identity)
+        rows = _Rows(RowNames(self.naming))
         label = RowLabel(partition, self.keys)
         ended = 0
-        for outcomes in self.shipment.run(rows.lists(given.lists()), label, max_buffered=given.rows_ahead):
+        for outcomes in self.shipment.run(rows.lists(rows_of(batches).lists()), label):
             ended += len(outcomes)
         return Written(partition, ended, rows.count - ended)
+
+
+class _Key:
+    """The key of a row that has a name; a row without one fails here, before its handler is called."""
+
+    def __init__(self, key: LaneKey[Any]) -> None:
+        self._key = key
+
+    def __call__(self, row: SinkRow | Unreadable) -> Hashable:
+        if isinstance(row, SinkRow) and isinstance(row._name, Reject):
+            raise row._name
+        return self._key(row)
 
 
 class _NoValues:
@@ -181,33 +205,30 @@ class _NoValues:
 class _Rows:
     """Rows with their idempotency keys."""
 
-    def __init__(self, prefix: str, identity: tuple[str, ...]) -> None:
-        self._prefix = prefix
-        self._identity = identity
+    def __init__(self, names: RowNames) -> None:
+        self._names = names
         self.count = 0
 
-    def lists(self, batches: Iterable[list[Row]]) -> Iterator[list[SinkRow]]:
+    def lists(self, batches: Iterable[Sized[Any]]) -> Iterator[Sized[Any]]:
         for rows in batches:
-            made = [SinkRow(row) for row in rows]
-            for index, row in enumerate(made, self.count):
-                row._identity = functools.partial(self._of, row) if self._identity else f"{self._prefix}-{index}"
+            made = Sized([row if type(row) is Unreadable else SinkRow(row) for row in rows], rows.size)
+            for row in made:
+                if type(row) is SinkRow:
+                    row._name = self._names.name(row)
             self.count += len(made)
             yield made
 
-    def _of(self, row: Mapping[str, Any]) -> str:
-        return json.dumps([row[name] for name in self._identity], default=str, separators=(",", ":"))
-
 
 class _BatchWriter(DataSourceArrowWriter):
-    def __init__(self, plan: _Plan, unit: str) -> None:
+    def __init__(self, plan: _Plan) -> None:
         self._plan = plan
-        self._unit = unit
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return self._plan.write(iterator, self._unit)
+        with safe_errors():
+            return self._plan.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _tell(self._unit, messages)
+        _tell("batch write", messages)
 
 
 class _StreamWriter(DataSourceStreamArrowWriter):
@@ -215,12 +236,8 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        context = TaskContext.get()
-        query = batch = "none"
-        if context is not None:
-            query = context.getLocalProperty("sql.streaming.queryId") or query
-            batch = context.getLocalProperty("streaming.sql.batchId") or batch
-        return self._plan.write(iterator, f"{query}-{batch}")
+        with safe_errors():
+            return self._plan.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         _tell(f"batch {batchId}", messages)

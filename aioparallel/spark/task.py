@@ -14,18 +14,25 @@ import hashlib
 import inspect
 import os
 import threading
+import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pyspark import TaskContext, cloudpickle
 
 from aioparallel.engine.flow import Outcome
 from aioparallel.engine.loop_thread import LoopThread, ThreadedFlow
+from aioparallel.engine.sizes import Sized
 from aioparallel.engine.work import Label, Work
 from aioparallel.errors import ConfigurationError, LoopThreadEnded
+from aioparallel.spark.task_end import TaskEnd, connection_to_jvm
 from aioparallel.spark.values import fresh
 
 __all__ = ["Shipment", "check_returns", "partition_number"]
+
+# Seconds from one sign of life for the JVM to the next.
+_PULSE = 0.1
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -61,33 +68,47 @@ class Shipment(Generic[T, R]):
                 ) from error
         return cls(work, hashlib.sha256(packed["resources"]).hexdigest())
 
-    def run(
-        self, lists: Iterable[Sequence[T]], label: Label, *, max_buffered: int | None = None
-    ) -> Generator[list[Outcome[T, R]], None, None]:
-        """The outcomes of all items, some at a time. On the executor. ``max_buffered``: fewer than the work says.
+    def run(self, lists: Iterable[Sequence[T]], label: Label) -> Generator[Sized[Outcome[T, R]], None, None]:
+        """The outcomes of all items, some at a time. On the executor.
+
+        Before the first item, and ten times a second, it gives an empty list: write what you have, or something
+        without rows. A JVM that has ended the task closes the connection at that, and then all that runs is cancelled.
 
         Raises what opening a resource raises, what iterating ``lists`` raises when all before has ended, and the error
         of an item that ends it all.
         """
-        given = self.work.handling
-        handling = dataclasses.replace(given, max_buffered=min(given.max_buffered, max_buffered or given.max_buffered))
         # What a handler has changed is neither tried again nor called the input.
-        work = dataclasses.replace(self.work, handling=handling, label=label, copy=fresh)
+        work = dataclasses.replace(self.work, label=label, copy=fresh)
         thread = LoopThread.of_this_process()
-        with _fewer_collections(given.max_concurrency):
+        with _fewer_collections(work.handling.max_concurrency):
             flow = thread.flow(work, scope=self.scope)
-            reading = _Reading(flow, lists)
-            try:
-                while outcomes := flow.take():
-                    yield outcomes
-            finally:
-                with contextlib.suppress(LoopThreadEnded):
-                    flow.close()
-                if _ends_with_its_task() and thread.is_idle:
-                    thread.close()
+            connection = connection_to_jvm()
+            with TaskEnd(connection, partial(_abandon, flow)) as end:
+                due = time.monotonic()
+                try:
+                    yield Sized((), 0)  # pyarrow imports pandas for the first array: not while handlers run
+                    reading = _Reading(flow, lists)
+                    while (outcomes := flow.take(max(0.0, due - time.monotonic()))) is None or outcomes:
+                        if outcomes:
+                            yield outcomes
+                        if time.monotonic() >= due:
+                            yield Sized((), 0)
+                            if connection is not None:
+                                connection.outfile.flush()
+                            due = time.monotonic() + _PULSE
+                finally:
+                    with contextlib.suppress(LoopThreadEnded):
+                        flow.close()
+                    if (end.has_come or _ends_with_its_task()) and thread.is_idle:
+                        thread.close()
         reading.join()  # it has ended: nobody else ends the input
         if reading.failure is not None:
             raise reading.failure
+
+
+def _abandon(flow: ThreadedFlow[Any, Any]) -> None:
+    with contextlib.suppress(LoopThreadEnded):
+        flow.abort(LoopThreadEnded("Spark has ended this task"))
 
 
 def _ends_with_its_task() -> bool:

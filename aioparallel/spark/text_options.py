@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from aioparallel.errors import ConfigurationError
 from aioparallel.handling import Resource, check_time
+from aioparallel.spark.keys import missing_column
 
 __all__ = ["TextOptions"]
 
@@ -19,6 +20,7 @@ _OPTIONS: Final = (
     "job_concurrency",
     "tasks",
     "max_buffered",
+    "max_buffered_bytes",
     "timeout",
     "attempts",
     "on_error",
@@ -69,7 +71,7 @@ class TextOptions:
         names = tuple(one.strip() for one in self._options.get(name, "").split(",") if one.strip())
         for one in names:
             if one not in self._columns:
-                raise ConfigurationError(name, one, f"is no column; there are {', '.join(self._columns)}")
+                raise ConfigurationError(name, one, missing_column(one, self._columns))
         return names
 
     def imported(self, name: str) -> Any:

@@ -17,15 +17,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, StringType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
 
 from aioparallel.errors import ConfigurationError
-from aioparallel.spark.headers import outgoing
-from aioparallel.spark.positions import PastTheEnd, Position, ending_options, starting_options
+from aioparallel.spark.headers import ColumnOrName, outgoing
+from aioparallel.spark.positions import PastTheEnd, Position, check_order, ending_options, starting_options
+from aioparallel.spark.row_names import has_place
+from aioparallel.spark.sessions import is_connect, naming_the_jars
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -55,8 +56,6 @@ _WRITING: Final = {
     "topic": "name the topic",
 }
 """Spark's options, which know no upper and lower case, that are not for ``options``, and what to do instead."""
-
-_TOPIC_COLUMNS: Final[dict[str, DataType]] = {"topic": StringType(), "partition": IntegerType(), "offset": LongType()}
 
 
 def read_topic(
@@ -91,8 +90,11 @@ def read_topic(
     ``options``: more of Spark's source by their names there, as in ``{"failOnDataLoss": False}``; consumer properties
     with ``kafka.`` before them. Spark assigns partitions itself and commits to no group.
 
-    Raises ConfigurationError for a wrong option. Spark raises for what it finds out later: no connector in the session
-    (see :func:`kafka_jars`), no such topic, a timestamp past the end; :func:`check` tells these beforehand.
+    Times count to the microsecond; timestamps of records are whole milliseconds.
+
+    Raises ConfigurationError for a wrong option, and CheckFailed for a session without the connector (see
+    :func:`kafka_jars`). Spark raises for what it finds out later: no such topic, a timestamp past the end;
+    :func:`check` tells these beforehand.
     """
     names = topic_names(topics)
     given = _given(options, _READING)
@@ -109,7 +111,11 @@ def read_topic(
         **(_stream_options(ending, per_trigger) if streaming else _batch_options(starting, ending, per_trigger, names)),
     }
     reader: Any = spark.readStream if streaming else spark.read  # both have format, options and load
-    frame: DataFrame = reader.format("kafka").options(**given, **ours).load()
+    frame: DataFrame
+    with naming_the_jars():
+        frame = reader.format("kafka").options(**given, **ours).load()
+        if is_connect(spark):
+            _find_source(frame)
     return frame
 
 
@@ -121,6 +127,7 @@ def write_topic(
     bootstrap_servers: str,
     checkpoint: None = None,
     source: bool = True,
+    index: ColumnOrName | None = None,
     options: Mapping[str, object] | None = None,
 ) -> None: ...
 
@@ -135,6 +142,7 @@ def write_topic(
     trigger: Mapping[str, object] | None = None,
     query_name: str | None = None,
     source: bool = True,
+    index: ColumnOrName | None = None,
     options: Mapping[str, object] | None = None,
 ) -> StreamingQuery: ...
 
@@ -148,6 +156,7 @@ def write_topic(
     trigger: Mapping[str, object] | None = None,
     query_name: str | None = None,
     source: bool = True,
+    index: ColumnOrName | None = None,
     options: Mapping[str, object] | None = None,
 ) -> StreamingQuery | None:
     """Write a DataFrame to a topic: a batch at once, or a stream, started, by the query that is returned.
@@ -157,7 +166,8 @@ def write_topic(
     Java's and aiokafka's producers (librdkafka needs ``partitioner=murmur2_random`` for that); so with as many
     partitions as the source has, and the key unchanged, records stay in the partition of their number.
     ``source``: where the frame has topic, partition and offset as :func:`read_topic` gives them, they are added to the
-    original headers, see :func:`source_headers`.
+    original headers, with a digest of the record, or with ``index``, a column that numbers the records made of one;
+    see :func:`outgoing`.
     ``checkpoint``: the directory of a stream's checkpoint; a batch has none.
     ``trigger``: of a stream, as in ``{"availableNow": True}``, ``{"processingTime": "10 seconds"}``,
     ``{"realTime": "5 minutes"}``. Default: the next micro-batch as soon as the one before has ended.
@@ -166,17 +176,19 @@ def write_topic(
 
     At least once: a failed batch, and a micro-batch after a crash, are written again in part; see
     :func:`source_headers`. It looks at the frame's schema, so it is not for query functions of declared pipelines:
-    there :func:`sink_options` and :func:`outgoing`. Raises ConfigurationError.
+    there :func:`sink_options` and :func:`outgoing`. Raises ConfigurationError, and CheckFailed for a session
+    without the connector.
     """
     sink = sink_options(topic, bootstrap_servers=bootstrap_servers, options=options)
     if df.isStreaming is not (checkpoint is not None):
         wanted = "a directory, to go on from after a restart" if checkpoint is None else "None, for a batch"
         raise ConfigurationError("checkpoint", checkpoint, f"must be {wanted}")
-    frame = _records(df, source=source)
+    frame = _records(df, source=source, index=index)
     if checkpoint is None:
         if trigger is not None or query_name is not None:
             raise ConfigurationError("trigger", trigger or query_name, "is for streams, as is query_name")
-        frame.write.format("kafka").options(**sink).save()
+        with naming_the_jars():
+            frame.write.format("kafka").options(**sink).save()
         return None
     writer: Any = frame.writeStream.format("kafka").options(**sink).option("checkpointLocation", os.fspath(checkpoint))
     if trigger is not None:
@@ -185,7 +197,9 @@ def write_topic(
             writer = writer.outputMode("update")  # the only one that Spark takes there
     if query_name is not None:
         writer = writer.queryName(query_name)
-    query: StreamingQuery = writer.start()
+    query: StreamingQuery
+    with naming_the_jars():
+        query = writer.start()
     return query
 
 
@@ -198,7 +212,17 @@ def sink_options(topic: str, *, bootstrap_servers: str, options: Mapping[str, ob
     return {**_given(options, _WRITING), "kafka.bootstrap.servers": _servers(bootstrap_servers), "topic": name}
 
 
-def _records(df: DataFrame, *, source: bool) -> DataFrame:
+def _find_source(frame: DataFrame) -> None:
+    """Over Connect nothing looks for the connector before the schema is asked for."""
+    try:
+        _ = frame.schema
+    except Exception as error:
+        # Query functions of declared pipelines may not ask; there it is told when the pipeline runs.
+        if "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION" not in str(error):
+            raise
+
+
+def _records(df: DataFrame, *, source: bool, index: ColumnOrName | None) -> DataFrame:
     """The columns to write, checked."""
     types = {field.name: field.dataType for field in df.schema}
     if "value" not in types:
@@ -211,9 +235,16 @@ def _records(df: DataFrame, *, source: bool) -> DataFrame:
     if "headers" in types and not _are_headers(types["headers"]):
         allowed = "must be array<struct<key:string,value:binary>>; see source_headers"
         raise ConfigurationError("df.headers", types["headers"].simpleString(), allowed)
-    has_source = all(types.get(name) == kind for name, kind in _TOPIC_COLUMNS.items())
+    source = source and has_place(df.schema)
+    if index is not None and not source:
+        raise ConfigurationError(
+            "index",
+            index,
+            "numbers the records made of one, and needs its topic, partition and offset as read_topic "
+            "gives them: keep these columns, and source=True",
+        )
     key, headers = (name if name in types else None for name in ("key", "headers"))
-    return df.transform(outgoing(key=key, headers=headers, source=source and has_source))
+    return df.transform(outgoing(key=key, headers=headers, source=source, index=index))
 
 
 def _are_headers(kind: DataType) -> bool:
@@ -241,8 +272,8 @@ def _batch_options(
             "per_trigger", per_trigger, "is for streams; a batch reads all from starting to ending"
         )
     options = {} if ending is None else ending_options(ending, topics)
-    if isinstance(starting, datetime) and isinstance(ending, datetime) and ending <= starting:
-        raise ConfigurationError("ending", ending, f"must be later than starting, {starting}")
+    if ending is not None:
+        check_order(starting, ending)
     return options
 
 

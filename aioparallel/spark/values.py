@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["Row", "as_mapping", "fresh", "shown", "text_of"]
+__all__ = ["MAX_TEXT", "Row", "as_mapping", "fresh", "shown", "text_of", "writable"]
 
 Row = dict[str, Any]
 """A row as a handler gets it: values by the names of columns."""
 
 
 _SHOWN = 80
+MAX_TEXT: Final = 65_536
+"""Characters of the text of an error, at most."""
 
 
 def fresh(value: Any) -> Any:
@@ -39,9 +41,18 @@ def text_of(error: BaseException) -> str:
     """Of an error, as "ValueError: what it said"; text that can be written, whatever it is."""
     try:
         said = str(error)
-    except Exception as another:
+    except BaseException as another:
         said = f"(its str() raises {type(another).__name__})"
-    return f"{type(error).__name__}: {said}".encode("utf-8", "replace").decode()
+    return writable(f"{type(error).__name__}: {said}")
+
+
+def writable(text: str, most: int = MAX_TEXT) -> str:
+    """As it is, if it is UTF-8 and not longer than so many characters; else with its lone surrogates as they are
+    written in Python, and without its middle."""
+    left_out = len(text) - most
+    if left_out > 0:
+        text = f"{text[: most // 2]} ... ({left_out:,} characters left out) ... {text[-(most // 2) :]}"
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def as_mapping(value: object) -> Mapping[str, Any]:

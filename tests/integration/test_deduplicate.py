@@ -40,7 +40,7 @@ async def saved(servers: str, seen: str) -> set[int]:
     chunks = {key: record.value for record in records if (key := decode_key(record.key)) is not None}
     found: set[int] = set()
     for value in chunks.values():
-        for one, (upto, _) in decode_chunk(value).items() if value is not None else ():
+        for one, (upto, *_) in decode_chunk(value).items() if value is not None else ():
             if isinstance(one, RecordIdentity):
                 found.add(one.offset)
             elif isinstance(one, Mark):

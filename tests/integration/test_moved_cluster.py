@@ -31,6 +31,7 @@ pytestmark = pytest.mark.real
 WITHIN = 10.0
 """Seconds after the cluster is back, for what depends on nothing else."""
 KEYS = 50
+QUERY = uuid.UUID(int=1)
 
 Result = Sequence[Produced] | ProduceFailed
 
@@ -111,7 +112,7 @@ async def test_all_brokers_come_back_at_other_ports(moving: LocalKafka) -> None:
         read = len((await anext(reading)).records)
         spark = GroupCommitter(servers, {}, interval=0.2)
         stack.callback(spark.close, 5.0)
-        spark.offer(f"lag-{topic}", {TopicPartition(topic, 0): 1})
+        spark.offer(f"lag-{topic}", QUERY, {TopicPartition(topic, 0): 1})
         feed = Feed(producer, topic)
         for consumer, handle in zip(consumers, (handler(0, plain), handler(1, exact)), strict=True):
             await stack.enter_async_context(consuming(consumer, handle))  # type: ignore[arg-type]
@@ -122,7 +123,7 @@ async def test_all_brokers_come_back_at_other_ports(moving: LocalKafka) -> None:
         before = moving.bootstrap_servers
         lost_at = feed.count
         await until(lambda: feed.count > lost_at + 500)  # all of this waits
-        spark.offer(f"lag-{topic}", {TopicPartition(topic, 0): 7})
+        spark.offer(f"lag-{topic}", QUERY, {TopicPartition(topic, 0): 7})
         await asyncio.to_thread(come_back, moving)
         assert moving.bootstrap_servers != before
         network.target = moving._broker(1).port
@@ -177,7 +178,7 @@ async def test_another_cluster_is_left_alone(
         reading = beside.read({TopicPartition(topic, 0): Span(0, 100)})
         spark = GroupCommitter(servers, {}, interval=0.2)
         stack.callback(spark.close, 5.0)
-        spark.offer(lag, {TopicPartition(topic, 0): 1})
+        spark.offer(lag, QUERY, {TopicPartition(topic, 0): 1})
         await stack.enter_async_context(consumer)
         running = asyncio.create_task(consumer.run(handle))
         await until(lambda: results)
@@ -209,7 +210,7 @@ async def test_another_cluster_is_left_alone(
             await admin.topics()
         with pytest.raises(ClusterChanged):
             await anext(reading)
-        spark.offer(lag, {TopicPartition(topic, 0): 2})
+        spark.offer(lag, QUERY, {TopicPartition(topic, 0): 2})
         await until(lambda: [one for one in caplog.messages if one.startswith("Spark's offsets are not committed")])
         assert await committed(servers, lag) == {}
         assert await committed(servers, group) == {}

@@ -43,6 +43,7 @@ def test_over_connect_and_in_a_declared_pipeline(local_kafka: LocalKafka, new_to
         "slots": 2,
         "lag": [0, 0],
         "committed": 40,
+        "backfilled": {"whole": [5, 5], "parts": [10, 10], "left": [0]},
     }
     copied = asyncio.run(read_all(servers, work))
     assert len(copied) == 80

@@ -63,6 +63,46 @@ def test_columns_of_other_names(spark: SparkSession) -> None:
     assert headers_of(spark, None, column) == [("src-topic", b"t"), ("src-partition", b"0"), ("src-offset", b"7")]
 
 
+def digest_of(spark: SparkSession, headers: Sequence[tuple[str, bytes]] | None, *parts: str) -> str:
+    """The digest of a record with these headers, key and value, as SQL writes them."""
+    column = source_headers(digest_of=[F.expr(part) for part in parts])
+    *_, (name, value) = headers_of(spark, headers, column)
+    assert name == "src-digest"
+    return value.decode()
+
+
+def test_several_of_one_are_told_apart_by_what_is_written(spark: SparkSession) -> None:
+    """By key, value and headers; NULL is nothing else, and no two parts run into each other. The value is known: a
+    consumer compares it with what another process, of another day, has written."""
+    null = "CAST(NULL AS STRING)"
+    parts = [
+        ("'a'", "'b'"),
+        ("'ab'", "''"),
+        ("''", "'ab'"),
+        (null, "'a'"),
+        ("'a'", null),
+        ("'-'", "'a'"),
+        ("'a'", "'-'"),
+    ]
+    found = [digest_of(spark, None, *both) for both in parts]
+    headers = [[("h", b"b")], [("h", b"")], [("hb", b"")], [("h", b"b"), ("h", b"b")]]
+    found += [digest_of(spark, some, "'a'", "'b'") for some in headers]
+    assert len(set(found)) == len(found)
+    assert found[0] == digest_of(spark, [], "X'61'", "X'62'") == digest_of(spark, [("src-index", b"1")], "'a'", "'b'")
+    assert found[0] == "146a422d58443cff"
+
+
+def test_outgoing_says_what_tells_records_of_one_source_apart(spark: SparkSession) -> None:
+    """A digest, or the number that is given."""
+    frame = spark.createDataFrame([(b"k", b"v", "raw", 3, 7, None, 1)], SCHEMA)
+    names = [
+        [header.key for header in row.headers]
+        for column in (None, "place")
+        for row in frame.transform(outgoing(index=column)).collect()
+    ]
+    assert [one[-1] for one in names] == ["src-digest", "src-index"]
+
+
 def test_outgoing_leaves_nothing_that_would_lead_records_elsewhere(spark: SparkSession) -> None:
     """The sink takes a column topic, and partition, for where to write; they are not among the columns."""
     frame = spark.createDataFrame([], SCHEMA)

@@ -1,7 +1,10 @@
-"""Millions of rows through the operator: the Python worker does not grow. ``make load-spark``."""
+"""Millions of rows through the operator, and large ones: the Python worker does not grow. ``make load-spark``."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -9,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
 
 from aioparallel.spark import parallel_map
+from tests.load.spark_memory import SHAPES
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 ROWS = 2_000_000
@@ -52,3 +56,16 @@ def test_two_million_rows(spark: SparkSession, on_error: Any) -> None:
         warm = max(sizes[: len(sizes) // 5])
         print(f"{on_error}: worker {row.pid}: {warm / MEBIBYTE:.1f} MiB, then {max(sizes) / MEBIBYTE:.1f} at most")
         assert max(sizes) - warm < 20 * MEBIBYTE
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_large_rows_and_results(shape: str) -> None:
+    """Whatever is large, and whenever it comes, a worker has less than 500 MiB; with rows alone bounded it had up to
+    3 GB."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.load.spark_memory", shape], check=True, capture_output=True, text=True
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    print(f"{shape}: {found['bytes'] / MEBIBYTE:.0f} MiB")
+    assert found["rows"] == 2 * SHAPES[shape].rows
+    assert found["bytes"] < 500 * MEBIBYTE

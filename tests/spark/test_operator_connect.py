@@ -23,6 +23,11 @@ def test_spark_connect(reuse: str, tmp_path: Path) -> None:
     said = json.loads(ran.stdout.splitlines()[-1])
     assert said["operator"] == said["column"] == said["sink"] == 1_000
     assert said["loaded"] == []
+    assert said["no_jars"] == [True] * 3  # reading a batch, a stream, writing: the session has no connector
+    assert said["unreadable"] == [[7, "FF"]]
+    assert "is string collate UTF8_LCASE" in said["refused"]
+    assert r"OSError: no such file: \udcff" in said["failed"]
+    assert said["column name"] == ["twice(seq, k)"]
     assert (said["workers"] <= 2) == (reuse == "true"), said
     # A worker that is kept is ended without a word; one that is not closes what it has opened at its task's end.
     assert said["opened"] > 0

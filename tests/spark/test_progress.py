@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Partition
 from pyspark.sql import DataFrame, SparkSession
 
 from aioparallel.records import TopicPartition
@@ -124,6 +125,36 @@ def test_a_group_with_a_live_member_is_left_alone(
     assert "has live members (tests at " in refused[0]
     assert "belongs to consumers" in refused[1]
     assert "give commit_group a name that no consumer has used" in refused[2]
+
+
+def test_a_group_whose_consumer_assigns_its_partitions(
+    spark: SparkSession,
+    listening: Callable[..., ProgressListener],
+    new_topic: NewTopic,
+    local_kafka: LocalKafka,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    """It is no member, and its group has no protocol: its commits are left alone unless they are taken over. A query
+    that goes on from its checkpoint knows its own."""
+    servers, topic, group = local_kafka.bootstrap_servers, new_topic(1), f"assigned-{uuid.uuid4().hex}"
+    fill(servers, topic, counted(50))
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False})
+    consumer.commit(offsets=[Partition(topic, 0, 6)], asynchronous=False)
+    consumer.close()
+
+    def run(**options: object) -> dict[int, int]:
+        with listening(commit_group=group, bootstrap_servers=servers, **options):
+            query = read(spark, servers, topic).writeStream.format("noop").trigger(availableNow=True)
+            assert query.option("checkpointLocation", str(tmp_path)).start().awaitTermination(int(DEADLINE))
+        return offsets(servers, group)
+
+    assert run() == {0: 6}
+    assert f"has offset 6 of {topic}-0 by somebody else" in caplog.text
+    fill(servers, topic, counted(1))
+    assert run(take_over=True) == {0: 51}
+    fill(servers, topic, counted(1))
+    assert run() == {0: 52}
 
 
 def joined(servers: str, group: str, topic: str, protocol: str) -> Consumer:

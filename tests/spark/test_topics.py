@@ -57,6 +57,7 @@ def test_a_batch_from_topic_to_topic(spark: SparkSession, local_kafka: LocalKafk
     by_key: dict[bytes | None, list[int]] = {}
     for record in after:
         headers = dict(record.headers)
+        assert len(headers.pop("src-digest") or b"") == 16
         assert headers.pop("src-topic") == raw.encode()
         place = int(headers.pop("src-partition") or b""), int(headers.pop("src-offset") or b"")
         assert (before[place].value, before[place].key) == (record.value, record.key)

@@ -51,6 +51,7 @@ class Case:
     items: list[Item]
     max_concurrency: int
     max_buffered: int
+    max_buffered_bytes: int | None
     max_attempts: int
     on_error: Literal["raise", "emit", "skip"]
     in_order: bool
@@ -80,6 +81,7 @@ def cases(draw: st.DrawFn) -> Case:
         items,
         max_concurrency=draw(st.integers(1, 6)),
         max_buffered=draw(st.integers(1, 12)),
+        max_buffered_bytes=draw(st.sampled_from([None, 1, 500, 2_000, 5_000])),
         max_attempts=draw(st.integers(1, 3)),
         on_error=draw(st.sampled_from(["emit", "emit", "skip", "raise"])),
         in_order=draw(st.booleans()),
@@ -198,6 +200,7 @@ async def run(case: Case) -> BaseException | None:
         key=key if case.with_key else None,
         max_concurrency=case.max_concurrency,
         max_buffered=case.max_buffered,
+        max_buffered_bytes=case.max_buffered_bytes,
         timeout=TIMEOUT,
         retry=RetryPolicy(max_attempts=case.max_attempts, first_delay=0.5, jitter=0),
         on_error=case.on_error,

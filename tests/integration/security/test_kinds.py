@@ -25,6 +25,7 @@ from aioparallel import (
 )
 from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.security.options import Mechanism
+from aioparallel.spark.group_marks import Position
 from aioparallel.spark.group_requests import GroupSettings
 from aioparallel.testing import LocalKafka, Secured
 from aioparallel.testing.brokers.secured import ListenerName
@@ -129,7 +130,9 @@ async def test_a_record_through_everything(
         assert topic in await admin.topics()
     # What tells Kafka how far a query of Spark has read.
     async with GroupSettings(servers, security.client_options()).coordinator(f"spark-{topic}", DEADLINE) as group:
-        assert await group.commit({TopicPartition(topic, 0): 1}) == {}
+        assert await group.users() is None
+        assert await group.committed() == {}
+        assert await group.commit({TopicPartition(topic, 0): Position(1, "mark")}) == {}
     command = ("--bootstrap-servers", servers, "--group", f"dlq-{topic}", *_flags(secured, security, tmp_path))
     listed = await asyncio.to_thread(invoke, "dlq", "list", f"{topic}-dlq", *command)
     assert "1 open letter" in listed.output

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.deduplication.chunks import ChunkKey, decode_chunk, decode_key
-from aioparallel.deduplication.identities import Mark, RecordIdentity
+from aioparallel.deduplication.identities import Mark, Position, RecordIdentity, joined
 from aioparallel.options import OptionFields
 from aioparallel.policies import Deduplicate
 from aioparallel.records import Headers, Record, TopicPartition
@@ -60,25 +60,26 @@ def write(
 
 
 def remembered(broker: InMemoryBroker, partition: TopicPartition = T0) -> set[int]:
-    """Whose records the compacted topic says were seen."""
+    """Whose records the compacted topic says were seen; of parts of one, which the digest says."""
     chunks: dict[ChunkKey, bytes | None] = {}
     for record in broker.records(SEEN):
         key = decode_key(record.key)
         if key is not None and key.partition == partition:
             chunks[key] = record.value
     entries = [decode_chunk(value) for value in chunks.values() if value is not None]
-    return {one.offset for chunk in entries for one in chunk if isinstance(one, RecordIdentity)}
+    identities = [one for chunk in entries for one in chunk if isinstance(one, RecordIdentity)]
+    return {int(one.digest) if one.digest else one.offset for one in identities}
 
 
-def marks(broker: InMemoryBroker, partition: TopicPartition = T0) -> dict[bytes, int]:
+def marks(broker: InMemoryBroker, partition: TopicPartition = T0) -> dict[bytes, Position]:
     """How far each key was seen, as the compacted topic says."""
-    found: dict[bytes, int] = {}
+    found: dict[bytes, Position] = {}
     for record in broker.records(SEEN):
         key = decode_key(record.key)
         if key is not None and key.partition == partition and record.value is not None:
-            for one, (offset, _) in decode_chunk(record.value).items():
+            for one, position in decode_chunk(record.value).items():
                 if isinstance(one, Mark):
-                    found[one.key] = max(offset, found.get(one.key, -1))
+                    found[one.key] = joined(found.get(one.key), position)
     return found
 
 

@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from aioparallel.errors import ConfigurationError
+from aioparallel.spark.backfill import FromParquet, Step, ToParquet, backfill
 from aioparallel.spark.checkpoints import checkpoint_status
 from aioparallel.spark.checks import check
 from aioparallel.spark.headers import outgoing
@@ -71,6 +75,7 @@ def main(servers: str, raw: str, work: str, piped: str, directory: str) -> None:
     query.awaitTermination(STREAM_TIMEOUT)
     status = checkpoint_status(checkpoint, bootstrap_servers=servers)
     write_topic(read_topic(spark, raw, bootstrap_servers=servers, streaming=False), work, bootstrap_servers=servers)
+    backfilled = backfill_twice(spark, Path(directory))
     run_pipeline(Path(directory, "pipeline"), servers, raw, piped)
     found = {
         "kind": type(spark).__module__,
@@ -78,8 +83,31 @@ def main(servers: str, raw: str, work: str, piped: str, directory: str) -> None:
         "slots": checked.slots,
         "lag": [one.lag for one in status.partitions],
         "committed": sum(one.committed or 0 for one in status.partitions),
+        "backfilled": backfilled,
     }
     print(json.dumps(found))
+
+
+def backfill_twice(spark: SparkSession, directory: Path) -> dict[str, list[int]]:
+    """Rows of a whole output and of one by months after each second run; runs that fail, and one that reads what it
+    writes, change nothing."""
+    source = FromParquet(directory / "in")
+    spark.range(10).selectExpr("id AS n", "id % 2 AS month").write.parquet(str(directory / "in"))
+    counts: dict[str, list[int]] = {"whole": [], "parts": []}
+    months: list[Step] = [lambda df: df.where("month = 0"), lambda df: df.where("month = 1")]
+    for name, columns in (("whole", ()), ("parts", ("month",))):
+        path = directory / name
+        to = ToParquet(path, "overwrite", columns)
+        for _ in range(2):
+            for month in months:
+                backfill(spark, source, month, to=to)
+            with contextlib.suppress(ConfigurationError):
+                backfill(spark, source, lambda df: df.union(spark.read.parquet(str(path))), to=to)  # noqa: B023
+            with contextlib.suppress(PySparkException):
+                backfill(spark, source, lambda df: df.where("raise_error('no') IS NULL"), to=to)
+            counts[name].append(spark.read.parquet(str(path)).count())
+    counts["left"] = [len(list(directory.glob(".*")))]
+    return counts
 
 
 def run_pipeline(directory: Path, servers: str, raw: str, piped: str) -> None:

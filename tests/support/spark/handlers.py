@@ -12,7 +12,7 @@ from aioparallel import Batch, batches
 from aioparallel.resources import resource
 from aioparallel.spark import SinkRow
 
-__all__ = ["RESOURCES", "fail_at_seven", "note", "note_all", "place"]
+__all__ = ["RESOURCES", "fail_at_seven", "fail_without_utf8", "note", "note_all", "place"]
 
 
 @contextlib.asynccontextmanager
@@ -55,3 +55,8 @@ async def fail_at_seven(row: SinkRow) -> None:
     """As it says."""
     if row["seq"] == 7:
         raise ValueError("seven")
+
+
+async def fail_without_utf8(row: SinkRow) -> None:
+    """With a text that the JVM does not get as it is."""
+    raise OSError("no such file: \udcff" + "x" * 3_000_000)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ def main(reuse: str, file: str) -> None:
     from pyspark.sql import SparkSession  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    from aioparallel.spark import async_udf, parallel_map, register_sink  # noqa: PLC0415
+    from aioparallel.errors import CheckFailed  # noqa: PLC0415
+    from aioparallel.spark import async_udf, parallel_map, read_topic, register_sink, write_topic  # noqa: PLC0415
     from tests.support.spark.settings import QUICK_START  # noqa: PLC0415
 
     builder: Any = SparkSession.builder
@@ -72,9 +74,42 @@ def main(reuse: str, file: str) -> None:
         "handler": "tests.support.spark.handlers:note",
         "resources": "tests.support.spark.handlers:RESOURCES",
         "key": "k",
+        "id": "seq",
     }
     df.withColumn("file", F.lit(file)).write.format("aioparallel").options(**options).mode("append").save()
+    no_jars = []
+    for ask in (
+        lambda: read_topic(spark, "raw", bootstrap_servers="127.0.0.1:9", streaming=False),
+        lambda: read_topic(spark, "raw", bootstrap_servers="127.0.0.1:9"),
+        lambda: write_topic(df.select(F.col("k").alias("value")), "work", bootstrap_servers="127.0.0.1:9"),
+    ):
+        try:
+            ask()
+        except CheckFailed as error:
+            no_jars.append("kafka_jars()" in str(error))
+
+    async def same(row: dict[str, Any]) -> dict[str, Any]:
+        return {"seq": row["seq"]}
+
+    async def fail(row: dict[str, Any]) -> dict[str, Any]:
+        raise OSError("no such file: \udcff")
+
+    def error_of(action: Callable[[], object]) -> str:
+        try:
+            action()
+        except Exception as error:
+            return str(error)
+        return "none"
+
+    text = F.when(F.col("seq") == 7, F.unhex(F.lit("FF")).cast("string")).otherwise("text")
+    odd = df.select("seq", text.alias("text"), F.collate("k", "UTF8_LCASE").alias("folded"))
+    kept = odd.transform(parallel_map(same, schema="seq bigint", on_error="emit")).where("error is not null")
     said = {
+        "no_jars": no_jars,
+        "unreadable": [list(row) for row in kept.selectExpr("row.seq", "hex(row.text)").collect()],
+        "refused": error_of(lambda: odd.transform(parallel_map(same, schema="seq bigint", key="folded"))),
+        "failed": error_of(df.transform(parallel_map(fail, schema="seq bigint", retry=None)).collect),
+        "column name": df.select(twice("seq", F.col("k"))).columns,
         "operator": len({row.seq for row in found}),
         "workers": len({row.worker for row in found}),
         "loaded": sorted({name for row in found for name in row.loaded}),

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import FunctionType
 
 import psutil
 import pytest
@@ -30,7 +31,7 @@ from aioparallel import (
 from aioparallel.batches import Batch
 from aioparallel.blocking.crossing import Payload, crossing
 from aioparallel.blocking.processes import InProcesses
-from aioparallel.errors import HandlerTimeout
+from aioparallel.errors import ConfigurationError, HandlerTimeout
 from aioparallel.history import history_of
 from aioparallel.policies import is_async
 from aioparallel.records import Failure, Origin
@@ -365,6 +366,14 @@ def test_an_interactive_program_is_refused() -> None:
     code = "from aioparallel import in_processes\ndef f(x): ...\nin_processes(f)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT, check=False)
     assert "is of an interactive program, which no process can import: put it into a file" in run.stderr
+
+
+def test_a_function_that_another_program_has_sent_is_refused() -> None:
+    """As a worker of Spark gets that of a script: it is no interactive program, and its words say where to put it."""
+    sent = FunctionType((lambda x: x).__code__, {}, "work")
+    sent.__module__, sent.__qualname__ = "__main__", "work"
+    with pytest.raises(ConfigurationError, match=r"is of the program that sent it here.* put it into a module"):
+        in_processes(sent)
 
 
 def test_a_program_from_standard_input_is_refused() -> None:

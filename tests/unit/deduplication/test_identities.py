@@ -8,7 +8,17 @@ import pytest
 
 from aioparallel.coordinates import Coordinates, coordinates_of, source_headers
 from aioparallel.deduplication.chunks import encode_chunk
-from aioparallel.deduplication.identities import Mark, RecordIdentity, identify_by
+from aioparallel.deduplication.identities import (
+    ONCE,
+    Mark,
+    Position,
+    RecordIdentity,
+    covers,
+    identify_by,
+    is_latest,
+    joined,
+)
+from aioparallel.deduplication.memory import Memory
 from aioparallel.records import Headers, Record
 
 by_record, by_key = identify_by("record", "ours"), identify_by("key", "ours")
@@ -62,9 +72,9 @@ def test_what_does_not_say_where_it_comes_from_has_no_identity(headers: Headers)
 
 def test_a_mark_is_of_a_key_and_a_record_without_one_is_known_by_itself() -> None:
     """Records without a key have no order."""
-    assert by_key(record_of(PLACE)) == (Mark("flights", 3, b"k"), (1024, 0))
-    assert by_key(record_of(PLACE, None)) == (RecordIdentity("flights", 3, 1024, 0, ""), (0, 0))
-    assert by_key(record_of(PLACE, b"")) == (Mark("flights", 3, b""), (1024, 0))
+    assert by_key(record_of(PLACE)) == (Mark("flights", 3, b"k"), Position(1024))
+    assert by_key(record_of(PLACE, None)) == (RecordIdentity("flights", 3, 1024, 0, ""), ONCE)
+    assert by_key(record_of(PLACE, b"")) == (Mark("flights", 3, b""), Position(1024))
 
 
 def test_however_long_keys_and_headers_are_a_chunk_of_them_fits_a_record() -> None:
@@ -102,3 +112,75 @@ def test_what_another_group_had_not_handled_is_a_copy_here() -> None:
     theirs = by_record(record_of((*replayed, ("aioparallel.replayed.group", b"theirs"))))
     assert theirs == by_record(record_of(PLACE))
     assert ours == by_record(record_of(replayed)) != theirs
+
+
+def digested(digest: bytes) -> Headers:
+    """Of one among several that were made of one record."""
+    return (*PLACE, ("src-digest", digest))
+
+
+def test_several_of_one_source_are_told_apart_by_their_digest() -> None:
+    """By record each is known by itself; by key the mark knows which of them it has seen."""
+    first, second = by_record(record_of(digested(b"a1"))), by_record(record_of(digested(b"b2")))
+    assert first == (RecordIdentity("flights", 3, 1024, 0, "", "a1"), ONCE)
+    assert second != first != by_record(record_of(PLACE))
+    assert by_key(record_of(digested(b"a1"))) == (Mark("flights", 3, b"k"), Position(1024, 0, ("a1",)))
+    assert by_key(record_of(digested(b"a1"), None)) == first
+    assert by_record(record_of(digested(b"\xff"))) is None
+    assert by_record(record_of(digested(b"a" * 250))) is None
+
+
+def test_a_mark_covers_the_digests_that_it_has_seen() -> None:
+    """All that is before it, of what is at it these; and of what was seen without digests none that has one: it may
+    be another of several, so it is repeated and not lost."""
+    mark = joined(joined(Position(7), Position(8, 0, ("a",))), Position(8, 0, ("b",)))
+    assert mark == Position(8, 0, ("a", "b"))
+    seen = [Position(7, 5, ("x",)), Position(8, 0, ("a",)), Position(8, 0, ("b",)), Position(8), Position(0)]
+    fresh = [Position(8, 0, ("c",)), Position(8, 1, ("a",)), Position(9)]
+    assert all(covers(mark, one) for one in seen)
+    assert not any(covers(mark, one) for one in fresh)
+    assert not covers(Position(8), Position(8, 0, ("a",)))
+    assert is_latest(mark, Position(8, 0, ("b",)))
+    assert not is_latest(mark, Position(8, 0, ("a",)))
+    assert joined(mark, Position(7, 0, ("z",))) == joined(mark, Position(8)) == mark
+    assert joined(mark, Position(8, 1)) == Position(8, 1)
+
+
+def test_a_mark_of_many_digests_stays_small() -> None:
+    """A record that becomes thousands of one key: the oldest are forgotten, and chunks of such marks fit a record."""
+    mark = ONCE
+    for number in range(1_000):
+        mark = joined(mark, Position(1, 0, (f"{number:0249}",)))
+    assert [int(digest) for digest in mark.digests] == list(range(744, 1_000))
+    memory = Memory(10_000)
+    for number in range(100):
+        memory.remember(Mark("t", 0, b"%d" % number), mark._replace(digests=tuple(map(rest_of, mark.digests))))
+    assert all(len(encode_chunk(entries or {})) < 900_000 for _, _, entries in memory.changes().changes)
+
+
+def rest_of(digest: str) -> str:
+    """One of the same length that compresses less."""
+    return random.Random(digest).randbytes(124).hex() + "a"
+
+
+def test_letters_of_several_groups_and_topics_are_several() -> None:
+    """One source behind records of two topics, handled by two groups that share their dead letters, or one group with
+    one retry topic for both."""
+    told = [("3", "ours", "work"), ("3", "theirs", "work"), ("3", "ours", "other"), ("4", "ours", "work")]
+    found = set()
+    for attempts, group, topic in told:
+        letter: Headers = (
+            ("aioparallel.attempts", attempts.encode()),
+            ("aioparallel.group", group.encode()),
+            ("aioparallel.origin.topic", topic.encode()),
+        )
+        found.add(by_record(record_of((*PLACE, *letter))))
+        assert by_record(record_of((*PLACE, *letter))) in found
+    assert len(found) == len(told)
+
+
+def test_long_tags_that_differ_at_their_end_stay_apart() -> None:
+    """A topic may have a name of 249 characters, and an offset stands behind it."""
+    places = [b"t" * 249 + b"-%d offset %d" % (number % 7, number) for number in range(100)]
+    found = {by_record(record_of((*PLACE, ("aioparallel.replayed", place)))) for place in places}
+    assert len(found) == 100

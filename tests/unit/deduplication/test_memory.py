@@ -67,7 +67,7 @@ class Remembering(RuleBasedStateMachine):
         if before is not None and before >= position:
             return  # a copy, which is not handled
         self.memory.remember(identity, position)
-        if self.model.get(identity, (-1, 0)) < position:
+        if self.model.get(identity, Position(-1)) < position:
             self.model.pop(identity, None)
             self.model[identity] = position
 
@@ -76,9 +76,9 @@ class Remembering(RuleBasedStateMachine):
         """Some records complete."""
         for number in numbers:
             if self.marks:
-                self._see(Mark("t", 0, b"%d" % (number % 60)), (number, 0))
+                self._see(Mark("t", 0, b"%d" % (number % 60)), Position(number, 0))
             else:
-                self._see(record(number), (0, 0))
+                self._see(record(number), Position(0, 0))
 
     @rule()
     def save(self) -> None:
@@ -158,22 +158,22 @@ def test_an_owner_thought_dead_writes_over_nothing(further: range) -> None:
     for early in (True, False):
         topic, first = Topic(), Memory(1_000)
         for number in range(8):
-            first.remember(Mark("t", 0, b"%d" % number), (1, 0))
+            first.remember(Mark("t", 0, b"%d" % number), Position(1, 0))
         changes = first.changes()
         topic.write(changes)
         first.written(changes)
         second = topic.restored(1_000)
-        second.remember(Mark("t", 0, b"8"), (1, 0))
+        second.remember(Mark("t", 0, b"8"), Position(1, 0))
         changes = second.changes()
         topic.write(changes)
         second.written(changes)
         for number in further:
-            first.remember(Mark("t", 0, b"%d" % number), (2, 0))
+            first.remember(Mark("t", 0, b"%d" % number), Position(2, 0))
         late = first.changes()
         if early:
             topic.write(late)
         for number in range(9, 14):
-            second.remember(Mark("t", 0, b"%d" % number), (1, 0))
+            second.remember(Mark("t", 0, b"%d" % number), Position(1, 0))
             changes = second.changes()
             topic.write(changes)
             second.written(changes)
@@ -232,12 +232,12 @@ def test_a_mark_only_rises_and_stays_while_it_does() -> None:
     """A mark that is moved further is among the newest."""
     memory = Memory(2)
     first, second, third = (Mark("t", 0, key) for key in (b"a", b"b", b"c"))
-    memory.remember(first, (5, 0))
-    memory.remember(second, (6, 0))
-    memory.remember(first, (7, 1))
-    memory.remember(first, (7, 0))
-    memory.remember(third, (8, 0))
-    assert (memory.position(first), memory.position(second)) == ((7, 1), None)
+    memory.remember(first, Position(5, 0))
+    memory.remember(second, Position(6, 0))
+    memory.remember(first, Position(7, 1))
+    memory.remember(first, Position(7, 0))
+    memory.remember(third, Position(8, 0))
+    assert (memory.position(first), memory.position(second)) == (Position(7, 1), None)
 
 
 def test_a_commit_rewrites_little_and_few_chunks_stay() -> None:
@@ -269,15 +269,15 @@ def test_what_was_put_together_is_known_and_written_as_one() -> None:
     """Positions stay, entries move further from there, and an answer that comes late says only what was sent."""
     memory, topic = Memory(100), Topic()
     for key in range(50):
-        memory.remember(Mark("t", 0, b"%d" % key), (key, 0))
+        memory.remember(Mark("t", 0, b"%d" % key), Position(key, 0))
     for key in range(50):
         if key % 5:
-            memory.remember(Mark("t", 0, b"%d" % key), (100 + key, 0))
-    memory.remember(Mark("t", 0, b"1"), (499, 0))
+            memory.remember(Mark("t", 0, b"%d" % key), Position(100 + key, 0))
+    memory.remember(Mark("t", 0, b"1"), Position(499, 0))
     changes = memory.changes()
     check_chunks(memory)
-    memory.remember(Mark("t", 0, b"0"), (500, 0))
-    memory.remember(Mark("t", 0, b"new"), (501, 0))
+    memory.remember(Mark("t", 0, b"0"), Position(500, 0))
+    memory.remember(Mark("t", 0, b"new"), Position(501, 0))
     topic.write(changes)
     memory.written(changes)
     topic.write(memory.changes())
@@ -291,9 +291,9 @@ def test_idle_marks_do_not_keep_a_chunk_each() -> None:
     """Where most of a chunk has moved on, what is left of neighbours is put together."""
     memory, topic = Memory(10_000), Topic()
     for number in range(3_000):
-        memory.remember(Mark("t", 0, b"busy"), (number, 0))
+        memory.remember(Mark("t", 0, b"busy"), Position(number, 0))
         if number % 5 == 0:
-            memory.remember(Mark("t", 0, b"idle %d" % number), (number, 0))
+            memory.remember(Mark("t", 0, b"idle %d" % number), Position(number, 0))
         changes = memory.changes()
         topic.write(changes)
         memory.written(changes)
@@ -306,13 +306,13 @@ def test_a_chunk_goes_after_the_one_that_took_its_entries() -> None:
     """Whatever part of it is written, each entry is there."""
     memory, topic = Memory(100), Topic()
     for key in range(50):
-        memory.remember(Mark("t", 0, b"%d" % key), (key, 0))
+        memory.remember(Mark("t", 0, b"%d" % key), Position(key, 0))
     changes = memory.changes()
     topic.write(changes)
     memory.written(changes)
     for key in range(50):
         if key % 5:
-            memory.remember(Mark("t", 0, b"%d" % key), (100 + key, 0))
+            memory.remember(Mark("t", 0, b"%d" % key), Position(100 + key, 0))
     last = memory.changes()
     assert any(change.entries is None for change in last.changes)
     for change in last.changes:
@@ -335,7 +335,7 @@ def test_long_keys_make_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_module, "_ENTRIES", 1_000)
     memory = Memory(1_000)
     for number in range(100):
-        memory.remember(Mark("t", 0, b"%d" % number * 10_000), (number, 0))
+        memory.remember(Mark("t", 0, b"%d" % number * 10_000), Position(number, 0))
     sizes = [
         sum(len(one.key) for one in change.entries or () if isinstance(one, Mark)) for change in memory.changes()[0]
     ]

@@ -22,14 +22,22 @@ from tests.support.memory.deduplicating import SEEN, broker_of, deduplicating, m
 from tests.support.waiting import until
 
 PARTITIONS, KEYS, BATCHES = 3, 12, 8
+PARTS = 3
+"""Records of each key that are made of one, where records become several."""
+
+
+def source_of(part: int) -> int:
+    """The offset of the record that this one of several was made of; of one record several keys have parts."""
+    return part // KEYS // PARTS
 
 
 class Stage:
     """What writes: batches, each in one attempt or several. Of each attempt but the last, a prefix of each key's
     records arrives, and the keys one among the other in any order."""
 
-    def __init__(self, broker: InMemoryBroker, rng: random.Random) -> None:
+    def __init__(self, broker: InMemoryBroker, rng: random.Random, *, explodes: bool) -> None:
         self._broker, self._rng = broker, rng
+        self._explodes = explodes
         self.written = 0
 
     def write_batch(self) -> None:
@@ -49,17 +57,20 @@ class Stage:
         while lines := [line for line in lines if line]:
             source = self._rng.choice(lines).pop(0)
             key = source % KEYS
-            self._broker.append("t", b"%d" % source, key=b"%d" % key, partition=key % PARTITIONS, headers=place(source))
+            headers = place(source)
+            if self._explodes:
+                headers = (*place(source_of(source)), ("src-digest", b"%d" % source))
+            self._broker.append("t", b"%d" % source, key=b"%d" % key, partition=key % PARTITIONS, headers=headers)
 
 
 class Play:
-    """One play; ``deadly``: members die, and requests are lost."""
+    """One play; ``deadly``: members die, and requests are lost; ``explodes``: several records are made of one."""
 
-    def __init__(self, seed: int, by: str, *, deadly: bool) -> None:
+    def __init__(self, seed: int, by: str, *, deadly: bool, explodes: bool) -> None:
         self.rng = random.Random(seed)
         self.by, self.deadly = by, deadly
         self.broker = broker_of(PARTITIONS)
-        self.stage = Stage(self.broker, self.rng)
+        self.stage = Stage(self.broker, self.rng, explodes=explodes)
         self.handled: list[int] = []
         self.never_again: set[int] = set()
         self.members: list[tuple[ParallelConsumer[Any, Any], asyncio.Task[None]]] = []
@@ -77,8 +88,12 @@ class Play:
         for number in range(PARTITIONS):
             partition = TopicPartition("t", number)
             found |= remembered(self.broker, partition)
-            for key, upto in marks(self.broker, partition).items():
-                found |= set(range(int(key), upto + 1, KEYS))
+            for key, (upto, _, digests) in marks(self.broker, partition).items():
+                if digests:
+                    before = range(int(key), KEYS * PARTS * upto, KEYS)
+                    found |= {*map(int, digests), *before}
+                else:
+                    found |= set(range(int(key), upto + 1, KEYS))
         return found
 
     async def live(self, consumer: ParallelConsumer[Any, Any]) -> None:
@@ -140,8 +155,8 @@ class Play:
 
 
 async def played(seed: int, by: str, *, deadly: bool) -> Play:
-    """One that has been played."""
-    play = Play(seed, by, deadly=deadly)
+    """One that has been played; in every second one records become several."""
+    play = Play(seed, by, deadly=deadly, explodes=seed % 2 == 1)
     async with asyncio.timeout(3_000):
         await play.run()
     return play

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Literal
+
+import pytest
+
 from aioparallel.deduplication.identities import identify_by
 from aioparallel.deduplication.memory import Memory
 from aioparallel.deduplication.seen import Looked, Seen
@@ -93,3 +98,33 @@ def test_what_says_nothing_of_its_source_runs_each_time() -> None:
     assert list(seen.fresh(strangers)) == strangers
     seen.completed_all([0, 1, 2])
     assert (len(memory), told.unknown) == (0, 3)
+
+
+def part_of(source: int, digest: str, offset: int) -> Record:
+    """A record at ``offset``, one of several that were made of the one at ``source``."""
+    record = copy_of(source, offset)
+    record.headers = (*record.headers, ("src-digest", digest.encode()))
+    return record
+
+
+@pytest.mark.parametrize("by", ["record", "key"])
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_several_of_one_source_are_all_let_through_and_their_copies_are_not(
+    by: Literal["record", "key"], is_complete: bool
+) -> None:
+    """Of what a first attempt wrote, the copies: while they run, and when they are complete. The second attempt brings
+    the rest of the source that it was cut off in."""
+    memory, told = Memory(10), Told()
+    seen = Seen(identify_by(by, "ours"), lambda: memory, told)
+    first = [part_of(1, "a", 10), part_of(1, "b", 11), part_of(2, "a", 12), part_of(2, "b", 13)]
+    assert list(seen.fresh(first)) == first
+    if is_complete:
+        seen.completed_all([10, 11, 12, 13])
+    again = [part_of(source, digest, 14 + at) for at, (source, digest) in enumerate(product((1, 2, 3), "abc"))]
+    if by == "key":
+        again.remove(next(one for one in again if one.offset == 16))  # an attempt writes a prefix: it had written that
+    found = [one.offset for one in seen.fresh(again)]
+    assert found == [16, 19, 20, 21, 22] if by == "record" else [19, 20, 21, 22]
+    seen.completed_all([10, 11, 12, 13, *found])
+    assert seen.fresh([part_of(3, "c", 30), part_of(3, "a", 31)]) == []
+    assert [one.offset for one in seen.fresh([part_of(3, "d", 32)])] == [32]

@@ -67,3 +67,23 @@ async def test_the_record_is_named(handler: Any, kind: type[BaseException], capl
     assert kind.__name__ in told.getMessage()
     assert broker.records("dead") == []
     assert committed(broker) == 1
+
+
+@pytest.mark.parametrize("suspends", [False, True])
+async def test_the_record_of_a_generator_exit_is_named(suspends: bool) -> None:
+    """The interpreter ends coroutines with it, so no log is written: the error says it."""
+
+    async def ends(record: Record) -> None:
+        if suspends:
+            await asyncio.sleep(0)
+        if record.offset == 1:
+            raise GeneratorExit
+
+    broker = InMemoryBroker()
+    broker.create_topic("t")
+    produce(broker, [b"a", b"a", b"a"])
+    with pytest.raises(GeneratorExit) as caught:
+        async with asyncio.timeout(60), consumer_of(broker, until="end") as consumer:
+            await consumer.run(ends)
+    assert "raised by the handler for t-0 offset 1" in caught.value.__notes__
+    assert committed(broker) == 1

@@ -300,6 +300,8 @@ async def test_topics_by_pattern(broker: InMemoryBroker) -> None:
         ({"auto_offset_reset": "latest"}, []),
         ({"start_at": {T0: 3}}, [3, 4]),
         ({"start_at": dt.datetime.fromtimestamp(2, dt.UTC)}, [2, 3, 4]),
+        ({"start_at": dt.datetime.fromtimestamp(2, dt.UTC) + dt.timedelta(microseconds=1)}, [3, 4]),
+        ({"start_at": dt.datetime.fromtimestamp(2, dt.UTC) - dt.timedelta(microseconds=1)}, [2, 3, 4]),
         ({"start_at": dt.datetime.fromtimestamp(99, dt.UTC)}, []),
         ({"start_at": {TopicPartition("t", 9): 3}, "auto_offset_reset": "latest"}, []),
     ],

@@ -49,6 +49,47 @@ def test_a_take_gives_half_of_the_bound_at_most(thread: LoopThread) -> None:
     flow.feed(range(5))
 
 
+def test_a_take_waits_as_long_as_it_is_told(thread: LoopThread) -> None:
+    """None: nothing has come. What comes later is given once."""
+    flow = thread.flow(Work(same, Handling(), in_order=True))
+    assert flow.take(0.01) is None
+    assert flow.take(0) is None
+    flow.feed(range(3))
+    found: list[Any] = []
+    while len(found) < 3:
+        found += flow.take(0.01) or []
+    assert [outcome.value for outcome in found] == [0, 1, 2]
+    assert flow.take(0.01) is None
+    flow.end()
+    assert flow.take(10) == []
+    assert flow.take(10) == []
+
+
+def test_an_aborted_flow_cancels_what_runs(thread: LoopThread) -> None:
+    """Nobody waits for it there; its reader hears of it, and nothing more starts."""
+    cancelled = threading.Event()
+    started: list[int] = []
+
+    async def handle(item: int) -> None:
+        started.append(item)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    flow = thread.flow(Work(handle, Handling(max_concurrency=1)))
+    flow.feed(range(3))
+    assert flow.take(0.05) is None
+    flow.abort(LoopThreadEnded("the task has ended"))
+    assert cancelled.wait(10)
+    with pytest.raises(LoopThreadEnded, match="the task has ended"):
+        flow.take()
+    with pytest.raises(LoopThreadEnded, match="the task has ended"):
+        flow.feed([3])
+    flow.close()
+    assert started == [0]
+
+
 def test_options_of_a_flow(thread: LoopThread) -> None:
     """As those of parallel_map."""
 

@@ -36,7 +36,7 @@ def values_of(kind: types.DataType) -> st.SearchStrategy[Any]:
         return st.lists(st.none() | values_of(kind.elementType), max_size=3)
     if isinstance(kind, types.MapType):
         items = st.none() | values_of(kind.valueType)
-        return st.lists(st.tuples(values_of(kind.keyType), items), max_size=3)
+        return st.lists(st.tuples(values_of(kind.keyType), items), max_size=3, unique_by=lambda pair: pair[0])
     if isinstance(kind, types.StructType):
         fields = {field.name: values_of(field.dataType) for field in kind.fields}
         return st.fixed_dictionaries(

@@ -14,10 +14,11 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from aioparallel.engine.flow import Outcome
+from aioparallel.engine.sizes import Sized
 from aioparallel.errors import ConfigurationError, InvalidOutput, RetryLater
 from aioparallel.policies import RetryPolicy
 from aioparallel.resources import resource
-from aioparallel.spark import parallel_map, run_locally
+from aioparallel.spark import async_udf, parallel_map, run_locally
 from aioparallel.spark.results import Results
 from aioparallel.spark.values import Row
 from tests.support.spark.tried import double, numbers, plain, yields
@@ -319,7 +320,7 @@ def test_errors_of_any_text_are_rows() -> None:
         return {"n": Speechless()} if row["n"] == 2 else {"n": 3}
 
     given = run_locally(parallel_map(fail, schema="n bigint", on_error="emit", retry=None, in_order=True), numbers(4))
-    assert given[0]["error"] == "ValueError: bad ? text"
+    assert given[0]["error"] == r"ValueError: bad \ud800 text"
     assert given[1]["error"] == "SpeechlessError: (its str() raises RuntimeError)"
     assert "a value whose repr() raises RuntimeError (Speechless); bigint wants" in given[2]["error"]
     assert given[3]["value"] == {"n": 3}
@@ -359,13 +360,15 @@ def test_a_key_of_several_columns() -> None:
     assert most > 1
 
 
-def test_large_rows_are_not_read_ahead_by_number() -> None:
+@pytest.mark.parametrize("small", [0, 1_000], ids=["large ones", "small ones first"])
+def test_large_rows_are_not_read_ahead_by_number(small: int) -> None:
     """Some 64 MB of them, whatever max_buffered says."""
     read = 0
     goes_on: list[bool] = []
 
     def batches() -> Iterator[pa.RecordBatch]:
         nonlocal read
+        yield pa.RecordBatch.from_pylist([{"page": b"x"}] * small, pa.schema([("page", pa.binary())]))
         for _ in range(100):
             read += 1
             yield pa.RecordBatch.from_pylist([{"page": b"x" * 1_000_000}] * 10)
@@ -384,9 +387,48 @@ def test_large_rows_are_not_read_ahead_by_number() -> None:
 
     ending = threading.Thread(target=end)
     ending.start()
-    assert sum(batch.num_rows for batch in output) == 1_000
+    assert sum(batch.num_rows for batch in output) == 1_000 + small
     ending.join()
     assert most_read[0] < 10
+
+
+async def slow_first(row: Row) -> Row:
+    called.append(row["n"])
+    while row["n"] == 0 and not is_over.is_set():
+        await asyncio.sleep(0.001)
+    return {"n": row["n"], "page": b"x" * 500_000}
+
+
+called: list[int] = []
+is_over = threading.Event()
+
+
+@pytest.mark.parametrize("form", ["operator", "column"])
+def test_large_results_are_not_kept_by_number(form: str) -> None:
+    """Behind a slow row, in order: some 64 MB of them, and those of the calls that run."""
+    called.clear()
+    is_over.clear()
+    if form == "operator":
+        operator = parallel_map(slow_first, schema="n bigint, page binary", max_concurrency=4, in_order=True)
+        output: Any = operator.on_executor(StructType([]))([pa.RecordBatch.from_pylist(numbers(400))])
+    else:
+        column = async_udf(returns="struct<n bigint, page binary>", max_concurrency=4)(slow_first_of)
+        output = column.on_executor()(iter([pa.array(range(400))]))
+
+    def end() -> None:
+        settled(lambda: len(called))
+        is_over.set()
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    given = [row["n"] for batch in output for row in batch.to_pylist()]
+    ending.join()
+    assert given == list(range(400))
+    assert 100 < most_read[0] < 150
+
+
+async def slow_first_of(n: int) -> Row:
+    return await slow_first({"n": n})
 
 
 most_read: list[int] = []
@@ -410,7 +452,7 @@ def test_a_batch_that_arrow_cannot_hold_is_divided() -> None:
         return pa.array([outcome.value for outcome in outcomes])
 
     def lists() -> Any:
-        yield [Outcome(None, n, n, None, 1, 0.0) for n in range(50)]
+        yield Sized([Outcome(None, n, n, None, 1, 0.0) for n in range(50)], 50)
 
     results = Results(build, lambda value: None, "raise", lambda item, index: f"row {index}")
     assert [value for array in results.of(lists()) for value in array.to_pylist()] == list(range(50))

@@ -41,9 +41,18 @@ def test_a_time_is_milliseconds_whatever_its_zone() -> None:
     assert ending_options(NOON, ["raw"]) == {"endingTimestamp": str(NOON_MS)}
 
 
-def test_a_microsecond_is_cut_off_not_rounded() -> None:
-    """A record of that millisecond is read: it may be later than the microsecond, and cannot be said more exactly."""
-    assert starting(NOON + timedelta(microseconds=1_999))["startingTimestamp"] == str(NOON_MS + 1)
+@pytest.mark.parametrize(
+    ("microseconds", "first"), [(0, 0), (1, 1), (999, 1), (1_000, 1), (1_001, 2), (999_999, 1_000)]
+)
+def test_each_bound_means_what_it_says_at_the_microsecond(microseconds: int, first: int) -> None:
+    """Reading begins with the first record at or after the time, and ends before it: both are the same timestamp, so a
+    range and the one that follows it have each record once."""
+    time = NOON + timedelta(microseconds=microseconds)
+    expected = NOON_MS + first
+    assert starting(time)["startingTimestamp"] == ending_options(time, ["raw"])["endingTimestamp"] == str(expected)
+    for options in (starting({"raw": {0: time}}), ending_options({"raw": {0: time}}, ["raw"])):
+        (by_partition,) = [value for name, value in options.items() if name.endswith("OffsetsByTimestamp")]
+        assert json.loads(by_partition) == {"raw": {"0": expected}}
 
 
 @pytest.mark.parametrize("before", [timedelta(milliseconds=1), timedelta(days=700_000)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from uuid import UUID
 
 import pytest
 
@@ -17,13 +18,16 @@ RAW = [TopicPartition("raw", number) for number in range(3)]
 class Offers:
     """Stands for the committer, and takes note."""
 
-    def __init__(self, servers: str, options: Mapping[str, object]) -> None:
+    def __init__(self, servers: str, options: Mapping[str, object], *, take_over: bool) -> None:
         self.servers = servers
+        self.take_over = take_over
+        self.queries: list[UUID] = []
         self.given: list[tuple[str, dict[TopicPartition, int]]] = []
         self.closed = False
 
-    def offer(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def offer(self, group: str, query_id: UUID, offsets: Mapping[TopicPartition, int]) -> None:
         if offsets:
+            self.queries.append(query_id)
             self.given.append((group, dict(offsets)))
 
     def close(self, timeout: float) -> None:
@@ -35,8 +39,8 @@ def offers(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Offers]:
     """What the listener's committer was offered."""
     made: list[Offers] = []
 
-    def make(servers: str, options: Mapping[str, object]) -> Offers:
-        made.append(Offers(servers, options))
+    def make(servers: str, options: Mapping[str, object], *, take_over: bool) -> Offers:
+        made.append(Offers(servers, options, take_over=take_over))
         return made[-1]
 
     monkeypatch.setattr(group_offsets, "GroupCommitter", make)
@@ -49,7 +53,8 @@ def test_end_offsets_go_to_the_group(offers: Callable[[], Offers]) -> None:
         listener.onQueryProgress(events.progress(events.FIRST))
         listener.onQueryProgress(events.progress(events.RATE))
     assert offers().given == [("lag", {RAW[0]: 176, RAW[1]: 136, RAW[2]: 88})]
-    assert (offers().servers, offers().closed) == ("broker:9092", True)
+    assert (offers().servers, offers().closed, offers().take_over) == ("broker:9092", True, False)
+    assert offers().queries == [UUID(events.FIRST["id"])]
 
 
 def test_a_group_for_each_query(offers: Callable[[], Offers]) -> None:

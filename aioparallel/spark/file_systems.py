@@ -1,0 +1,170 @@
+"""Directories as Spark sees them: looked at, moved and removed.
+
+Local ones by this process. Others by Hadoop's clients in the JVM of a classic session, with its settings. Over Connect
+there is no JVM, and files are only moved where the server sees those of this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import Any, Final, Protocol
+
+from pyspark.sql import SparkSession
+
+__all__ = ["Files", "Location", "has_jvm", "is_hidden", "locate", "whole_path", "without_links"]
+
+_ELSEWHERE: Final = re.compile(r"(?!file:)\w[\w+.-]*:/")
+
+
+class Files(Protocol):
+    """Paths are whole ones, as :func:`whole_path` gives them. The methods raise OSError, or Java's errors."""
+
+    def uri(self, path: str) -> str:
+        """As Spark takes it, whatever its default file system is."""
+
+    def is_there(self, path: str) -> bool:
+        """Whether there is a file or a directory."""
+
+    def is_directory(self, path: str) -> bool:
+        """Whether it is one, and is there."""
+
+    def entries(self, path: str) -> list[str]:
+        """Names in a directory; none if it is missing."""
+
+    def move(self, path: str, to: str) -> None:
+        """To a path that is not there yet; directories above it are made."""
+
+    def remove(self, path: str) -> None:
+        """With all that is in it; one that is missing is gone."""
+
+
+class Location:
+    """A directory, and how to move it; ``files`` is None where only Spark's server can reach it."""
+
+    def __init__(self, path: str, files: Files | None) -> None:
+        self.path = path
+        self.files = files
+
+
+def locate(spark: SparkSession, path: str | os.PathLike[str]) -> Location:
+    """Where a path leads."""
+    whole, text = whole_path(spark, path), os.fspath(path)
+    is_local = not _ELSEWHERE.match(whole)
+    if has_jvm(spark):
+        return Location(whole, LocalFiles() if is_local else HadoopFiles(spark, whole))
+    return Location(whole, LocalFiles() if is_local and _sees_our_files(spark, whole, text) else None)
+
+
+def whole_path(spark: SparkSession, path: str | os.PathLike[str]) -> str:
+    """Paths that can be compared: local ones absolute, without ``file:`` and links; others with their scheme."""
+    text = os.fspath(path)
+    if has_jvm(spark):  # it knows the default file system, and the directory that it was started in
+        jvm: Any = spark._jvm
+        java_path = jvm.org.apache.hadoop.fs.Path(text)
+        text = str(java_path.getFileSystem(_settings(spark)).makeQualified(java_path).toString())
+    return without_links(text)
+
+
+def without_links(text: str) -> str:
+    """The same of what Spark has made whole."""
+    if _ELSEWHERE.match(text):
+        return text.rstrip("/")
+    return os.path.realpath(re.sub("^file:/*", "/", text))
+
+
+def has_jvm(spark: SparkSession) -> bool:
+    """Whether it is a classic session."""
+    return hasattr(spark, "_jsparkSession")
+
+
+def is_hidden(name: str) -> bool:
+    """Whether readers of Parquet files leave it out."""
+    return name.startswith((".", "_")) and "=" not in name
+
+
+class LocalFiles:
+    """By the operating system: each move is one step, done or not."""
+
+    def uri(self, path: str) -> str:
+        """See :class:`Files`, here and below."""
+        return f"file:{path}"
+
+    def is_there(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def entries(self, path: str) -> list[str]:
+        return sorted(os.listdir(path)) if os.path.isdir(path) else []
+
+    def move(self, path: str, to: str) -> None:
+        os.makedirs(os.path.dirname(to), exist_ok=True)
+        os.rename(path, to)
+
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+
+class HadoopFiles:
+    """By Hadoop's file systems: HDFS moves in one step; object stores copy each file."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        jvm: Any = spark._jvm
+        self._path: Any = jvm.org.apache.hadoop.fs.Path
+        self._system: Any = self._path(path).getFileSystem(_settings(spark))
+
+    def uri(self, path: str) -> str:
+        return path
+
+    def is_there(self, path: str) -> bool:
+        return bool(self._system.exists(self._path(path)))
+
+    def is_directory(self, path: str) -> bool:
+        return self.is_there(path) and bool(self._system.getFileStatus(self._path(path)).isDirectory())
+
+    def entries(self, path: str) -> list[str]:
+        if not self.is_there(path):
+            return []
+        return sorted(str(one.getPath().getName()) for one in self._system.listStatus(self._path(path)))
+
+    def move(self, path: str, to: str) -> None:
+        self._system.mkdirs(self._path(to).getParent())
+        if self.is_there(to) or not self._system.rename(self._path(path), self._path(to)):
+            raise OSError(f"{path} cannot be moved to {to}")
+
+    def remove(self, path: str) -> None:
+        self._system.delete(self._path(path), True)
+
+
+def _settings(spark: SparkSession) -> Any:
+    session: Any = spark
+    return session._jsparkSession.sessionState().newHadoopConf()
+
+
+def _sees_our_files(spark: SparkSession, whole: str, text: str) -> bool:
+    """Whether the server finds a directory that this process makes beside the path; by the path's own scheme, since
+    without one it means the server's default file system."""
+    above = whole
+    while not os.path.isdir(above):
+        above = os.path.dirname(above)
+    scheme = "file:" if text.startswith("file:") else ""
+    with contextlib.suppress(Exception), _directory(above) as made:
+        _ = spark.read.text(scheme + made).schema
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _directory(above: str) -> Iterator[str]:
+    made = tempfile.mkdtemp(prefix=".backfill-", dir=above)
+    try:
+        yield made
+    finally:
+        os.rmdir(made)

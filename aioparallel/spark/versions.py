@@ -1,0 +1,34 @@
+"""Which PySpark this is: looked at when it is imported, before anything is used that older ones lack."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import pyspark
+
+from aioparallel.errors import ConfigurationError
+
+__all__ = ["OLDEST", "check_pyspark", "series_of"]
+
+OLDEST: Final = (4, 2)
+
+
+def series_of(version: str) -> tuple[int, int]:
+    """(4, 2) of "4.2.1", and of what vendors make of it."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+
+
+def check_pyspark(version: str) -> None:
+    """Raises ConfigurationError for one that is too old."""
+    if series_of(version) < OLDEST:
+        raise ConfigurationError(
+            "pyspark",
+            version,
+            "is too old for aioparallel.spark, which needs 4.2 or newer on the driver and on the executors: "
+            "pip install 'aioparallel[spark]'",
+        )
+
+
+check_pyspark(pyspark.__version__)

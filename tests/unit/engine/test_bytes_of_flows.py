@@ -1,0 +1,260 @@
+"""The bound of bytes of a flow: what was read and what handlers have returned, measured as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from aioparallel import RetryLater, batches, parallel_map
+from aioparallel.engine.sizes import size_of
+
+SIZE = 10_000
+BOUND = 100_000
+"""Of ten results, and an item more or less for each of them."""
+
+
+class Steps:
+    """Handlers called, and which of them may go on."""
+
+    def __init__(self) -> None:
+        self.began: list[int] = []
+        self.go_on = asyncio.Event()
+
+    async def held_by_the_first(self, number: int) -> str:
+        """A large result for each but the first, which is slow."""
+        self.began.append(number)
+        if number == 0:
+            await self.go_on.wait()
+            return ""
+        await asyncio.sleep(0)
+        return "x" * SIZE
+
+
+async def settled(steps: Steps) -> int:
+    """Handlers called, once no more are."""
+    before = -1
+    while before != len(steps.began):
+        before = len(steps.began)
+        for _ in range(200):
+            await asyncio.sleep(0)
+    return before
+
+
+@pytest.mark.parametrize("source", ["list", "generator", "async", "in a thread"])
+async def test_results_behind_a_slow_item_stop_the_others(source: str) -> None:
+    """In order of the input: no more than the bound and what runs; then all of them, in order."""
+    steps = Steps()
+
+    async def later() -> AsyncIterator[int]:
+        for number in range(1_000):
+            yield number
+
+    items: Any = {"list": range(1_000), "async": later()}.get(source, iter(range(1_000)))
+    mapped = parallel_map(
+        steps.held_by_the_first,
+        items,
+        max_concurrency=5,
+        max_buffered_bytes=BOUND,
+        in_order=True,
+        read_in_thread=source == "in a thread",
+    )
+    async with mapped as outcomes:
+        reading = asyncio.ensure_future(all_of(outcomes))
+        if source == "in a thread":
+            while len(steps.began) < 10:
+                await asyncio.sleep(0)
+        assert 10 <= await settled(steps) <= 16
+        steps.go_on.set()
+        assert [index for index, _ in await reading] == list(range(1_000))
+
+
+async def all_of(outcomes: Any) -> list[tuple[int, Any]]:
+    return [(outcome.index, outcome.value) async for outcome in outcomes]
+
+
+async def test_a_reader_that_stops_stops_the_handlers() -> None:
+    """In the order in which they end, too."""
+    steps = Steps()
+    steps.go_on.set()
+    async with parallel_map(
+        steps.held_by_the_first, range(1_000), max_concurrency=5, max_buffered_bytes=BOUND
+    ) as outcomes:
+        async for outcome in outcomes:
+            if outcome.index:
+                break
+        assert await settled(steps) <= 20
+        assert len(await all_of(outcomes)) == 998
+
+
+async def test_an_item_that_waits_for_its_next_attempt_is_started_all_the_same() -> None:
+    """The others wait for it, so nothing else would free what they take."""
+    attempts: Counter[int] = Counter()
+
+    async def handle(number: int) -> str:
+        attempts[number] += 1
+        if number % 7 == 0 and attempts[number] < 3:
+            raise RetryLater(0.01)
+        return "x" * SIZE
+
+    async with asyncio.timeout(60):
+        outcomes = parallel_map(handle, range(200), max_concurrency=3, max_buffered_bytes=BOUND, in_order=True)
+        given = [index for index, _ in await all_of(outcomes)]
+    assert given == list(range(200))
+
+
+async def test_an_item_behind_many_lanes_is_started_all_the_same() -> None:
+    """The next in order stands behind another of its key, and its lane behind all others."""
+    steps = Steps()
+    most = unread = 0
+
+    async def handle(number: int) -> str:
+        nonlocal most, unread
+        steps.began.append(number)
+        if number == 0:
+            await steps.go_on.wait()
+        unread += 1
+        most = max(most, unread)
+        return "x" * SIZE
+
+    outcomes = parallel_map(
+        handle,
+        range(500),
+        key=lambda number: "hot" if number < 20 else number,
+        max_concurrency=4,
+        max_buffered_bytes=BOUND,
+        in_order=True,
+    )
+    given = []
+    async with asyncio.timeout(60), outcomes:
+        reading = asyncio.ensure_future(anext(aiter(outcomes)))
+        assert await settled(steps) <= 15
+        steps.go_on.set()
+        given.append((await reading).index)
+        async for outcome in outcomes:
+            unread -= 1
+            given.append(outcome.index)
+    assert given == list(range(500))
+    assert most <= 20
+
+
+async def test_calls_of_several_items_keep_the_bound() -> None:
+    """A batch that is gathered waits for nobody who may not start."""
+    called: list[list[int]] = []
+
+    @batches(size=4, linger=3_600.0)
+    async def handle(batch: Any) -> list[str]:
+        called.append(list(batch))
+        await asyncio.sleep(0)
+        return ["x" * SIZE] * len(batch)
+
+    async with asyncio.timeout(60):
+        outcomes = parallel_map(
+            handle,
+            range(101),
+            key=lambda number: number % 9,
+            max_concurrency=2,
+            max_buffered_bytes=BOUND,
+            in_order=True,
+        )
+        given = [index for index, _ in await all_of(outcomes)]
+    assert given == list(range(101))
+    assert sum(map(len, called)) == 101
+
+
+@pytest.mark.parametrize("on_error", ["emit", "skip"])
+async def test_large_items_are_read_by_their_bytes(on_error: Any) -> None:
+    """Small ones first; and those that have failed count no more."""
+    ahead: list[int] = []
+    read = ended = 0
+
+    def source() -> Iterator[bytes]:
+        nonlocal read
+        for number in range(500):
+            read += 1
+            ahead.append(read - ended)
+            yield bytes(1 if number < 300 else SIZE)
+
+    async def handle(item: bytes) -> None:
+        nonlocal ended
+        await asyncio.sleep(0)
+        ended += 1
+        if ended % 2:
+            raise ValueError
+
+    async with asyncio.timeout(60):
+        outcomes = parallel_map(
+            handle, source(), max_concurrency=2, max_buffered_bytes=BOUND, in_order=True, on_error=on_error
+        )
+        assert len(await all_of(outcomes)) == (500 if on_error == "emit" else 250)
+    assert max(ahead[:300]) > 100
+    assert max(ahead[-100:]) <= 25
+
+
+async def test_what_is_larger_than_the_bound_passes() -> None:
+    """By itself."""
+
+    async def handle(item: bytes) -> bytes:
+        return item * 2
+
+    given = [
+        outcome.value
+        async for outcome in parallel_map(handle, [b"x" * 1_000] * 50, max_buffered_bytes=1, max_concurrency=3)
+    ]
+    assert given == [b"x" * 2_000] * 50
+
+
+class Point(NamedTuple):
+    name: str
+    values: list[float]
+
+
+@dataclasses.dataclass(slots=True)
+class Page:
+    text: str
+    parts: list[bytes]
+
+
+class Plain:
+    def __init__(self) -> None:
+        self.body = "x" * SIZE
+
+
+class Hostile:
+    @property
+    def nbytes(self) -> int:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("value", "least"),
+    [
+        ({"a": "x" * SIZE, "b": 1}, SIZE),
+        ({"a": {"b": [{"c": b"x" * SIZE}]}}, SIZE),
+        (["x" * 100] * 100, SIZE),
+        ([1.0] * 1_000, 24 * 1_000),
+        ({str(number): number for number in range(1_000)}, 50 * 1_000),
+        (Point("x" * SIZE, [1.0]), SIZE),
+        (Page("", [b"x" * SIZE]), SIZE),
+        (Plain(), SIZE),
+        (memoryview(bytes(SIZE)), SIZE),
+        ("\N{SNOWMAN}" * SIZE, 2 * SIZE),
+    ],
+    ids=["dict", "nested", "texts", "numbers", "map", "named tuple", "dataclass", "object", "buffer", "two bytes each"],
+)
+def test_sizes(value: object, least: int) -> None:
+    """Somewhat more than what it holds."""
+    assert least <= size_of(value) <= 6 * least
+
+
+def test_sizes_of_anything() -> None:
+    """It raises nothing, and comes to an end."""
+    endless: list[object] = []
+    endless.append(endless)
+    for value in (None, 1, Hostile(), endless, object, sys, pytest.mark, iter(())):
+        assert 0 < size_of(value) < SIZE

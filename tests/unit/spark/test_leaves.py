@@ -1,0 +1,149 @@
+"""What a value of Python's, NumPy's or pandas' becomes: itself, or an error."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from pyspark.sql import types
+
+from aioparallel.errors import InvalidOutput
+from aioparallel.spark import async_udf, parallel_map, run_locally
+from aioparallel.spark.builders import builder_of
+from aioparallel.spark.ddl import read_type
+
+DAY = types.DayTimeIntervalType(0, 0)
+SECOND = types.DayTimeIntervalType()
+UTC = datetime.UTC
+ODD = datetime.timezone(datetime.timedelta(microseconds=1))
+
+
+def kind_of(kind: str | types.DataType) -> types.DataType:
+    return read_type("type", kind) if isinstance(kind, str) else kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "wrong"),
+    [
+        (SECOND, 5, "wants a timedelta"),
+        (SECOND, pd.Timedelta(1, "ns"), "wants a timedelta"),
+        (SECOND, np.timedelta64(1, "s"), "wants a timedelta"),
+        (DAY, datetime.timedelta(hours=25), "of its unit, without a rest"),
+        (types.TimeType(6), 5, "wants a time"),
+        (types.TimeType(6), datetime.time(1, tzinfo=UTC), "without a time zone"),
+        (types.TimeType(3), datetime.time(1, 0, 0, 1), "3 digits"),
+        ("float", 1e-50, "within its range"),
+        ("float", -1e-46, "within its range"),
+        ("float", np.float64(1e-50), "within its range"),
+        ("float", 2**24 + 1, "exactly representable"),
+        ("double", np.longdouble("1") + np.finfo(np.longdouble).eps, "that it can hold"),
+        ("double", 2**53 + 1, "exactly representable"),
+        ("timestamp", pd.Timestamp(1, unit="ns", tz="UTC"), "in microseconds"),
+        ("timestamp_ntz", pd.Timestamp(1, unit="ns"), "in microseconds"),
+        ("timestamp", pd.NaT, "which is no timestamp"),
+        ("timestamp_ntz", pd.NaT, "timestamp_ntz wants"),
+        ("int", pd.NA, "wants a whole number"),
+        ("int", np.float64(1), "wants a whole number"),
+        ("int", np.bool_(True), "wants a whole number"),
+        ("decimal(5, 1)", decimal.Decimal("NaN"), "which is no decimal"),
+        ("map<string, int>", [("a", 1), ("b", 2), ("a", 3)], "has the key 'a' twice"),
+        ("map<double, int>", [(0.0, 1), (-0.0, 2)], "has the key -0.0 twice"),
+        ("map<double, int>", {float("nan"): 1, float("-nan"): 2}, "has the key nan twice"),
+        ("map<float, int>", {0.1: 1, float(np.float32(0.1)): 2}, "twice"),
+        ("map<array<double>, int>", [([float("nan")], 1), ([float("nan")], 2)], "twice"),
+        ("map<struct<a: int>, int>", [({"a": 1}, 1), ({"a": 1}, 2)], "twice"),
+        ("array<map<string, int>>", [{}, [("a", 1), ("a", 3)]], "[1] has the key 'a' twice"),
+        ("array<int>", np.array(5), "an array wants a list"),
+        (types.VariantType(), {"value": b"x"}, "has no 'metadata'"),
+        (types.VariantType(), {"value": b"x", "metadata": None}, "NOT NULL"),
+    ],
+)
+def test_nothing_is_changed_without_a_word(kind: str | types.DataType, value: Any, wrong: str) -> None:
+    """It does not fit, and is told."""
+    builder = builder_of(kind_of(kind))
+    assert wrong in str(builder.misfit(value))
+    with pytest.raises(Exception, match=r"."):
+        builder.build([value])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (SECOND, datetime.timedelta(seconds=1.5), datetime.timedelta(seconds=1.5)),
+        (SECOND, pd.Timedelta(1, "s"), datetime.timedelta(seconds=1)),
+        (DAY, datetime.timedelta(days=-3), datetime.timedelta(days=-3)),
+        (types.TimeType(6), datetime.time(1, 2, 3, 4), datetime.time(1, 2, 3, 4)),
+        ("float", 1e-45, float(np.float32(1e-45))),
+        ("float", np.float16(1.5), 1.5),
+        ("double", np.float32(1.5), 1.5),
+        ("double", np.int8(3), 3.0),
+        ("decimal(5, 1)", np.int64(3), decimal.Decimal("3.0")),
+        ("bigint", np.uint8(3), 3),
+        ("boolean", np.bool_(True), True),
+        ("string", np.str_("x"), "x"),
+        ("binary", np.bytes_(b"x"), b"x"),
+        (
+            "timestamp",
+            datetime.datetime(2026, 1, 1, tzinfo=ODD),
+            datetime.datetime(2025, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+        ),
+        ("timestamp", pd.Timestamp("2026-01-01", tz="UTC"), datetime.datetime(2026, 1, 1, tzinfo=UTC)),
+        ("array<int>", np.array([1, 2]), [1, 2]),
+        ("array<array<double>>", np.array([[1.0], [2.0]]), [[1.0], [2.0]]),
+        ("map<string, array<int>>", {"a": np.array([1, 2])}, [("a", [1, 2])]),
+        ("map<bigint, string>", {np.int64(1): "x"}, [(1, "x")]),
+        ("struct<a: array<int> not null>", {"a": np.array([1, 2])}, {"a": [1, 2]}),
+        (types.VariantType(), types.VariantVal(b"v", b"m"), {"value": b"v", "metadata": b"m"}),
+    ],
+)
+def test_values_of_numpy_and_pandas(kind: str | types.DataType, value: Any, expected: Any) -> None:
+    """Where they are what the type holds, they are taken."""
+    builder = builder_of(kind_of(kind))
+    assert builder.build([value, None]).to_pylist() == [expected, None]
+    assert builder.misfit(value) is None
+
+
+ARRAY, INTS = np.array([1, 2]), types.ArrayType(types.IntegerType())
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (types.ArrayType(INTS, containsNull=False), [ARRAY, ARRAY], [[1, 2], [1, 2]]),
+        (types.MapType(types.StringType(), INTS, valueContainsNull=False), {"a": ARRAY}, [("a", [1, 2])]),
+        (types.StructType([types.StructField("a", INTS, nullable=False)]), {"a": ARRAY}, {"a": [1, 2]}),
+    ],
+)
+def test_arrays_of_numpy_where_null_is_not_allowed(kind: types.DataType, value: Any, expected: Any) -> None:
+    """In elements, in values of maps, and in fields."""
+    builder = builder_of(kind)
+    assert builder.build([value]).to_pylist() == [expected]
+    assert builder.misfit(value) is None
+
+
+def test_an_array_of_numpy_in_a_column_that_is_not_null() -> None:
+    """Of an operator and of a column."""
+
+    async def row(given: dict[str, Any]) -> dict[str, Any]:
+        return {"v": np.arange(given["n"])}
+
+    @async_udf(returns="struct<v array<bigint> not null>")
+    async def column(n: int) -> dict[str, Any]:
+        return {"v": np.arange(n)}
+
+    operator = parallel_map(row, schema="v array<bigint> not null", retry=None)
+    assert run_locally(operator, [{"n": 2}]) == run_locally(column, [2]) == [{"v": [0, 1]}]
+
+
+def test_a_map_with_a_key_twice_is_that_rows_failure() -> None:
+    """Spark would read such a map in different ways."""
+
+    async def pairs(row: dict[str, Any]) -> dict[str, Any]:
+        return {"m": [("a", 1), ("a" if row["n"] else "b", 2)]}
+
+    with pytest.raises(InvalidOutput, match="m has the key 'a' twice"):
+        run_locally(parallel_map(pairs, schema="m map<string, int>", retry=None), [{"n": 0}, {"n": 1}])
