@@ -46,7 +46,7 @@ async def settled(steps: Steps) -> int:
     return before
 
 
-@pytest.mark.parametrize("source", ["list", "generator", "async", "in a thread"])
+@pytest.mark.parametrize("source", ["list", "generator", "async"])
 async def test_results_behind_a_slow_item_stop_the_others(source: str) -> None:
     """In order of the input: no more than the bound and what runs; then all of them, in order."""
     steps = Steps()
@@ -56,22 +56,36 @@ async def test_results_behind_a_slow_item_stop_the_others(source: str) -> None:
             yield number
 
     items: Any = {"list": range(1_000), "async": later()}.get(source, iter(range(1_000)))
-    mapped = parallel_map(
-        steps.held_by_the_first,
-        items,
-        max_concurrency=5,
-        max_buffered_bytes=BOUND,
-        in_order=True,
-        read_in_thread=source == "in a thread",
-    )
+    mapped = parallel_map(steps.held_by_the_first, items, max_concurrency=5, max_buffered_bytes=BOUND, in_order=True)
     async with mapped as outcomes:
         reading = asyncio.ensure_future(all_of(outcomes))
-        if source == "in a thread":
-            while len(steps.began) < 10:
-                await asyncio.sleep(0)
         assert 10 <= await settled(steps) <= 16
         steps.go_on.set()
         assert [index for index, _ in await reading] == list(range(1_000))
+
+
+def test_results_of_items_that_a_thread_reads_are_bounded_too() -> None:
+    """On an event loop of the real time: the thread has no other."""
+
+    async def main() -> None:
+        steps = Steps()
+        mapped = parallel_map(
+            steps.held_by_the_first,
+            iter(range(1_000)),
+            max_concurrency=5,
+            max_buffered_bytes=BOUND,
+            in_order=True,
+            read_in_thread=True,
+        )
+        async with mapped as outcomes:
+            reading = asyncio.ensure_future(all_of(outcomes))
+            while len(steps.began) < 10:
+                await asyncio.sleep(0)
+            assert await settled(steps) <= 16
+            steps.go_on.set()
+            assert [index for index, _ in await reading] == list(range(1_000))
+
+    asyncio.run(main())
 
 
 async def all_of(outcomes: Any) -> list[tuple[int, Any]]:
