@@ -69,10 +69,12 @@ from aioparallel.errors import (
     StateFailed,
     StateLogTruncated,
     StateNotRestored,
+    TaskFailed,
     TopicNotFound,
     TransactionsUnsupported,
     UndecodableRecord,
     UnreadableBatch,
+    UnreadableRow,
     WorkCancelled,
 )
 from aioparallel.handling import CallNext, Handling, Ordering
@@ -171,6 +173,7 @@ __all__ = [
     "StateLogTruncated",
     "StateNotRestored",
     "Stats",
+    "TaskFailed",
     "ThreadedFlow",
     "Token",
     "TopicNotFound",
@@ -179,6 +182,7 @@ __all__ = [
     "TransactionsUnsupported",
     "UndecodableRecord",
     "UnreadableBatch",
+    "UnreadableRow",
     "Work",
     "WorkCancelled",
     "__version__",
