@@ -93,6 +93,12 @@ def test_figures_and_a_group_of_a_query(
     assert lines[-1] == "flights: ended, 1,000 rows in 3 batches"
 
 
+def run_to_its_end(spark: SparkSession, servers: str, topic: str, checkpoint: Path) -> None:
+    """A query of what the topic has."""
+    query = read(spark, servers, topic).writeStream.format("noop").trigger(availableNow=True)
+    assert query.option("checkpointLocation", str(checkpoint)).start().awaitTermination(int(DEADLINE))
+
+
 def test_a_group_with_a_live_member_is_left_alone(
     spark: SparkSession,
     listening: Callable[..., ProgressListener],
@@ -111,9 +117,7 @@ def test_a_group_with_a_live_member_is_left_alone(
         try:
             for is_there in (True, False):
                 with listening(commit_group=group, bootstrap_servers=servers) as listener:
-                    query = read(spark, servers, topic).writeStream.format("noop").trigger(availableNow=True)
-                    started = query.option("checkpointLocation", str(tmp_path / group / str(is_there))).start()
-                    assert started.awaitTermination(int(DEADLINE))
+                    run_to_its_end(spark, servers, topic, tmp_path / group / str(is_there))
                 assert listener.snapshot()[0].total_rows == 50
                 assert offsets(servers, group) == {0: 7}
                 if is_there:
@@ -145,8 +149,7 @@ def test_a_group_whose_consumer_assigns_its_partitions(
 
     def run(**options: object) -> dict[int, int]:
         with listening(commit_group=group, bootstrap_servers=servers, **options):
-            query = read(spark, servers, topic).writeStream.format("noop").trigger(availableNow=True)
-            assert query.option("checkpointLocation", str(tmp_path)).start().awaitTermination(int(DEADLINE))
+            run_to_its_end(spark, servers, topic, tmp_path)
         return offsets(servers, group)
 
     assert run() == {0: 6}
