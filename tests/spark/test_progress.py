@@ -40,7 +40,9 @@ def read(spark: SparkSession, servers: str, topic: str, **options: object) -> Da
 
 @pytest.fixture
 def listening(spark: SparkSession) -> Iterator[Callable[..., ProgressListener]]:
-    """A function: a listener that is added, and removed when the test ends."""
+    """A function: a listener that is added, and removed when the test ends. It hears of no query that ended before."""
+    context: Any = spark.sparkContext._jsc
+    context.sc().listenerBus().waitUntilEmpty(int(DEADLINE * 1_000))
     added: list[ProgressListener] = []
 
     def listen(**options: Any) -> ProgressListener:

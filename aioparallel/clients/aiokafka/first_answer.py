@@ -39,3 +39,4 @@ async def first_answer(nodes: Collection[N], ask: Callable[[N], Coroutine[None, 
     finally:
         for task in pending:
             task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)

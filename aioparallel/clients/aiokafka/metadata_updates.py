@@ -132,9 +132,10 @@ class MetadataUpdates:
                     dialled = None
             return known.result()
         finally:
-            for task in (known, dialled):
-                if task is not None:
-                    task.cancel()
+            asking = [task for task in (known, dialled) if task is not None]
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
 
     def _known(self) -> list[object]:
         """Who is asked first."""

@@ -1,0 +1,50 @@
+"""An update of the metadata that is cancelled, as when a client stops, leaves no task behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from aioparallel.clients.aiokafka import first_answer, metadata_updates
+from aioparallel.clients.aiokafka.bootstrapping import Bootstrap
+from aioparallel.clients.aiokafka.metadata_updates import MetadataUpdates
+from tests.support.waiting import until
+
+
+class Silent:
+    """A cluster of two brokers, and configured addresses, that say nothing and are slow to be cancelled."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+        self.cluster = self
+        self._conns: dict[object, object] = {}
+        self.is_resting = False
+
+    def update_metadata(self, metadata: object) -> None:
+        raise AssertionError("nobody answers")
+
+    async def ask(self, *what: object) -> None:
+        self.asked.append(what)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("asked", [1, 2, 3], ids=["one broker", "both brokers", "the configured addresses"])
+async def test_a_cancelled_update_leaves_no_task(asked: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is there when it has ended: whoever closes the loop after that hears of no pending task."""
+    monkeypatch.setattr(first_answer, "NEXT", 0.05)
+    monkeypatch.setattr(metadata_updates, "_KNOWN_FIRST", 0.1)
+    silent, before = Silent(), asyncio.all_tasks()
+    updates = MetadataUpdates(
+        cast("Any", silent), cast("Bootstrap", silent), cast("Any", None), lambda: [1, 2], silent.ask, 300.0, print
+    )
+    updating = asyncio.create_task(updates.update(cast("Any", silent), ["topic"]))
+    await until(lambda: len(silent.asked) == asked, what="the question")
+    updating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await updating
+    assert asyncio.all_tasks() == before
