@@ -13,7 +13,7 @@ import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import psutil
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from aioparallel.spark import SinkRow, kafka_jars, read_topic, register_sink, write_topic
 from aioparallel.testing.processes.child import Child
-from tests.support.spark.settings import QUICK_START
+from tests.support.spark.settings import ALONE
 
 __all__ = ["PARTITIONS", "PARTS", "Driver", "Stream", "calls_in"]
 
@@ -134,21 +134,18 @@ def to_sink(rows: DataFrame, stream: Stream, directory: Path) -> StreamingQuery:
 
 def main(servers: str, directory: Path, until: str) -> None:
     """Run the driver."""
-    builder = (
-        SparkSession.builder.master("local[4]")
+    builder: Any = SparkSession.builder
+    spark: SparkSession = (
+        builder.master("local[4]")
         .config("spark.jars", ",".join(kafka_jars()))
-        .config("spark.ui.enabled", "false")
+        .config(map=ALONE)
         .config("spark.log.level", "ERROR")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.extraJavaOptions", QUICK_START)
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.local.dir", str(directory / "local"))
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.scheduler.mode", "FAIR")
+        .getOrCreate()
     )
-    spark: SparkSession = builder.getOrCreate()
     register_sink(spark)
     queries = list(start(spark, servers, directory, PER_TRIGGER if until == "killed" else 100 * PER_TRIGGER))
     if until == "killed":

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
 from aioparallel.spark import parallel_map
 from aioparallel.testing.processes.guarded import GuardedProcess
 from tests.support.spark.calls import Calls, noting
+from tests.support.spark.settings import ALONE
 
 ROWS = 200_000
 AT_ONCE = 20
@@ -146,13 +147,10 @@ def _run(how: str, runs: int, directory: Path, master: str) -> None:
     builder: Any = SparkSession.builder
     spark = (
         builder.master(master)
-        .config("spark.ui.enabled", "false")
+        .config(map=ALONE)
         .config("spark.log.level", "OFF")
-        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.executor.memory", "512m")
         .config("spark.executor.extraJavaOptions", "-XX:+UseSerialGC")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.executorEnv.PYTHONPATH", os.environ.get("PYTHONPATH", os.getcwd()))
         .config("spark.speculation", str(how == "speculation").lower())
         .config("spark.speculation.interval", "100ms")

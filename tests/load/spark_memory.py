@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from aioparallel.spark import parallel_map
-from tests.support.spark.settings import QUICK_START
+from tests.support.spark.settings import ALONE
 
 __all__ = ["SHAPES"]
 
@@ -93,11 +93,9 @@ def main(name: str) -> None:
     builder: Any = SparkSession.builder
     spark: SparkSession = (
         builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
+        .config(map=ALONE)
         .config("spark.log.level", "ERROR")
-        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "2g")
-        .config("spark.driver.extraJavaOptions", QUICK_START)
         .getOrCreate()
     )
     # The first batch has the small rows alone, and so nothing in it tells how large the others are.

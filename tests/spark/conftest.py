@@ -20,7 +20,7 @@ from aioparallel.errors import JarsMissing, JavaNotFound
 from aioparallel.jvm.java_runtime import SPARK_MODULES, find_java
 from aioparallel.spark.jars import kafka_jars
 from aioparallel.testing import LocalKafka
-from tests.support.spark.settings import QUICK_START
+from tests.support.spark.settings import ALONE
 from tests.support.spark.topics import NewTopic
 
 EXIT_TIMEOUT = 60.0
@@ -50,11 +50,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             builder.master("local[2]")
             .appName("tests")
             .config("spark.jars", ",".join(jars))
-            .config("spark.ui.enabled", "false")
+            .config(map=ALONE)
             .config("spark.log.level", "OFF")
-            .config("spark.driver.extraJavaOptions", QUICK_START)
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.local.dir", str(scratch / "local"))
             .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
             .config("spark.sql.shuffle.partitions", "2")

@@ -22,7 +22,7 @@ from aioparallel.spark.checks import check
 from aioparallel.spark.headers import outgoing
 from aioparallel.spark.jars import kafka_jars
 from aioparallel.spark.topics import read_topic, write_topic
-from tests.support.spark.settings import QUICK_START, STREAM_TIMEOUT
+from tests.support.spark.settings import ALONE, STREAM_TIMEOUT
 
 SPEC = """\
 name: flights
@@ -63,8 +63,7 @@ def main(servers: str, raw: str, work: str, piped: str, directory: str) -> None:
     spark: SparkSession = (
         builder.remote("local[2]")
         .config("spark.jars", ",".join(kafka_jars()))
-        .config("spark.driver.extraJavaOptions", QUICK_START)
-        .config("spark.ui.enabled", "false")
+        .config(map=ALONE)
         .config("spark.log.level", "OFF")
         .getOrCreate()
     )

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from aioparallel.spark import parallel_map
 from aioparallel.spark.backfill import FromParquet, Step, ToParquet, backfill
-from tests.support.spark.settings import QUICK_START
+from tests.support.spark.settings import ALONE
 
 
 def hanging(directory: Path, name: str) -> Step:
@@ -31,13 +31,7 @@ def hanging(directory: Path, name: str) -> Step:
 def main(directory: Path) -> None:
     """To ``whole``, ``parts`` and ``new``."""
     builder: Any = SparkSession.builder
-    spark: SparkSession = (
-        builder.master("local[3]")
-        .config("spark.driver.extraJavaOptions", QUICK_START)
-        .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "OFF")
-        .getOrCreate()
-    )
+    spark: SparkSession = builder.master("local[3]").config(map=ALONE).config("spark.log.level", "OFF").getOrCreate()
     outputs = {
         "whole": ToParquet(directory / "whole", "overwrite"),
         "parts": ToParquet(directory / "parts", "overwrite", "month"),

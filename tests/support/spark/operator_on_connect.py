@@ -24,16 +24,11 @@ def main(reuse: str, file: str) -> None:
 
     from aioparallel.errors import CheckFailed  # noqa: PLC0415
     from aioparallel.spark import async_udf, parallel_map, read_topic, register_sink, write_topic  # noqa: PLC0415
-    from tests.support.spark.settings import QUICK_START  # noqa: PLC0415
+    from tests.support.spark.settings import ALONE  # noqa: PLC0415
 
     builder: Any = SparkSession.builder
     spark: SparkSession = (
-        builder.remote("local[2]")
-        .config("spark.python.worker.reuse", reuse)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.extraJavaOptions", QUICK_START)
-        .getOrCreate()
+        builder.remote("local[2]").config("spark.python.worker.reuse", reuse).config(map=ALONE).getOrCreate()
     )
     df = spark.range(1_000, numPartitions=2).select(
         F.col("id").alias("seq"), F.concat(F.lit("k"), (F.col("id") % 10).cast("string")).alias("k")

@@ -9,3 +9,12 @@ QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 STREAM_TIMEOUT: Final = 120
 """Seconds for a stream to take what is there."""
+
+ALONE: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": QUICK_START,
+}
+"""For ``builder.config(map=...)``: a session that serves no pages and talks to loopback only."""
