@@ -52,7 +52,7 @@ def transformed(raw: DataFrame) -> DataFrame:
     """What a stage before does: parse, filter, write anew; built-in functions, which real-time mode takes."""
     parsed = raw.withColumn("parsed", F.from_json(F.col("value").cast("string"), "number bigint, at double"))
     kept = parsed.where("parsed.number >= 0").withColumn("out", F.to_json("parsed"))
-    return kept.transform(outgoing(value="out"))
+    return kept.transform(outgoing(value="out", real_time=True))
 
 
 async def produce(servers: str, topic: str, seconds: float, rate: int) -> int:

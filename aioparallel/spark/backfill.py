@@ -24,7 +24,7 @@ from aioparallel.policies import is_async
 from aioparallel.spark.checks import Checked, check, other_partitions
 from aioparallel.spark.frame_inputs import check_frame, check_paths
 from aioparallel.spark.headers import ColumnOrName
-from aioparallel.spark.logs import offsets_at, survey
+from aioparallel.spark.logs import cluster_of, offsets_at, survey
 from aioparallel.spark.parquet_output import Mode, ParquetOutput
 from aioparallel.spark.positions import Position, check_order, ending_options, starting_options
 from aioparallel.spark.topic_ranges import TopicRange
@@ -99,6 +99,7 @@ class ToParquet:
 
     ``mode``: what happens where files are in it: ``"error"``; ``"append"`` adds to them; ``"overwrite"`` replaces them,
     and with ``partition_by`` the partitions that have rows now: the others stay, also those that have no row any more.
+    What is there must be partitioned by the same columns.
     All but ``"append"`` write beside it, as ``.name.backfill-...``, and move the files at the end: a run that fails, or
     is killed, leaves what was there. Local files and HDFS are moved in one step for each partition; object stores copy
     each file, and readers see some of them meanwhile. Where only the server of Spark Connect reaches the files, Spark
@@ -192,12 +193,21 @@ def _check_places(source: object, to: object) -> None:
         for name, value in (place.options or {}).items() if isinstance(place, FromTopic | ToTopic) else ():
             if name.lower() in _NOT_HERE:
                 raise ConfigurationError(f"options {name}", value, _NOT_HERE[name.lower()])
-    if isinstance(source, FromTopic) and isinstance(to, ToTopic) and _is_one_cluster(source, to):
-        names = topic_names(source.topics)
-        if to.topic in names:
-            raise ConfigurationError(
-                "to", to.topic, "is what is read, and would have all of it twice: take another topic"
-            )
+    if isinstance(source, FromTopic) and isinstance(to, ToTopic) and _is_circle(source, to):
+        raise ConfigurationError("to", to.topic, "is what is read, and would have all of it twice: take another topic")
+
+
+def _is_circle(source: FromTopic, to: ToTopic) -> bool:
+    if to.topic not in topic_names(source.topics):
+        return False
+    if _is_one_cluster(source, to):
+        return True
+    # One cluster may have other addresses.
+    first, second = (
+        cluster_of(place.bootstrap_servers, timeout=_ANSWER, client_options=place.client_options)
+        for place in (source, to)
+    )
+    return first is not None and first == second
 
 
 def _check_topics(spark: SparkSession, source: FromTopic | FromParquet, to: ToTopic | ToParquet) -> None:

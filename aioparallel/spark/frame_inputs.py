@@ -36,16 +36,18 @@ def check_paths(spark: SparkSession, paths: Sequence[str], output: str, given: s
 def check_frame(spark: SparkSession, frame: DataFrame, output: str, given: str) -> None:
     """The same of all files that the frame reads: of tables and views too, whatever a step has read.
 
-    A classic session tells those of frames that are cached, and of subqueries, too.
+    A classic session tells the directories that were named to read, those of frames that are cached, and of subqueries,
+    too. Over Connect one that is partitioned is guessed from its files.
     """
+    is_classic = has_jvm(spark)
     for file in frame.inputFiles():  # URIs, whichever way the paths were written
         place = without_links(unquote(file))
         if _is_within(place, output):
             raise _refused(given, f"holds what is read, {file}")
-        root = _partitioned_root(place)
+        root = None if is_classic else _partitioned_root(place)
         if root is not None and _is_within(output, root):
             raise _refused(given, f"lies in what is read, {root}")
-    if has_jvm(spark):
+    if is_classic:
         for root in _roots(frame):
             place = without_links(root)
             if _is_within(place, output) or _is_within(output, place):

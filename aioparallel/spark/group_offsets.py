@@ -235,10 +235,10 @@ class GroupCommitter:
         offsets.clear()
         logger.error(
             "commit_group=%r: this group %s. Spark's offsets are not committed to it, they would move those consumers; "
-            "give commit_group a name that no consumer has used, or take_over=True if nobody needs these positions, "
-            "and start again",
+            "give commit_group a name that no consumer has used%s, and start again",
             group,
             why,
+            "" if self._take_over else ", or take_over=True if nobody needs these positions",
             extra={"action": "group_refused", "group_id": group},
         )
 
@@ -266,4 +266,9 @@ def _advice(failed: Mapping[TopicPartition, int], servers: str) -> str:
         return f"{where}: this user may not read the topic (permission READ), see client_options"
     if code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
         return f"{where}: this user may not use the group (permission READ on the group), see client_options"
+    if code == ErrorCode.OFFSET_METADATA_TOO_LARGE:
+        return (
+            f"{where}: the broker takes no metadata of {len(mark_of(UUID(int=0)))} characters, which says whose a commit "
+            "is; let it have offset.metadata.max.bytes=4096, Kafka's default"
+        )
     return f"{where}: the broker answered {kafka.for_code(code).__name__} (error code {code})"

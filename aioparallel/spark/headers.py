@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from aioparallel.coordinates import SOURCE_DIGEST, SOURCE_INDEX, SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC
-from aioparallel.spark.row_names import record_digest
+from aioparallel.spark.row_names import record_digest, with_places
 
 __all__ = ["ColumnOrName", "outgoing", "source_headers"]
 
@@ -32,6 +32,7 @@ def source_headers(
     offset: ColumnOrName = "offset",
     index: ColumnOrName | None = None,
     digest_of: Sequence[ColumnOrName] = (),
+    real_time: bool = False,
 ) -> Column:
     """The column ``headers`` of a record that is made of another one: its headers, and where it stands.
 
@@ -45,7 +46,8 @@ def source_headers(
     copies. They are told apart by one of these:
     ``index``: which of them this is, from 0, the same each time, as of ``posexplode``; ``src-index``.
     ``digest_of``: the columns that are written, key and value, texts or bytes. A digest of them and of the headers
-    becomes ``src-digest``. Records that are equal in all of these are copies still.
+    becomes ``src-digest``, with the place among records of the task that are equal in all of these: the rows go through
+    a Python worker for that. ``real_time``: for real-time mode, which lets no Python in: then equal records are copies.
     """
     places = {SOURCE_TOPIC: topic, SOURCE_PARTITION: partition, SOURCE_OFFSET: offset}
     if index is not None:
@@ -56,7 +58,9 @@ def source_headers(
         original = F.coalesce(_column(headers), F.array().cast(_HEADERS))
         kept = F.filter(original, lambda header: ~header["key"].isin(*_SOURCE))
     if digest_of:
-        places[SOURCE_DIGEST] = record_digest([_column(column) for column in digest_of], kept)
+        digest = record_digest([_column(column) for column in digest_of], kept)
+        stands = [_column(one) for one in (partition, offset, topic)]
+        places[SOURCE_DIGEST] = digest if real_time else with_places(digest, stands)
     added = F.array(*(_header(name, place) for name, place in places.items()))
     return added if kept is None else F.concat(kept, added)
 
@@ -68,15 +72,17 @@ def outgoing(
     headers: ColumnOrName | None = "headers",
     source: bool = True,
     index: ColumnOrName | None = None,
+    real_time: bool = False,
 ) -> Callable[[DataFrame], DataFrame]:
     """For ``df.transform(outgoing(...))``: the columns that Spark's Kafka sink writes, and no others.
 
     ``key``, ``value``: columns of strings (written as UTF-8) or bytes, NULL for none. ``key=None``: records without.
     ``headers``: the column of headers; None: without. ``source``: whether coordinates of the source are added, see
     :func:`source_headers`; they need the columns topic, partition and offset of :func:`read_topic`. ``index``: the
-    number of a record among those made of one; without it they are told apart by a digest of key, value and headers.
-    Then a record whose value differs when a batch is repeated is another one, and those that are equal are copies. With
-    ``index=F.lit(0)`` there is one of each.
+    number of a record among those made of one; without it they are told apart by a digest of key, value and headers,
+    and by their place among those of the task that are equal in these. Then a record whose value differs when a batch
+    is repeated is another one. With ``index=F.lit(0)`` there is one of each. ``real_time``: for a stream in real-time
+    mode, where equal ones made of one record are copies; give them an index.
 
     Those are left out, which matters: the sink takes a column ``topic`` for where to write, and ``partition``, too.
     """
@@ -87,7 +93,7 @@ def outgoing(
         names = ["key", "value"]
         if source:
             digest_of = written if index is None else ()
-            columns.append(source_headers(headers, index=index, digest_of=digest_of))
+            columns.append(source_headers(headers, index=index, digest_of=digest_of, real_time=real_time))
             names.append("headers")
         elif headers is not None:
             columns.append(_column(headers))

@@ -13,7 +13,7 @@ from aioparallel.records import TopicPartition
 if TYPE_CHECKING:
     from aioparallel.clients.aiokafka import AiokafkaClient
 
-__all__ = ["Log", "offsets_at", "survey"]
+__all__ = ["Log", "cluster_of", "offsets_at", "survey"]
 
 _GROUP: Final = "aioparallel-check"
 """Named by the client; nothing joins it and nothing is committed."""
@@ -57,6 +57,13 @@ def offsets_at(
     return _run(_offsets_at(_client(bootstrap_servers, client_options), times, timeout))
 
 
+def cluster_of(
+    bootstrap_servers: str, *, timeout: float, client_options: Mapping[str, object] | None = None
+) -> str | None:
+    """The id of the cluster at these addresses; None where it tells none. The rest as :func:`survey`."""
+    return _run(_cluster_of(_client(bootstrap_servers, client_options), timeout))
+
+
 def _run(work: Coroutine[object, object, T]) -> T:
     with ThreadPoolExecutor(1, "aioparallel-survey") as thread:
         return thread.submit(asyncio.run, work).result()
@@ -73,6 +80,12 @@ async def _client(bootstrap_servers: str, options: Mapping[str, object] | None) 
         yield client
     finally:
         await client.stop(_STOP_TIMEOUT)
+
+
+async def _cluster_of(client: contextlib.AbstractAsyncContextManager[AiokafkaClient], timeout: float) -> str | None:
+    async with client as asked:
+        await asked.start(timeout)
+        return asked.cluster_id
 
 
 async def _offsets_at(

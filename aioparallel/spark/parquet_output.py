@@ -3,14 +3,16 @@
 They are written beside the directory, into one that readers leave out, and moved when Spark has ended: a run that fails
 leaves what was there, and no empty directory. What is replaced is moved away first and removed at last.
 
-A process that is killed while files are moved has moved some partitions and others not; one that was moved away and not
-replaced yet is put back by the next run.
+A process that is killed while files are moved has moved some partitions and others not. The one that it had moved away
+and not replaced yet is known by its new rows, which still wait beside it: the next run puts it back. What was replaced
+is never put back, not even where it was deleted since.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal, TypeAlias
@@ -31,6 +33,9 @@ _ROWS: Final = "_rows"
 _REPLACED: Final = "_replaced"
 _REPLACED_PARTITIONS: Final = "_replaced_partitions"
 _ANOTHER: Final = "write to another directory"
+_ALREADY: Final = 'already exists: mode="overwrite" replaces what is there, "append" adds to it'
+_OF_FAILED_JOBS: Final = ("_temporary", "_SUCCESS", "._SUCCESS.crc")
+"""All that is in a directory in which a job of Spark has failed, or has had no rows."""
 
 
 class ParquetOutput:
@@ -39,6 +44,7 @@ class ParquetOutput:
     def __init__(
         self, spark: SparkSession, path: str | os.PathLike[str], mode: Mode, partition_by: Sequence[str]
     ) -> None:
+        self._spark = spark
         self._given = os.fspath(path)
         self._mode = mode
         self._columns = list(partition_by)
@@ -46,25 +52,33 @@ class ParquetOutput:
         self.path = location.path
         self._files = location.files
         if self._files is None:
-            self._check_remote(spark)
+            self._check_remote()
             return
         self._above, _, self._name = self.path.rpartition("/")
         self._is_root = not self._name or self._above.endswith(":/") or os.path.ismount(self.path)
         if not self._is_root:
-            _tell_of_leftovers(self._files, self._above, self._name)
+            _put_back(self._files, self._above, self._name)
         self._check(self._files)
 
     def write(self, frame: DataFrame) -> None:
         """All of it, or nothing."""
         if self._files is None:
-            writer = frame.write
-            if self._columns and self._mode == "overwrite":
-                writer = writer.option("partitionOverwriteMode", "dynamic")
-            writer.parquet(self._given, mode=self._mode, partitionBy=self._columns or None)
-        elif self._mode == "append" and (self._is_root or self._is_there(self._files)):
+            self._write_there(frame)
+            return
+        if self._mode == "append" and (self._is_root or self._files.is_directory(self.path)):
             frame.write.parquet(self._files.uri(self.path), mode="append", partitionBy=self._columns or None)
         else:
             self._write_and_move(frame, self._files)
+        # Spark has not seen that: frames that it has cached would be those of before.
+        self._spark.catalog.refreshByPath(self._files.uri(self.path))
+
+    def _write_there(self, frame: DataFrame) -> None:
+        writer, mode = frame.write, self._mode
+        if mode == "overwrite" and self._columns:
+            writer = writer.option("partitionOverwriteMode", "dynamic")
+        else:
+            mode = "append"  # there is nothing, but for a directory that a failed run has left
+        writer.parquet(self._given, mode=mode, partitionBy=self._columns or None)
 
     def _write_and_move(self, frame: DataFrame, files: Files) -> None:
         staging = f"{self._above}/.{self._name}.backfill-{uuid.uuid4().hex}"
@@ -78,41 +92,58 @@ class ParquetOutput:
                 elif self._columns:
                     replaced, units = f"{staging}/{_REPLACED_PARTITIONS}", list(_partitions(files, rows))
             _replace(files, self.path, rows, replaced, units)
-        finally:
-            _clear(files, staging)
+        except BaseException:
+            if not _holds_replaced(files, staging):
+                _clear(files, staging)
+            raise
+        _clear(files, staging)
 
     def _is_there(self, files: Files) -> bool:
-        """An empty directory, as failed runs of others leave them, holds nothing."""
-        return bool(self._visible(files)) or (files.is_there(self.path) and not files.is_directory(self.path))
-
-    def _visible(self, files: Files) -> list[str]:
-        return [name for name in files.entries(self.path) if not is_hidden(name)]
+        """A directory that a failed job of Spark has left holds nothing."""
+        if files.is_there(self.path) and not files.is_directory(self.path):
+            return True
+        return any(
+            name not in _OF_FAILED_JOBS and not name.startswith(".spark-staging-") for name in files.entries(self.path)
+        )
 
     def _check(self, files: Files) -> None:
         if self._mode != "append" and self._is_root:
             raise self._wrong("is a whole file system, and cannot be moved: name a directory in it")
         if self._mode == "error" and self._is_there(files):
-            raise self._wrong('already exists: mode="overwrite" replaces what is there, "append" adds to it')
-        if self._mode == "overwrite" and self._columns:
-            for name in self._visible(files):
-                column, is_partition, _ = name.partition("=")
-                if not is_partition or unquote(column).lower() != self._columns[0].lower():
-                    raise self._wrong(
-                        f"is not partitioned by {self._columns[0]}, it has {name}, which would stay beside the new "
-                        f"partitions: {_ANOTHER}"
-                    )
+            raise self._wrong(_ALREADY)
+        if self._mode == "append" and files.is_there(self.path) and not files.is_directory(self.path):
+            raise self._wrong(f"is a file: {_ANOTHER}")
+        if self._mode == "append" or self._columns:
+            self._check_partitions(files)
 
-    def _check_remote(self, spark: SparkSession) -> None:
-        if self._mode != "overwrite" or self._columns:
+    def _check_partitions(self, files: Files, below: str = "", depth: int = 0) -> None:
+        """That what is there is partitioned as the rows will be: readers take no others."""
+        for name in files.entries(_below(self.path, below)):
+            if is_hidden(name):
+                continue
+            inner = _below(below, name)
+            column = [unquote(name.partition("=")[0])] if "=" in name else []
+            if column == self._columns[depth : depth + 1]:
+                if column:
+                    self._check_partitions(files, inner, depth + 1)
+            elif not column or files.is_directory(_below(self.path, inner)):
+                by = f"is not partitioned by {', '.join(self._columns)}" if self._columns else "is partitioned"
+                raise self._wrong(f"{by}, it has {inner}, and readers do not take both: {_ANOTHER}")
+
+    def _check_remote(self) -> None:
+        if self._mode == "append" or (self._mode == "overwrite" and self._columns):
             return
         try:
-            _ = spark.read.text(self._given).schema
-        except Exception:  # it is not there, and nothing is to be replaced
+            is_there = bool(self._spark.read.format("binaryFile").load(self._given).inputFiles())
+        except Exception:  # no directory
             return
-        raise self._wrong(
-            "cannot be replaced over Connect, since a run that fails would leave nothing of it: give partition_by, "
-            f"whose partitions Spark replaces at the end, use a classic session, or {_ANOTHER}"
-        )
+        if is_there and self._mode == "error":
+            raise self._wrong(_ALREADY)
+        if is_there:
+            raise self._wrong(
+                "cannot be replaced over Connect, since a run that fails would leave nothing of it: give partition_by, "
+                f"whose partitions Spark replaces at the end, use a classic session, or {_ANOTHER}"
+            )
 
     def _wrong(self, what: str) -> ConfigurationError:
         return ConfigurationError("to", self._given, what)
@@ -120,19 +151,44 @@ class ParquetOutput:
 
 def _replace(files: Files, path: str, new: str, replaced: str, units: Sequence[str]) -> None:
     """Each unit, a directory below ``path``, by the same below ``new``; or none of them."""
-    moved: list[tuple[str, str]] = []
+    begun: dict[str, set[str]] = {}
     try:
         for unit in units:
+            begun[unit] = set(_files(files, _below(new, unit)))
             target = _below(path, unit)
             if files.is_there(target):
                 files.move(target, _below(replaced, unit))
-                moved.append((target, _below(replaced, unit)))
             files.move(_below(new, unit), target)
-            moved.append((_below(new, unit), target))
     except BaseException:
-        for before, now in reversed(moved):
-            files.move(now, before)
+        for unit in reversed(begun):
+            _undo(files, _below(path, unit), _below(new, unit), _below(replaced, unit), begun[unit])
         raise
+
+
+def _undo(files: Files, target: str, new: str, replaced: str, ours: set[str]) -> None:
+    """By what is there: a move that was interrupted may be done, or not; and another run may have replaced ``ours``."""
+    try:
+        if files.is_there(target) and not files.is_there(new):
+            if set(_files(files, target)) != ours:
+                files.remove(replaced)
+                return
+            files.move(target, new)
+        if files.is_there(replaced) and not files.is_there(target):
+            files.move(replaced, target)
+    except Exception as error:  # the others are moved back all the same
+        logger.error(  # noqa: TRY400 - beside the error of the run
+            "%s cannot be moved back to %s, which the next backfill there does: %s",
+            replaced,
+            target,
+            error,
+            extra={"action": "backfill_left", "path": replaced},
+        )
+
+
+def _holds_replaced(files: Files, staging: str) -> bool:
+    """Whether what was moved away is nowhere else."""
+    partitions = f"{staging}/{_REPLACED_PARTITIONS}"
+    return files.is_there(f"{staging}/{_REPLACED}") or next(_files(files, partitions), None) is not None
 
 
 def _partitions(files: Files, path: str, below: str = "") -> Iterator[str]:
@@ -160,24 +216,29 @@ def _clear(files: Files, staging: str) -> None:
         logger.warning("%s cannot be removed: %s", staging, error, extra={"action": "backfill_left", "path": staging})
 
 
-def _tell_of_leftovers(files: Files, above: str, name: str) -> None:
-    """Put back what a run that was killed had moved away, and say what else it has left."""
+def _put_back(files: Files, above: str, name: str) -> None:
+    """What runs that were killed had moved away and not replaced; and say what else they have left."""
     path = f"{above}/{name}"
+    of_backfill = re.compile(re.escape(f".{name}.backfill-") + "[0-9a-f]{32}")
     for entry in files.entries(above or "/"):
-        if not entry.startswith(f".{name}.backfill-"):
+        if not of_backfill.fullmatch(entry):
             continue
         left = f"{above}/{entry}"
-        if files.is_there(f"{left}/{_REPLACED}") and not files.is_there(path):
-            files.move(f"{left}/{_REPLACED}", path)
-        for partition in _partitions(files, f"{left}/{_REPLACED_PARTITIONS}"):
-            if not files.is_there(_below(path, partition)):
-                files.move(f"{left}/{_REPLACED_PARTITIONS}/{partition}", _below(path, partition))
+        rows, partitions = f"{left}/{_ROWS}", f"{left}/{_REPLACED_PARTITIONS}"
+        _restore(files, f"{left}/{_REPLACED}", rows, path)
+        for partition in _partitions(files, partitions):
+            _restore(files, *(_below(directory, partition) for directory in (partitions, rows, path)))
         logger.warning(
             "%s was left by a backfill that was killed: remove it, unless one to %s is running",
             left,
             path,
             extra={"action": "backfill_left", "path": left},
         )
+
+
+def _restore(files: Files, replaced: str, new: str, target: str) -> None:
+    if files.is_there(replaced) and files.is_there(new) and not files.is_there(target):
+        files.move(replaced, target)
 
 
 def _below(path: str, name: str) -> str:

@@ -53,18 +53,18 @@ def check_order(starting: Position, ending: Position) -> None:
     partitions. Raises ConfigurationError."""
     if isinstance(starting, datetime) and isinstance(ending, datetime) and ending <= starting:
         raise ConfigurationError("ending", ending, f"must be later than starting, {starting}")
-    if not isinstance(starting, Mapping) or not isinstance(ending, Mapping):
-        return
-    for topic, lasts in ending.items():
-        firsts = starting.get(topic, {})
-        if firsts.keys() != lasts.keys():
+    firsts, lasts = (position if isinstance(position, Mapping) else {} for position in (starting, ending))
+    for topic in firsts.keys() & lasts.keys():
+        if firsts[topic].keys() != lasts[topic].keys():
             raise ConfigurationError(
                 "ending",
                 ending,
-                f"names partitions {_numbers(lasts)} of {topic}, and starting {_numbers(firsts)}: both must name all",
+                f"names partitions {_numbers(lasts[topic])} of {topic}, and starting {_numbers(firsts[topic])}: both "
+                "must name all",
             )
-        for partition, last in lasts.items():
-            first = firsts[partition]
+    for topic, places in {**firsts, **lasts}.items():
+        for partition in places:
+            first, last = (_of_partition(position, topic, partition) for position in (starting, ending))
             is_before = (isinstance(first, int) and isinstance(last, int) and last < first) or (
                 isinstance(first, datetime) and isinstance(last, datetime) and last < first
             )
@@ -72,6 +72,10 @@ def check_order(starting: Position, ending: Position) -> None:
                 raise ConfigurationError(
                     "ending", ending, f"of {topic}-{partition}, {last}, is before starting, {first}: exchange them"
                 )
+
+
+def _of_partition(position: Position, topic: str, partition: int) -> object:
+    return position.get(topic, {}).get(partition) if isinstance(position, Mapping) else position
 
 
 def _numbers(places: Mapping[int, object]) -> str:

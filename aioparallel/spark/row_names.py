@@ -11,20 +11,22 @@ then handled again. It is never taken for another one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, Literal
 
+import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructType
 
 from aioparallel.errors import ConfigurationError, Reject
 from aioparallel.spark.text_options import TextOptions
 from aioparallel.spark.values import Row
 
-__all__ = ["TOPIC_COLUMNS", "Naming", "RowNames", "digest_of_row", "has_place", "record_digest"]
+__all__ = ["TOPIC_COLUMNS", "Naming", "RowNames", "digest_of_row", "has_place", "record_digest", "with_places"]
 
 TOPIC_COLUMNS: Final[dict[str, DataType]] = {"topic": StringType(), "partition": IntegerType(), "offset": LongType()}
 """Where a record stands in Kafka, as :func:`~aioparallel.spark.topics.read_topic` gives it. Columns of these names with
@@ -81,8 +83,7 @@ class RowNames:
         self._name: Callable[[Row], str | None] = {"id": self._by_id, "topic": self._by_topic, "none": _nameless}[
             naming.by
         ]
-        self._newer: dict[bytes, int] = {}
-        self._older: dict[bytes, int] = {}
+        self._places = _Places()
 
     def name(self, row: Row) -> str | Reject | None:
         """The next row's. None: there are no names. Reject: the row has none, and this is why."""
@@ -100,17 +101,25 @@ class RowNames:
     def _by_topic(self, row: Row) -> str:
         digest = digest_of_row(row)
         name = f"{row['topic']}-{row['partition']}-{row['offset']}-{digest.hex()}"
-        place = self._place(digest)
+        place = self._places.next(digest)
         return f"{name}-{place}" if place else name
 
-    def _place(self, digest: bytes) -> int:
-        """Rows like this one that came before it, of the last ones."""
-        place = self._newer.get(digest)
+
+class _Places:
+    """How many like it came before, of the last ones."""
+
+    def __init__(self) -> None:
+        self._newer: dict[Hashable, int] = {}
+        self._older: dict[Hashable, int] = {}
+
+    def next(self, name: Hashable) -> int:
+        """Of one that comes now; 0 for the first."""
+        place = self._newer.get(name)
         if place is None:
             if len(self._newer) >= _WINDOW:
                 self._older, self._newer = self._newer, {}
-            place = self._older.get(digest, 0)
-        self._newer[digest] = place + 1
+            place = self._older.get(name, 0)
+        self._newer[name] = place + 1
         return place
 
 
@@ -149,7 +158,7 @@ def _with_lists(value: Any) -> Any:
 def record_digest(columns: Sequence[Column], headers: Column | None) -> Column:
     """The same idea for a record that Spark writes, as a column: of ``columns``, texts or bytes, and of ``headers``.
 
-    Equal records have equal digests: their place among each other is not known to an expression.
+    Equal records have equal digests: an expression of Spark does not know their places. See :func:`with_places`.
     """
     parts = [F.coalesce(F.sha2(column, 256), F.lit("-")) for column in columns]
     if headers is not None:
@@ -158,3 +167,26 @@ def record_digest(columns: Sequence[Column], headers: Column | None) -> Column:
         )
         parts.append(F.array_join(pairs, ","))
     return F.substring(F.sha2(F.concat_ws(" ", *parts), 256), 1, _HEADER_DIGITS)
+
+
+def with_places(digest: Column, source: Sequence[Column]) -> Column:
+    """The digests, each with its place among equal records of the same source in the task: ``1f``, ``1f-1``, ``1f-2``.
+
+    The rows go through a Python worker, in their order.
+    """
+    number: Any = arrow_udf(_numbered, StringType())  # type: ignore[call-overload]
+    # Spark may evaluate what it takes for deterministic twice, and would count twice.
+    column: Column = number.asNondeterministic()(F.concat_ws(" ", digest, *(one.cast("string") for one in source)))
+    return column
+
+
+def _numbered(arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
+    """Of a task: of each name the digest that it begins with, and its place."""
+    places = _Places()
+    for names in arrays:
+        numbered = [(name[:_HEADER_DIGITS], places.next(name)) for name in names.to_pylist()]
+        yield pa.array([f"{digest}-{place}" if place else digest for digest, place in numbered], pa.string())
+
+
+# Spark reads there what goes in and comes out.
+_numbered.__annotations__ = {"arrays": Iterator[pa.Array], "return": Iterator[pa.Array]}

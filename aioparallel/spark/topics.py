@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegralType, StringType, StructType
 
 from aioparallel.errors import ConfigurationError
 from aioparallel.spark.headers import ColumnOrName, outgoing
@@ -166,8 +166,8 @@ def write_topic(
     Java's and aiokafka's producers (librdkafka needs ``partitioner=murmur2_random`` for that); so with as many
     partitions as the source has, and the key unchanged, records stay in the partition of their number.
     ``source``: where the frame has topic, partition and offset as :func:`read_topic` gives them, they are added to the
-    original headers, with a digest of the record, or with ``index``, a column that numbers the records made of one;
-    see :func:`outgoing`.
+    original headers, with a digest of the record and its place among equal ones, or with ``index``, a column that
+    numbers the records made of one; see :func:`outgoing`. In real-time mode equal ones have no places.
     ``checkpoint``: the directory of a stream's checkpoint; a batch has none.
     ``trigger``: of a stream, as in ``{"availableNow": True}``, ``{"processingTime": "10 seconds"}``,
     ``{"realTime": "5 minutes"}``. Default: the next micro-batch as soon as the one before has ended.
@@ -183,7 +183,8 @@ def write_topic(
     if df.isStreaming is not (checkpoint is not None):
         wanted = "a directory, to go on from after a restart" if checkpoint is None else "None, for a batch"
         raise ConfigurationError("checkpoint", checkpoint, f"must be {wanted}")
-    frame = _records(df, source=source, index=index)
+    is_real_time = trigger is not None and "realTime" in trigger
+    frame = _records(df, source=source, index=index, real_time=is_real_time)
     if checkpoint is None:
         if trigger is not None or query_name is not None:
             raise ConfigurationError("trigger", trigger or query_name, "is for streams, as is query_name")
@@ -193,7 +194,7 @@ def write_topic(
     writer: Any = frame.writeStream.format("kafka").options(**sink).option("checkpointLocation", os.fspath(checkpoint))
     if trigger is not None:
         writer = writer.trigger(**trigger)
-        if "realTime" in trigger:
+        if is_real_time:
             writer = writer.outputMode("update")  # the only one that Spark takes there
     if query_name is not None:
         writer = writer.queryName(query_name)
@@ -222,7 +223,7 @@ def _find_source(frame: DataFrame) -> None:
             raise
 
 
-def _records(df: DataFrame, *, source: bool, index: ColumnOrName | None) -> DataFrame:
+def _records(df: DataFrame, *, source: bool, index: ColumnOrName | None, real_time: bool) -> DataFrame:
     """The columns to write, checked."""
     types = {field.name: field.dataType for field in df.schema}
     if "value" not in types:
@@ -243,8 +244,14 @@ def _records(df: DataFrame, *, source: bool, index: ColumnOrName | None) -> Data
             "numbers the records made of one, and needs its topic, partition and offset as read_topic "
             "gives them: keep these columns, and source=True",
         )
+    if index is not None:
+        kind = df.select(index).schema[0].dataType
+        if not isinstance(kind, IntegralType):
+            raise ConfigurationError(
+                "index", index, f"is {kind.simpleString()}, and must be whole numbers from 0, as of posexplode"
+            )
     key, headers = (name if name in types else None for name in ("key", "headers"))
-    return df.transform(outgoing(key=key, headers=headers, source=source, index=index))
+    return df.transform(outgoing(key=key, headers=headers, source=source, index=index, real_time=real_time))
 
 
 def _are_headers(kind: DataType) -> bool:

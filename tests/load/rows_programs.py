@@ -28,7 +28,7 @@ __all__ = ["PARTITIONS", "PARTS", "Driver", "Stream", "calls_in"]
 
 PARTITIONS: Final = range(1, 7)
 PARTS: Final = (0, 1, 1)
-"""What a record becomes for the sink where it is exploded: two of the rows are equal."""
+"""What a record becomes where it is exploded: two of the rows are equal."""
 PER_TRIGGER: Final = 24
 """Offsets of a micro-batch while the driver is killed: many micro-batches, each of a second or so."""
 DEATH: Final = 30.0
@@ -103,27 +103,26 @@ def start(spark: SparkSession, servers: str, directory: Path, per_trigger: int) 
         records = read_topic(spark, stream.raw, bootstrap_servers=servers, per_trigger=per_trigger)
         rows = records.withColumn("value", F.col("value").cast("string"))
         yield to_sink(rows, stream, directory)
-        numbers = F.array([F.lit(n) for n in range(len(PARTS))])
-        several = rows.select("*", F.explode(numbers).alias("part")) if stream.is_exploded else with_no_part(rows)
         yield write_topic(
-            several.withColumn("value", F.concat_ws(" ", "value", "part")),
+            parts_of(rows, stream).withColumn("value", F.concat_ws(" ", "value", "part")),
             f"work-{stream.name}",
             bootstrap_servers=servers,
             checkpoint=directory / f"topic-{stream.name}",
         )
 
 
-def with_no_part(rows: DataFrame) -> DataFrame:
-    """One row of each."""
-    return rows.withColumn("part", F.lit(0))
+def parts_of(rows: DataFrame, stream: Stream) -> DataFrame:
+    """One row of each, or several."""
+    if not stream.is_exploded:
+        return rows.withColumn("part", F.lit(0))
+    return rows.select("*", F.explode(F.array([F.lit(n) for n in PARTS])).alias("part"))
 
 
 def to_sink(rows: DataFrame, stream: Stream, directory: Path) -> StreamingQuery:
     """Through the handler."""
-    parts = F.array([F.lit(n) for n in PARTS])
-    several = rows.select("*", F.explode(parts).alias("part")) if stream.is_exploded else with_no_part(rows)
     return (
-        several.select("topic", "partition", "offset", "value", "part")
+        parts_of(rows, stream)
+        .select("topic", "partition", "offset", "value", "part")
         .withColumn("file", F.lit(str(directory / f"{stream.name}.calls")))
         .writeStream.format("aioparallel")
         .options(handler="tests.load.rows_programs:call", max_concurrency="10")

@@ -53,13 +53,18 @@ async def life(servers: str, directory: Path, calls_before_death: int) -> int:
         return await driver.kill_all()
 
 
+def wanted_of(stream: Stream) -> Counter[str]:
+    """All rows, and how many there are of each."""
+    return Counter(f"{n} {part}" for n in range(RECORDS) for part in (PARTS if stream.is_exploded else (0,)))
+
+
 def check_sink(stream: Stream, directory: Path) -> tuple[int, int]:
     """What the service has: the first call of each key, and none of the others. How many calls, and keys."""
     found = calls_in(directory / f"{stream.name}.calls")
     kept: dict[str, str] = {}
     for key, row in found:
         assert kept.setdefault(key, row) == row, f"{key} named {kept[key]} and {row}"
-    wanted = Counter(f"{n} {part}" for n in range(RECORDS) for part in (PARTS if stream.is_exploded else (0,)))
+    wanted = wanted_of(stream)
     assert Counter(kept.values()) == wanted, f"{stream}: {len(kept)} of {wanted.total()} rows"
     return len(found), len(kept)
 
@@ -74,9 +79,8 @@ async def check_topic(servers: str, stream: Stream, by: Literal["record", "key"]
 
     consumer = consumer_of(servers, work, deduplicate=Deduplicate("seen", by=by), until="end")
     stats = await consume(consumer, handle)
-    parts = range(len(PARTS)) if stream.is_exploded else range(1)
-    wanted = Counter(f"{n} {part}" for n in range(RECORDS) for part in parts)
-    assert handled == wanted, f"{stream}, by {by}: {len(handled)} of {wanted.total()} rows"
+    wanted = wanted_of(stream)
+    assert handled == wanted, f"{stream}, by {by}: {handled.total()} of {wanted.total()} rows"
     assert stats.copies == len(written) - wanted.total()
     return len(written), handled.total()
 

@@ -180,6 +180,15 @@ def test_what_is_read_is_not_overwritten(spark: SparkSession, tmp_path: Path, re
 
 
 @pytest.mark.real
+def test_a_topic_is_not_written_to_itself(spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTopic) -> None:
+    """By another address of the same cluster either."""
+    servers, raw = local_kafka.bootstrap_servers, new_topic()
+    for other in (servers, f"localhost:{servers.rpartition(':')[2]}"):
+        with pytest.raises(ConfigurationError, match=f"to='{raw}': is what is read, and would have all of it twice"):
+            backfill(spark, FromTopic(raw, servers), to=ToTopic(raw, other))
+
+
+@pytest.mark.real
 def test_the_example(
     spark: SparkSession,
     local_kafka: LocalKafka,

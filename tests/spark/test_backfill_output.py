@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import subprocess
@@ -20,8 +19,7 @@ from aioparallel.errors import ConfigurationError
 from aioparallel.jvm.java_runtime import SPARK_MODULES, find_java
 from aioparallel.spark import parallel_map
 from aioparallel.spark.backfill import FromParquet, ToParquet, backfill
-from aioparallel.spark.file_systems import HadoopFiles
-from aioparallel.spark.parquet_output import ParquetOutput
+from aioparallel.spark.file_systems import HadoopFiles, Location
 from tests.support.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.spark
@@ -173,23 +171,43 @@ def test_files_are_moved_by_hadoop_too(
     assert names(tmp_path) == ["in", "parts", "whole"]
 
 
-def test_what_a_killed_run_had_moved_away_is_put_back(
-    spark: SparkSession, source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Between two moves: a partition, and a whole directory. What else is left is named."""
+def test_cached_frames_see_what_was_moved(spark: SparkSession, source: Path, tmp_path: Path) -> None:
+    """As when Spark writes itself: it would answer from its cache otherwise."""
     out = tmp_path / "out"
-    backfill(spark, FromParquet(source), to=ToParquet(out, partition_by="month"))
-    left = tmp_path / ".out.backfill-1"
-    (left / "_replaced_partitions").mkdir(parents=True)
-    (out / "month=1").rename(left / "_replaced_partitions" / "month=1")
-    caplog.set_level(logging.WARNING, "aioparallel.spark")
-    ParquetOutput(spark, out, "overwrite", ["month"])
-    assert rows(spark, out) == list(range(100))
-    assert f"{left} was left by a backfill that was killed: remove it" in caplog.text
-    (left / "_replaced_partitions").rmdir()
-    out.rename(left / "_replaced")
-    ParquetOutput(spark, out, "overwrite", [])
-    assert rows(spark, out) == list(range(100))
+    backfill(spark, FromParquet(source), to=ToParquet(out))
+    cached = spark.read.parquet(str(out)).persist()
+    assert cached.count() == 100
+    backfill(spark, FromParquet(source), month(1), to=ToParquet(out, "overwrite"))
+    try:
+        assert spark.read.parquet(str(out)).count() == 50
+    finally:
+        cached.unpersist()
+
+
+def test_a_partition_beside_the_one_that_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Is neither read nor holds what is read; the directory of both does."""
+    out = tmp_path / "out"
+    spark.range(10).selectExpr("id", "1 AS month").write.partitionBy("month").parquet(str(out))
+    backfill(spark, FromParquet(out / "month=1"), to=ToParquet(out / "month=2"))
+    assert len(rows(spark, out, "id")) == 20
+    with pytest.raises(ConfigurationError, match="lies in what is read"):
+        backfill(spark, FromParquet(out), to=ToParquet(out / "month=3"))
+
+
+@pytest.mark.parametrize("mode", ["error", "overwrite"])
+def test_where_only_the_server_reaches_the_files(
+    spark: SparkSession, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any
+) -> None:
+    """A run that fails leaves an empty directory, at which the next one does not end; and what is there stays."""
+    monkeypatch.setattr("aioparallel.spark.parquet_output.locate", lambda _, path: Location(os.fspath(path), None))
+    to = ToParquet(tmp_path / "out", mode)
+    with pytest.raises(Exception, match="no such thing"):
+        backfill(spark, FromParquet(source), failing, to=to)
+    assert names(tmp_path / "out") == []
+    backfill(spark, FromParquet(source), to=to)
+    with pytest.raises(ConfigurationError, match=r"already exists|cannot be replaced over Connect"):
+        backfill(spark, FromParquet(source), month(1), to=to)
+    assert rows(spark, tmp_path / "out") == list(range(100))
 
 
 @pytest.mark.parametrize("mode", ["overwrite", "append"])

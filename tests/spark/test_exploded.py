@@ -65,20 +65,23 @@ def test_by_topic(spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTo
 
 
 def test_equal_ones_by_topic(spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTopic) -> None:
-    """Records that are equal in all that is written are copies; a column that numbers them tells them apart. It is
-    refused where nothing says of which record they were made."""
+    """Records of one that are equal in all that is written are told apart, by their places and by a column that numbers
+    them, and known when they come again. A number is refused where nothing says of which record they were made."""
     servers, raw, work, seen = local_kafka.bootstrap_servers, new_topic(), new_topic(), f"{new_topic()}-seen"
     asyncio.run(local_kafka.create_topic(seen, 1, {"cleanup.policy": "compact"}))
     fill(servers, raw, counted(RECORDS))
     frame = read_topic(spark, raw, bootstrap_servers=servers, streaming=False).transform(equal)
-    write_topic(frame, work, bootstrap_servers=servers)
-    assert handled(servers, work, seen, "record")[1] == RECORDS * (EACH - 1)
+    for _ in range(2):
+        write_topic(frame, work, bootstrap_servers=servers)
     numbered = new_topic()
     backfill(spark, FromTopic(raw, servers), equal, to=ToTopic(numbered, servers, index="place"))
-    assert handled(servers, numbered, seen, "record")[1] == 0
-    assert handled(servers, numbered, seen, "key")[1] == 0
+    for by in ("record", "key"):
+        assert handled(servers, work, seen, by)[1] == RECORDS * EACH
+        assert handled(servers, numbered, seen, by)[1] == 0
     with pytest.raises(ConfigurationError, match=r"numbers the records made of one.*keep these columns"):
         write_topic(frame.drop("offset"), work, bootstrap_servers=servers, index="place")
+    with pytest.raises(ConfigurationError, match=r"index=.*is double, and must be whole numbers"):
+        write_topic(frame, work, bootstrap_servers=servers, index=F.col("place") / 2)
 
 
 def test_by_a_sink(spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTopic, tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ def test_columns_of_other_names(spark: SparkSession) -> None:
 
 def digest_of(spark: SparkSession, headers: Sequence[tuple[str, bytes]] | None, *parts: str) -> str:
     """The digest of a record with these headers, key and value, as SQL writes them."""
-    column = source_headers(digest_of=[F.expr(part) for part in parts])
+    # Without places, which need a job.
+    column = source_headers(digest_of=[F.expr(part) for part in parts], real_time=True)
     *_, (name, value) = headers_of(spark, headers, column)
     assert name == "src-digest"
     return value.decode()
@@ -101,6 +102,15 @@ def test_outgoing_says_what_tells_records_of_one_source_apart(spark: SparkSessio
         for row in frame.transform(outgoing(index=column)).collect()
     ]
     assert [one[-1] for one in names] == ["src-digest", "src-index"]
+
+
+def test_equal_ones_have_places(spark: SparkSession) -> None:
+    """Those that were made of one record; not in real-time mode. The first has the digest alone."""
+    rows = [(b"k", b"v", "raw", 3, offset, None, 1) for offset in (7, 8, 7, 7)]
+    frame = spark.createDataFrame(rows, SCHEMA).coalesce(1)
+    (digest,) = {bytes(row.headers[-1].value) for row in frame.transform(outgoing(real_time=True)).collect()}
+    found = [bytes(row.headers[-1].value) for row in frame.transform(outgoing()).collect()]
+    assert found == [digest, digest, digest + b"-1", digest + b"-2"]
 
 
 def test_outgoing_leaves_nothing_that_would_lead_records_elsewhere(spark: SparkSession) -> None:

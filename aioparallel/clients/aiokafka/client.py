@@ -354,6 +354,11 @@ class AiokafkaClient:
         """Seconds since the end offset was told; None before it was."""
         return None if self._running is None else self._running.silence.contacts.since_heard(partition)
 
+    @property
+    def cluster_id(self) -> str | None:
+        """Of the cluster that it runs on; None where it runs not, or no broker has told it."""
+        return None if self._running is None else self._running.silence.cluster_id
+
     def contact(self) -> Contact:
         """What is heard of the cluster."""
         if self._running is None:
@@ -371,13 +376,12 @@ class AiokafkaClient:
 
     def read(self, spans: Mapping[TopicPartition, Span | list[Span]]) -> AsyncGenerator[Fetched, None]:
         """Read these partitions from start to end of each span, over connections of their own."""
-        cluster_id = None if self._running is None else self._running.silence.cluster_id
         return read_spans(
             spans,
             self._settings.bootstrap_servers,
             self._settings.reading_options(),
             rebootstrap_after=self._settings.rebootstrap_after,
-            cluster_id=cluster_id,
+            cluster_id=self.cluster_id,
         )
 
     async def cleanup_policy(self, topic: str, timeout: float) -> str | None:

@@ -35,7 +35,6 @@ libraries:
 TRANSFORMATION = """\
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from aioparallel.spark.headers import outgoing
 from aioparallel.spark.topics import read_topic, sink_options
@@ -53,7 +52,7 @@ dp.create_sink("work", "kafka", sink_options({piped!r}, bootstrap_servers={serve
 
 @dp.append_flow(target="work")
 def to_work() -> DataFrame:
-    return spark.readStream.table("raw").transform(outgoing(index=F.lit(0)))
+    return spark.readStream.table("raw").transform(outgoing())
 """
 
 

@@ -227,6 +227,17 @@ def test_one_partition_that_is_refused_does_not_hold_up_the_others(
     assert len([line for line in said if "could not be committed" in line]) == 1
 
 
+def test_a_broker_that_takes_no_marks_is_told_what_to_do(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """Its limit is named."""
+    cluster.codes = {RAW: ErrorCode.OFFSET_METADATA_TOO_LARGE}
+    committer = GroupCommitter("broker:9092", {})
+    committer.offer("lag", QUERY, {RAW: 1})
+    until(lambda: warnings(caplog))
+    committer.close(30)
+    assert "takes no metadata of 60 characters" in warnings(caplog)[0]
+    assert "offset.metadata.max.bytes=4096" in warnings(caplog)[0]
+
+
 def test_nothing_runs_before_the_first_offer_and_after_the_close(cluster: Cluster) -> None:
     """No thread for a query that is not there, and none comes back."""
     committer = GroupCommitter("broker:9092", {})
@@ -303,6 +314,7 @@ def test_a_group_is_taken_over_until_somebody_commits_beside(
     committer.close(30)
     assert cluster.commits == [("lag", {RAW: 500})]
     assert "has offset 9 of raw-0 by somebody else" in warnings(caplog)[0]
+    assert "take_over=True" not in warnings(caplog)[0]
 
 
 def test_members_are_not_taken_over(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from aioparallel import Batch, batches
 from aioparallel.errors import ConfigurationError, Reject
 from aioparallel.spark import SinkRow
-from aioparallel.spark.row_names import Naming, RowNames, digest_of_row
+from aioparallel.spark.row_names import Naming, RowNames, _numbered, digest_of_row
 from aioparallel.spark.rows import columns_of
 from aioparallel.spark.sink import AioparallelDataSource, Written
 
@@ -232,7 +232,15 @@ def test_many_rows_take_little() -> None:
     assert names.name(row_at(0)) == f"{first}-1"
     for offset in range(50_000, 200_000):
         names.name(row_at(offset))
-    assert len(names._newer) + len(names._older) <= 100_000
+    assert len(names._places._newer) + len(names._places._older) <= 100_000
+
+
+def test_equal_records_are_numbered() -> None:
+    """Among those of the task, over its Arrow batches; the first has the digest alone."""
+    digest = "0123456789abcdef"
+    batches = [[f"{digest} 0 5 raw", f"{digest} 0 5 raw", f"{digest} 1 5 raw"], [], [f"{digest} 0 5 raw"]]
+    found = [names.to_pylist() for names in _numbered(pa.array(names, pa.string()) for names in batches)]
+    assert found == [[digest, f"{digest}-1", digest], [], [f"{digest}-2"]]
 
 
 def row_at(offset: int) -> dict[str, Any]:

@@ -82,6 +82,8 @@ def test_a_time_and_an_offset_are_compared_in_the_log() -> None:
         (NOON, NOON, "must be later than starting"),
         ({"raw": {0: 30}}, {"raw": {0: 20}}, "of raw-0, 20, is before starting, 30: exchange them"),
         ({"raw": {0: NOON}}, {"raw": {0: NOON - timedelta(seconds=1)}}, "of raw-0, 2026.* is before starting, 2026"),
+        (NOON, {"raw": {0: NOON - timedelta(seconds=1)}}, "of raw-0, 2026.* is before starting, 2026"),
+        ({"raw": {0: NOON}}, NOON - timedelta(seconds=1), "of raw-0, 2026.* is before starting, 2026"),
         ({"raw": {0: 3}}, {"raw": {0: 4, 1: 4}}, "names partitions 0, 1 of raw, and starting 0: both must name all"),
     ],
 )
