@@ -20,6 +20,7 @@ __all__ = [
     "Coordinates",
     "coordinates_of",
     "source_headers",
+    "why_no_coordinates",
     "with_digest",
 ]
 
@@ -64,6 +65,36 @@ def coordinates_of(headers: Headers) -> Coordinates | None:
     except (KeyError, ValueError):
         return None
     return None if min(source[1:4]) < 0 else source
+
+
+def why_no_coordinates(headers: Headers) -> str:
+    """Says for people which headers keep :func:`coordinates_of` from an answer."""
+    found = {name: value or b"" for name, value in headers if name in _NAMES}
+    places = (SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_OFFSET)
+    if missing := [name for name in places if name not in found]:
+        return f"no header {', '.join(missing)}"
+    for name, value in found.items():
+        is_text = name in {SOURCE_TOPIC, SOURCE_DIGEST}
+        if len(value) > _LONGEST:
+            return f"header {name} has {len(value)} bytes, more than {_LONGEST}"
+        if not (_is_text(value) if is_text else _is_count(value)):
+            return f"header {name} is {value!r:.60}, not {'UTF-8 text' if is_text else 'a whole number from 0'}"
+    return "its headers are right"
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except ValueError:
+        return False
+    return True
+
+
+def _is_count(value: bytes) -> bool:
+    try:
+        return int(value) >= 0
+    except ValueError:
+        return False
 
 
 def source_headers(record: Record[Any, Any], index: int | None = None) -> Headers:

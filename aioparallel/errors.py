@@ -214,10 +214,14 @@ class AuthenticationFailed(ClientError):
 
 
 class TopicNotFound(ClientError):
-    """A topic asked for by name does not exist. Nothing was created."""
+    """A topic asked for by name does not exist. Nothing was created.
 
-    def __init__(self, topics: Collection[str], bootstrap_servers: str) -> None:
-        names = ", ".join(sorted(topics))
+    ``uses``: what some of the topics are for.
+    """
+
+    def __init__(self, topics: Collection[str], bootstrap_servers: str, uses: Mapping[str, str] | None = None) -> None:
+        uses = uses or {}
+        names = ", ".join(f"{topic} ({uses[topic]})" if topic in uses else topic for topic in sorted(topics))
         super().__init__(
             f"topic not found at {bootstrap_servers}: {names}; create it first, or check the name and this "
             "user's permission to describe it (nothing was created)"

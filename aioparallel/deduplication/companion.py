@@ -8,6 +8,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from aioparallel.coordinates import why_no_coordinates
 from aioparallel.deduplication.identities import identify_by
 from aioparallel.deduplication.memory import Changes, Memory
 from aioparallel.deduplication.seen import Looked, Seen
@@ -198,8 +199,8 @@ class Deduplication:
             found.append(
                 Problem(
                     ProblemKind.NO_SOURCE,
-                    f"{self._unknown} records do not say where they came from (headers src-topic, src-partition, "
-                    "src-offset), so copies of them are handled again",
+                    f"{self._unknown} records do not say which record they were made of (headers src-topic, "
+                    "src-partition, src-offset are missing or wrong), so copies of them are handled again",
                 )
             )
         return found
@@ -210,10 +211,10 @@ class Deduplication:
         self.left_out += found.copies
         if found.unknown and not self._unknown and found.example is not None:
             logger.warning(
-                "%s does not say where it came from: its headers src-topic, src-partition and src-offset are missing, "
-                "or no text and numbers (aioparallel.source_headers and aioparallel.spark write them). It is handled, "
-                "and so are its copies; this is told once",
+                "%s does not say which record it was made of: %s (aioparallel.source_headers and aioparallel.spark "
+                "write src-topic, src-partition and src-offset). It is handled, and so are its copies; logged once",
                 found.example.place,
+                why_no_coordinates(found.example.headers),
                 extra={"action": "no_source"},
             )
         self._unknown += found.unknown

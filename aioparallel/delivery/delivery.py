@@ -58,19 +58,19 @@ class Delivery:
     @property
     def topics(self) -> Sequence[str]:
         """Those of the failure policy, and of what is kept beside positions."""
-        return _topics_of(self._options)
+        return [*_topics_of(self._options)]
 
     async def check(self, servers: str) -> None:
         """Connect, and see that the topics of the failure policy exist. Raises TopicNotFound, or what connecting
         raises."""
-        topics = self.topics
+        topics = _topics_of(self._options)
         if self._producer is None or not topics:
             return
         timeout = self._options.connect_timeout
         await self._producer.start(timeout)
         missing = set(topics) - {partition.topic for partition in await self._producer.partitions(topics, timeout)}
         if missing:
-            raise TopicNotFound(missing, servers)
+            raise TopicNotFound(missing, servers, topics)
 
     def disposal(self) -> DeadLetters | None:
         """Made within the running loop, once a run."""
@@ -106,7 +106,14 @@ class Delivery:
                 await self._producer.stop(_LAST_ACKNOWLEDGEMENTS)
 
 
-def _topics_of(options: Options) -> list[str]:
+def _topics_of(options: Options) -> dict[str, str]:
+    """By name, what each is for."""
     failures, seen = options.failures, options.deduplicate
-    letters = [failures.dead_letter] if isinstance(failures.dead_letter, str) else []
-    return [*failures.retry_topics, *letters, *([] if seen is None else [seen.topic])]
+    topics = dict.fromkeys(failures.retry_topics, "a retry topic of FailurePolicy")
+    if isinstance(failures.dead_letter, str):
+        topics[failures.dead_letter] = "FailurePolicy(dead_letter=)"
+    if seen is not None:
+        topics[seen.topic] = (
+            "Deduplicate(topic=): with cleanup.policy=compact, and as many partitions as the topics that are read"
+        )
+    return topics

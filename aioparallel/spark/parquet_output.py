@@ -33,6 +33,8 @@ _ROWS: Final = "_rows"
 _REPLACED: Final = "_replaced"
 _REPLACED_PARTITIONS: Final = "_replaced_partitions"
 _ANOTHER: Final = "write to another directory"
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+"""How Spark and Hive write NULL and an empty text as the value of a partition."""
 _ALREADY: Final = 'already exists: mode="overwrite" replaces what is there, "append" adds to it'
 _OF_FAILED_JOBS: Final = ("_temporary", "_SUCCESS", "._SUCCESS.crc")
 """All that is in a directory in which a job of Spark has failed, or has had no rows."""
@@ -91,12 +93,25 @@ class ParquetOutput:
                     units = list(_files(files, rows))
                 elif self._columns:
                     replaced, units = f"{staging}/{_REPLACED_PARTITIONS}", list(_partitions(files, rows))
+                    self._check_replaced(files, units)
             _replace(files, self.path, rows, replaced, units)
         except BaseException:
             if not _holds_replaced(files, staging):
                 _clear(files, staging)
             raise
         _clear(files, staging)
+
+    def _check_replaced(self, files: Files, partitions: Sequence[str]) -> None:
+        """Rows without a value of a partition column may belong to any run. The next run must not remove them."""
+        for partition in partitions:
+            if _NULL in [part.partition("=")[2] for part in partition.split("/")] and files.is_there(
+                _below(self.path, partition)
+            ):
+                raise self._wrong(
+                    f"has rows with NULL in {', '.join(self._columns)} ({partition}), and so have the new ones, which "
+                    "would replace them: give these rows a value, as with F.coalesce; with on_error="
+                    '"emit" a row that succeeded has its columns in value, one that failed in row'
+                )
 
     def _is_there(self, files: Files) -> bool:
         """A directory that a failed job of Spark has left holds nothing."""

@@ -15,6 +15,7 @@ They work over Spark Connect too, and :func:`read_topic` and :func:`sink_options
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
@@ -25,13 +26,15 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegralType, Str
 from aioparallel.errors import ConfigurationError
 from aioparallel.spark.headers import ColumnOrName, outgoing
 from aioparallel.spark.positions import PastTheEnd, Position, check_order, ending_options, starting_options
-from aioparallel.spark.row_names import has_place
+from aioparallel.spark.row_names import TOPIC_COLUMNS, has_place
 from aioparallel.spark.sessions import is_connect, naming_the_jars
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["read_topic", "sink_options", "topic_names", "write_topic"]
+
+logger = logging.getLogger(__name__)
 
 _SPLITTING: Final = ("minPartitions", "maxRecordsPerPartition")
 _READING: Final = {
@@ -236,7 +239,15 @@ def _records(df: DataFrame, *, source: bool, index: ColumnOrName | None, real_ti
     if "headers" in types and not _are_headers(types["headers"]):
         allowed = "must be array<struct<key:string,value:binary>>; see source_headers"
         raise ConfigurationError("df.headers", types["headers"].simpleString(), allowed)
-    source = source and has_place(df.schema)
+    if source and not has_place(df.schema):
+        source = False
+        if given := [name for name in TOPIC_COLUMNS if name in types]:
+            logger.warning(
+                "write_topic adds no source headers, so Deduplicate cannot leave out what Spark writes twice: of the "
+                "columns topic, partition and offset of read_topic there is %s; keep all three, or set source=False",
+                ", ".join(f"{name} {types[name].simpleString()}" for name in given),
+                extra={"action": "no_source_columns"},
+            )
     if index is not None and not source:
         raise ConfigurationError(
             "index",

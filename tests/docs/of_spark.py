@@ -87,7 +87,7 @@ assert all(named <= {header.key for header in row.headers} for row in written)
         topics={"docs-watched": []},
     ),
     "docs/spark.md: Backfill": Given(
-        instead={'("flights")': '("{folder}/flights")', '("late")': '("{folder}/late")'}, says="84 late flights\n"
+        instead={'("flights")': '("{folder}/flights")', '("late"': '("{folder}/late"'}, says="84 late flights\n"
     ),
     "aioparallel.spark": Given(before=_FLIGHTS, after="print(enriched.count())", says="100\n"),
     "aioparallel.spark.backfill": Given(

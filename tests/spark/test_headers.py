@@ -9,6 +9,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from aioparallel.spark.headers import outgoing, source_headers
+from aioparallel.spark.topics import _records
 
 pytestmark = pytest.mark.spark
 
@@ -120,3 +121,28 @@ def test_outgoing_leaves_nothing_that_would_lead_records_elsewhere(spark: SparkS
     assert frame.transform(outgoing(source=False)).columns == ["key", "value", "headers"]
     assert frame.transform(outgoing(key="place", headers=None, source=False)).columns == ["key", "value"]
     assert frame.transform(outgoing(key=None)).schema["key"].dataType.simpleString() == "binary"
+
+
+@pytest.mark.parametrize(
+    ("columns", "there"),
+    [
+        ("'raw' AS topic, 3 AS partition", "topic string, partition int"),
+        ("'raw' AS topic, 3 AS partition, 5 AS offset", "topic string, partition int, offset int"),
+        ("'raw' AS topic, 3 AS partition, 5L AS offset", ""),
+        ("1 AS n", ""),
+    ],
+    ids=["no offset", "an offset of another type", "all three", "none"],
+)
+def test_places_that_are_not_whole_are_warned_of(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture, columns: str, there: str
+) -> None:
+    """Without one of them no source is written, and what Spark writes twice is handled twice."""
+    frame = spark.sql(f"SELECT 'v' AS value, {columns}")
+    written = _records(frame, source=True, index=None, real_time=False)
+    assert ("headers" in written.columns) is columns.endswith("5L AS offset")
+    told = [one.getMessage() for one in caplog.records if getattr(one, "action", "") == "no_source_columns"]
+    assert len(told) == bool(there)
+    assert all(f"there is {there};" in line for line in told)
+    caplog.clear()
+    _records(frame, source=False, index=None, real_time=False)
+    assert not caplog.records

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from aioparallel.coordinates import Coordinates, coordinates_of, source_headers
+from aioparallel.coordinates import Coordinates, coordinates_of, source_headers, why_no_coordinates
 from aioparallel.deduplication.chunks import encode_chunk
 from aioparallel.deduplication.identities import (
     ONCE,
@@ -184,3 +184,22 @@ def test_long_tags_that_differ_at_their_end_stay_apart() -> None:
     places = [b"t" * 249 + b"-%d offset %d" % (number % 7, number) for number in range(100)]
     found = {by_record(record_of((*PLACE, ("aioparallel.replayed", place)))) for place in places}
     assert len(found) == 100
+
+
+@pytest.mark.parametrize(
+    ("headers", "says"),
+    [
+        ((), "no header src-topic, src-partition, src-offset"),
+        (PLACE[:2], "no header src-offset"),
+        ((*PLACE[:2], ("src-offset", b"12.5")), "header src-offset is b'12.5', not a whole number from 0"),
+        ((*PLACE[:2], ("src-offset", None)), "header src-offset is b'', not a whole number from 0"),
+        ((*PLACE, ("src-index", b"-1")), "header src-index is b'-1', not a whole number from 0"),
+        ((*PLACE, ("src-index", None)), "header src-index is b'', not a whole number from 0"),
+        ((*PLACE, ("src-digest", b"\xff")), "header src-digest is b'\\xff', not UTF-8 text"),
+        ((*PLACE, ("src-digest", b"a" * 250)), "header src-digest has 250 bytes, more than 249"),
+    ],
+)
+def test_the_header_that_is_wrong_is_named(headers: Headers, says: str) -> None:
+    """With what it holds: of an index that is NULL nobody would look at the topic, the partition and the offset."""
+    assert coordinates_of(headers) is None
+    assert why_no_coordinates(headers) == says

@@ -51,7 +51,7 @@ def test_what_a_policy_cannot_be_is_refused(arguments: dict[str, object], says: 
 async def test_a_topic_that_cannot_hold_it_is_refused_when_connecting() -> None:
     """Missing, not compacted, with too few partitions, or one that is read."""
     broker = broker_of(2)
-    with pytest.raises(TopicNotFound, match="nowhere"):
+    with pytest.raises(TopicNotFound, match=r"nowhere \(Deduplicate\(topic=\): with cleanup.policy=compact"):
         await deduplicating(broker, deduplicate=Deduplicate("nowhere")).__aenter__()
     broker.create_topic("small", 1)
     broker.make_compacted("small")

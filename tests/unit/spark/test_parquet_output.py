@@ -229,3 +229,17 @@ def test_names_with_an_equals_sign_that_are_no_partitions(tmp_path: Path) -> Non
     output(tmp_path / "out", "append", ()).write(frame({"": "new"}))
     with pytest.raises(ConfigurationError, match="is a file"):
         output(tmp_path / "out" / "a=b.parquet", "append", ())
+
+
+@pytest.mark.parametrize("columns", [("month",), ("year", "month")], ids=["one column", "two columns"])
+def test_rows_without_a_month_are_not_replaced(tmp_path: Path, columns: Sequence[str]) -> None:
+    """They may be of any run: two runs that each have such rows lost those of the first."""
+    above = "year=2013/" if len(columns) == 2 else ""
+    null = f"{above}month=__HIVE_DEFAULT_PARTITION__"
+    output(tmp_path / "out", partition_by=columns).write(frame({null: "old", f"{above}month=1": "old"}))
+    output(tmp_path / "out", partition_by=columns).write(frame({f"{above}month=1": "new"}))
+    again = output(tmp_path / "out", partition_by=columns)
+    with pytest.raises(ConfigurationError, match=rf"rows with NULL in .*month \({null}\)"):
+        again.write(frame({null: "new", f"{above}month=2": "new"}))
+    assert found(tmp_path / "out") == {null: "old", f"{above}month=1": "new"}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
