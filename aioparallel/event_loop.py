@@ -9,7 +9,9 @@ import gc
 import mmap
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 __all__ = ["collecting_quickly", "loop_factory", "quick_collections", "stopping_signals"]
 
@@ -51,25 +53,36 @@ def quick_collections(handlers: int = 0) -> None:
     ``handlers``: how many may be in flight at once; matters above some thousands. It may be called at any time, more
     than once; the last call's ``handlers`` count.
     """
-    if not any(isinstance(callback, _Freezer) for callback in gc.callbacks):
-        gc.callbacks.append(_Freezer())
-        gc.freeze()
-    gc.set_threshold(max(_YOUNG, _YOUNG_BY_HANDLER * handlers), 1_000, 1_000)
+    with _lock:
+        _freezer().stays_for(handlers)
 
 
 @contextlib.contextmanager
 def collecting_quickly(handlers: int = 0) -> Iterator[None]:
-    """:func:`quick_collections` for the length of a block, unless somebody has called that before: then it stays."""
-    callbacks, thresholds = list(gc.callbacks), gc.get_threshold()
-    quick_collections(handlers)
-    placed = [callback for callback in gc.callbacks if callback not in callbacks]
+    """:func:`quick_collections` for the length of a block. Blocks may be several at once, also in threads: the last one
+    to end leaves the collector as it was before the first, or as somebody has asked for it with
+    :func:`quick_collections`, before them or meanwhile."""
+    with _lock:
+        freezer = _freezer()
+        freezer.begin(handlers)
     try:
         yield
     finally:
-        for callback in placed:
-            gc.callbacks.remove(callback)
-            gc.unfreeze()
-            gc.set_threshold(*thresholds)
+        with _lock:
+            freezer.end(handlers)
+
+
+_lock: Final = threading.RLock()
+
+
+def _freezer() -> _Freezer:
+    """The one that is there, or a new one."""
+    found = next((callback for callback in gc.callbacks if isinstance(callback, _Freezer)), None)
+    if found is None:
+        found = _Freezer()
+        gc.callbacks.append(found)
+        gc.freeze()
+    return found
 
 
 class _Freezer:
@@ -80,6 +93,52 @@ class _Freezer:
         self._young_at = _resident()
         self._limit_bytes = self._bytes_from(self._young_at)
         self._looking: asyncio.AbstractEventLoop | None = None
+        self._stays = False
+        self._handlers = 0
+        """Of who has asked for it to stay."""
+        self._blocks: list[int] = []
+        """The handlers of each."""
+        self._thresholds = gc.get_threshold()
+        """After the last block."""
+        self._froze = gc.get_freeze_count() > 0
+        """Whether somebody had frozen objects before."""
+        self._has_ended = False
+
+    def stays_for(self, handlers: int) -> None:
+        """It does not end any more."""
+        self._stays = True
+        self._handlers = handlers
+        self._thresholds = _thresholds(handlers)
+        gc.set_threshold(*self._thresholds)
+
+    def begin(self, handlers: int) -> None:
+        """A block."""
+        if not self._blocks:
+            self._thresholds = gc.get_threshold()
+        self._blocks.append(handlers)
+        self._follow()
+
+    def end(self, handlers: int) -> None:
+        """A block that has begun."""
+        self._blocks.remove(handlers)
+        if self._blocks:
+            self._follow()
+            return
+        gc.set_threshold(*self._thresholds)
+        if not self._stays:
+            self._leave()
+
+    def _follow(self) -> None:
+        gc.set_threshold(*_thresholds(max(self._handlers, *self._blocks)))
+
+    def _leave(self) -> None:
+        self._has_ended = True
+        with contextlib.suppress(ValueError):  # somebody has removed it
+            gc.callbacks.remove(self)
+        gc.unfreeze()
+        if self._froze:  # theirs cannot be told from ours
+            gc.collect()
+            gc.freeze()
 
     def __call__(self, phase: str, info: Mapping[str, int]) -> None:
         if phase != "stop":
@@ -95,8 +154,8 @@ class _Freezer:
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """Few objects may hold much memory, and the collector counts objects alone."""
-        if loop is not self._looking:
-            return  # another one looks, since this one has stood still
+        if self._has_ended or loop is not self._looking:
+            return  # or another one looks, since this one has stood still
         resident = _resident()
         if resident > self._young_at + _YOUNG_BYTES:
             gc.collect(0)
@@ -118,14 +177,18 @@ class _Freezer:
         return int(resident * (1 + _MAY_GROW_PART)) + _MAY_GROW_BYTES
 
     def _collect_all(self) -> None:
-        if _kept() <= self._limit:
-            return  # several young collections came in one step of the loop, and the first has been answered
+        if self._has_ended or _kept() <= self._limit:
+            return  # or several young collections came in one step of the loop, and the first has been answered
         self._unfreeze_and_collect()
 
     def _unfreeze_and_collect(self) -> None:
         gc.unfreeze()
         gc.collect()  # freezes what is left
         self._limit = 2 * _kept() + _MAY_GROW
+
+
+def _thresholds(handlers: int) -> tuple[int, int, int]:
+    return max(_YOUNG, _YOUNG_BY_HANDLER * handlers), 1_000, 1_000
 
 
 def _kept() -> int:

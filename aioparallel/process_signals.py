@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 __all__ = ["ENDING", "before_the_loops", "beside_handlers"]
 
@@ -26,6 +26,8 @@ ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 
 # Seconds from passing a signal on to a loop to hearing the next one: two at once are two steps of the loop.
 _PAUSE: Final = 0.01
+# Seconds between two looks at whose the wakeup fd is.
+_LOOK: Final = 0.1
 
 _Handler = Callable[[int, FrameType | None], object]
 
@@ -79,88 +81,167 @@ def beside_handlers(numbers: Collection[signal.Signals], tell: Callable[[], obje
 @contextlib.contextmanager
 def before_the_loops(numbers: Collection[signal.Signals], take: Callable[[], bool]) -> Iterator[None]:
     """Have ``take`` called, in the running loop, at these signals, before what ``loop.add_signal_handler`` has placed
-    there: that hears of a signal only where ``take`` returns False. Other handlers are called in any case, as in
-    :func:`beside_handlers`.
+    there: that hears of a signal only where ``take`` returns False, and so does that of each other who listens here.
+    Other handlers are called in any case, as in :func:`beside_handlers`.
 
     A loop's handler may end the run of its loop (aiohttp's raises GracefulExit), and whoever runs it may run it again.
     """
-    ours = [number for number in numbers if _is_a_loops(signal.getsignal(number))]
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ours = [number for number in numbers if _is_a_loops(_beneath(number))]
     others = [number for number in numbers if number not in ours]
     with beside_handlers(others, take):
-        if not ours or threading.current_thread() is not threading.main_thread():
+        if not ours:
             yield
             return
-        diversion = _Diversion(ours, take)
-        try:
+        with _diversion().asking(ours, take):
             yield
-        finally:
-            diversion.end()
 
 
 class _Diversion:
-    """Loops hear of signals by the bytes that Python writes to the process's wakeup fd. Here they come first."""
+    """Loops hear of signals by the bytes that Python writes to the process's wakeup fd. Here they come first.
 
-    def __init__(self, numbers: Collection[signal.Signals], take: Callable[[], bool]) -> None:
-        self._numbers = numbers
-        self._take = take
-        self._loop = asyncio.get_running_loop()
+    A loop has one, for all who take signals from it: the handler of each of these.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._takes: dict[int, dict[object, Callable[[], bool]]] = {}
+        self._there: dict[int, object] = {}
         self._receiving, self._sending = socket.socketpair()
         self._receiving.setblocking(False)
         self._sending.setblocking(False)
         self._loops = -1
-        self._there = {number: signal.getsignal(number) for number in numbers}
+        self._listening: asyncio.Handle | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """The byte in the wakeup fd tells."""
+
+    @contextlib.contextmanager
+    def asking(self, numbers: Collection[signal.Signals], take: Callable[[], bool]) -> Iterator[None]:
+        """Ask ``take`` at these signals."""
+        key = object()
         for number in numbers:
-            _place(number, _nothing)
-        self._listening: asyncio.TimerHandle | None = None
-        self._listen()
+            self._takes.setdefault(number, {})[key] = take
+        if self._listening is None:
+            self._listen()
+        self._take_place()
+        try:
+            yield
+        finally:
+            for number in numbers:
+                del self._takes[number][key]
+                if not self._takes[number]:
+                    del self._takes[number]
+                    _replace(number, self, self._there.pop(number))
+            if not self._takes:
+                self._end()
 
     def _listen(self) -> None:
-        # uvloop has a new one each time it is run.
-        found = signal.set_wakeup_fd(self._sending.fileno(), warn_on_full_buffer=False)
-        if found != self._sending.fileno():
+        # Again and again: uvloop has a new fd each time it is run, and asyncio places its own with each handler.
+        self._take_place()
+        self._place_fd()
+        self.loop.add_reader(self._receiving, self._heard)
+        self._listening = self.loop.call_later(_LOOK, self._listen)
+
+    def _take_place(self) -> None:
+        for number in self._takes:
+            beneath = _beneath(number)
+            if beneath is not self and _is_a_loops(beneath):
+                self._there[number] = beneath
+                _replace(number, beneath, self)
+
+    def _place_fd(self) -> None:
+        ours = self._sending.fileno()
+        found = signal.set_wakeup_fd(ours, warn_on_full_buffer=False)
+        if found != ours:
             self._loops = found
-        self._loop.add_reader(self._receiving, self._heard)
 
     def _heard(self) -> None:
-        number = self._receiving.recv(1)[
-            0
-        ]  # one at a time: what the loop does at it may change what the next one means
-        if number in self._numbers and self._take():
+        self._place_fd()
+        byte = self._receiving.recv(1)  # one at a time: what the loop does at it may change what the next one means
+        taken = [take() for take in tuple(self._takes.get(byte[0], {}).values())]  # each is asked
+        if any(taken):
             return
-        if self._loops != -1:
-            os.write(self._loops, bytes([number]))
-        if number in self._numbers:
-            self._loop.remove_reader(self._receiving)
-            self._listening = self._loop.call_later(_PAUSE, self._listen)
+        self._pass_on(byte)
+        if taken:
+            self._stop_listening()
+            self._pause(self.loop.time() + _PAUSE)
 
-    def end(self) -> None:
-        if self._listening is not None:
-            self._listening.cancel()
-        self._loop.remove_reader(self._receiving)
-        found = signal.set_wakeup_fd(self._loops, warn_on_full_buffer=False)
-        if found != self._sending.fileno():  # the loop has placed another one meanwhile
-            signal.set_wakeup_fd(found, warn_on_full_buffer=False)
-        for number, handler in self._there.items():
-            if _is_placed(number, _nothing):  # else somebody has placed another one
-                _place(number, handler)
+    def _pause(self, until: float) -> None:
+        # In each step: the loop may be run again in any of them, and uvloop hears of what comes until the fd is ours.
+        self._place_fd()
+        if self.loop.time() < until:
+            self._listening = self.loop.call_soon(self._pause, until)
+        else:
+            self._listen()
+
+    def _pass_on(self, heard: bytes) -> None:
+        if self._loops != -1:
+            os.write(self._loops, heard)
+
+    def _stop_listening(self) -> None:
+        assert self._listening is not None
+        self._listening.cancel()
+        if not self.loop.is_closed():
+            self.loop.remove_reader(self._receiving)
+
+    def _end(self) -> None:
+        del _diversions[self.loop]
+        self._stop_listening()
+        self._place_fd()  # so that the loop's is known
+        signal.set_wakeup_fd(self._loops, warn_on_full_buffer=False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._pass_on(self._receiving.recv(64))  # what has come and was not heard
         self._receiving.close()
         self._sending.close()
 
 
-def _nothing(number: int, frame: FrameType | None) -> None:
-    """The byte in the wakeup fd tells."""
+_diversions: Final[dict[asyncio.AbstractEventLoop, _Diversion]] = {}
 
 
-def _is_placed(number: signal.Signals, handler: object) -> bool:
+def _diversion() -> _Diversion:
+    """That of the running loop."""
+    loop = asyncio.get_running_loop()
+    if loop not in _diversions:
+        _diversions[loop] = _Diversion(loop)
+    return _diversions[loop]
+
+
+def _beneath(number: int) -> object:
+    """The handler that is there, beneath ours."""
+    handler: object = signal.getsignal(number)
+    while isinstance(handler, _Shared):
+        handler = handler.there
+    return handler
+
+
+def _replace(number: int, old: object, new: Any) -> None:
+    """Also beneath ours. Where somebody has placed another one instead, that stays."""
+    there: object = signal.getsignal(number)
+    if there is old:
+        _place(number, new)
+    while isinstance(there, _Shared):
+        if there.there is old:
+            there.there = new
+        there = there.there
+
+
+def _is_placed(number: int, handler: object) -> bool:
     return signal.getsignal(number) is handler
 
 
 def _is_a_loops(handler: object) -> bool:
-    """Whether ``add_signal_handler`` of asyncio's or uvloop's event loop has placed it."""
+    """Whether ``add_signal_handler`` of asyncio's or uvloop's event loop has placed it, or the running loop's diversion
+    stands in its place."""
+    if isinstance(handler, _Diversion):
+        return handler.loop is asyncio.get_running_loop()
     return callable(handler) and (getattr(handler, "__module__", "") or "").partition(".")[0] in ("asyncio", "uvloop")
 
 
-def _place(number: signal.Signals, handler: object) -> None:
+def _place(number: int, handler: object) -> None:
     signal.signal(number, handler)  # type: ignore[arg-type]
     if sys.platform != "win32":
         signal.siginterrupt(number, False)  # as event loops do: system calls go on after it

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from aioparallel.callables import check_arguments
@@ -38,8 +38,8 @@ _IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _AGAIN, _AGAIN_PERHAPS = 2, 1
 # Digits of a length that may be one.
 _DIGITS: Final = 20
-# Bytes of a body that nobody wants, which are read to keep the connection.
-_UNWANTED: Final = 1 << 16
+# Bytes of a body that nobody wants, which are read to keep the connection; and seconds that they may take.
+_UNWANTED, _UNWANTED_SECONDS = 1 << 16, 1.0
 
 ClientFactory = Callable[[int], "AbstractAsyncContextManager[httpx.AsyncClient | aiohttp.ClientSession]"]
 """Makes a client of the user's own for so many connections at once."""
@@ -234,16 +234,20 @@ class Sender(ABC):
             await self.leave(answer)
 
     async def _passed_over(self, answer: Any) -> None:
-        size = 0
         try:
-            async for raw in self.raw(answer):
-                size += len(raw)
-                if size > _UNWANTED:
-                    return
-        except Exception:  # its status has said all
-            return
+            await self._skimmed(answer)
         finally:
             await self.leave(answer)
+
+    async def _skimmed(self, answer: Any) -> None:
+        """Read a body that nobody wants. Its status has said all, whatever becomes of it."""
+        size = 0
+        with suppress(Exception):
+            async with asyncio.timeout(_UNWANTED_SECONDS):
+                async for raw in self.raw(answer):
+                    size += len(raw)
+                    if size > _UNWANTED:
+                        return
 
     @abstractmethod
     def ask(self, request: Request, url: str, params: _Params, headers: Mapping[str, str]) -> Awaitable[Any]:
@@ -293,12 +297,18 @@ class _Httpx(Sender):
         """httpx makes the next request of each redirect, also where it does not send it, and fails where it cannot."""
         if not answer.has_redirect_location:
             return
-        raw, size = [], 0
-        async for some in answer.aiter_raw():
-            raw.append(some)
-            size += len(some)
-            if size > self._reading.most:
-                break
+        raw: list[bytes] = []
+        if answer.status_code not in self._reading.wanted:
+            await self._skimmed(answer)
+        elif not answer.is_stream_consumed:
+            size = 0
+            async for some in answer.aiter_raw():
+                raw.append(some)
+                size += len(some)
+                if size > self._reading.most:
+                    break
+        else:
+            raise _Redirected(answer, [answer.content], is_stream_consumed=True)
         raise _Redirected(answer, raw)
 
     def _to(self, url: str, params: _Params) -> tuple[Any, tuple[str, str] | None]:
@@ -324,9 +334,24 @@ class _Httpx(Sender):
     async def whole(self, answer: Any) -> bytes:
         """See :class:`Sender`."""
         try:
+            if answer.is_stream_consumed:
+                return self._read_before(answer)
             return b"".join([some async for some in answer.aiter_raw()])
         finally:
             await answer.aclose()
+
+    async def _decoded(self, answer: Any, fields: Mapping[str, str], has_none: bool) -> bytes:
+        if not answer.is_stream_consumed:
+            return await super()._decoded(answer, fields, has_none)
+        await answer.aclose()
+        return self._read_before(answer)
+
+    def _read_before(self, answer: Any) -> bytes:
+        """A body that a client of the user's own has read by itself, for a hook or for its authentication, and has
+        decoded."""
+        body = Body("", self._reading.most)
+        body.feed(answer.content)
+        return body.end()
 
     async def leave(self, answer: Any) -> None:
         """See :class:`Sender`."""
@@ -336,11 +361,17 @@ class _Httpx(Sender):
 class _Redirected(Exception):
     """An answer that names another address, read already."""
 
-    def __init__(self, answer: Any, raw: list[bytes]) -> None:
+    def __init__(self, answer: Any, raw: list[bytes], *, is_stream_consumed: bool = False) -> None:
         super().__init__()
         self.status_code = answer.status_code
         self.headers = answer.headers
+        self.is_stream_consumed = is_stream_consumed
         self._raw = raw
+
+    @property
+    def content(self) -> bytes:
+        """What was read, where it is decoded."""
+        return self._raw[0]
 
     async def aiter_raw(self) -> AsyncIterator[bytes]:
         """What was read."""
@@ -352,6 +383,11 @@ class _Redirected(Exception):
 
 
 class _Aiohttp(Sender):
+    def __init__(self, client: Any, reading: Reading, kept: Connections | None) -> None:
+        super().__init__(client, reading, kept)
+        # What a status means is said elsewhere. A function of the user's own is called; None: as the session has it.
+        self._raise_for_status = None if callable(client.raise_for_status) else False
+
     def ask(self, request: Request, url: str, params: _Params, headers: Mapping[str, str]) -> Awaitable[Any]:
         """See :class:`Sender`."""
         asked: Awaitable[Any] = self._client.request(
@@ -362,6 +398,7 @@ class _Aiohttp(Sender):
             data=request.content,
             allow_redirects=False,
             auto_decompress=False,
+            raise_for_status=self._raise_for_status,
         )
         return asked
 
@@ -369,10 +406,13 @@ class _Aiohttp(Sender):
         """See :class:`Sender`."""
         return answer.status, answer.headers
 
-    def raw(self, answer: Any) -> AsyncIterator[bytes]:
+    async def raw(self, answer: Any) -> AsyncIterator[bytes]:
         """See :class:`Sender`."""
-        chunks: AsyncIterator[bytes] = answer.content.iter_any()
-        return chunks
+        if answer.content.at_eof():  # a session of the user's own may have read it by itself, and has kept it then
+            yield await answer.read()
+            return
+        async for some in answer.content.iter_any():
+            yield some
 
     def whole(self, answer: Any) -> Awaitable[bytes]:
         """See :class:`Sender`."""

@@ -20,6 +20,8 @@ __all__ = ["Connections", "aiohttp_session", "httpx_client"]
 # Seconds for which a connection that nobody uses is kept; and so many of them at least, over all hosts.
 _KEPT: Final = 30.0
 _LEAST: Final = 100
+# Seconds between two looks at how many are idle, while those in use may make them too many.
+_LOOK: Final = 1.0
 _HEADERS: Final = {"Accept-Encoding": ACCEPTED}
 
 
@@ -28,12 +30,14 @@ class Connections(aiohttp.TCPConnector):
     over all hosts, and closes those that were idle longest: aiohttp keeps each for half a minute, and a thousand hosts
     in that time are a thousand of them. It also knows which task has opened a connection.
 
-    It overrides ``_create_connection`` and reads ``_conns``, which are private to aiohttp:
+    It overrides ``_create_connection`` and reads ``_conns`` and ``_acquired``, which are private to aiohttp:
     ``tests/unit/http/test_connections.py``."""
 
     def __init__(self, limit: int, **options: Any) -> None:
         super().__init__(limit=limit, keepalive_timeout=_KEPT, **options)
         self._most = max(limit, _LEAST)
+        self._looks = False
+        """Whether it will look."""
         self.opened = 0
         """Connections that were opened, or tried to be."""
         self._opened_last: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by task: the number of its last one
@@ -46,12 +50,28 @@ class Connections(aiohttp.TCPConnector):
         self.opened += 1
         self._opened_last[asyncio.current_task()] = self.opened
         # There are more idle ones only when more are open than before.
-        while sum(map(len, self._conns.values())) >= self._most:
+        self._close_oldest(self._most - 1)
+        self._look_later()
+        return super()._create_connection(req, traces, timeout)
+
+    def _close_oldest(self, most: int) -> None:
+        """Until no more than so many are idle."""
+        while sum(map(len, self._conns.values())) > most:
             key, kept = min(self._conns.items(), key=lambda item: item[1][0][1])
             kept.popleft()[0].close()
             if not kept:
                 del self._conns[key]
-        return super()._create_connection(req, traces, timeout)
+
+    def _look_later(self) -> None:
+        if not self._looks and sum(map(len, self._conns.values())) + len(self._acquired) > self._most:
+            self._looks = True
+            asyncio.get_running_loop().call_later(_LOOK, self._look)
+
+    def _look(self) -> None:
+        """Close what is too many of those that were in use."""
+        self._looks = False
+        self._close_oldest(self._most)
+        self._look_later()
 
     def close_idle(self, url: str | None = None) -> None:
         """Close what nobody uses, to the host of this address or to all."""

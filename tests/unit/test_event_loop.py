@@ -137,4 +137,113 @@ def test_run_sync_leaves_the_collector_as_it_was() -> None:
     said = json.loads(ran.stdout)
     assert said["before"][1:] == [0, False]
     assert said["alone"] == [[50_000, 1, True], said["before"]]
-    assert said["beside"] == [[50_000, 1, True]] * 2
+    assert said["beside"] == [[50_000, 1, True], [20_000, 1, True]]
+
+
+BLOCKS = """
+import gc, json, threading
+from aioparallel.event_loop import collecting_quickly, quick_collections
+
+said = {}
+
+def note(name):
+    said[name] = [gc.get_threshold()[0], len(gc.callbacks), gc.get_freeze_count() > 0]
+
+def block(handlers, name, begun, may_end):
+    with collecting_quickly(handlers):
+        begun.set()
+        may_end.wait()
+        note(name)
+
+gc.set_threshold(500)
+note("before")
+with collecting_quickly(10_000):
+    with collecting_quickly(1):
+        note("within both")
+    note("within one")
+note("after")
+try:
+    with collecting_quickly():
+        raise KeyboardInterrupt
+except KeyboardInterrupt:
+    note("after an error")
+
+events = [(threading.Event(), threading.Event()) for _ in range(2)]
+threads = [
+    threading.Thread(target=block, args=(handlers, f"in thread {handlers}", *events[number]))
+    for number, handlers in enumerate((20_000, 10_000))
+]
+for thread, (begun, _) in zip(threads, events):
+    thread.start()
+    begun.wait()
+for thread, (_, may_end) in zip(threads, events):  # the first to begin is the first to end
+    may_end.set()
+    thread.join()
+note("after threads")
+
+with collecting_quickly(10_000):
+    gc.callbacks.clear()
+note("after it was removed")
+
+gc.collect()
+gc.freeze()
+with collecting_quickly():
+    pass
+note("after a frozen program's")
+gc.unfreeze()
+
+with collecting_quickly(10_000):
+    quick_collections()
+note("asked for meanwhile")
+quick_collections(30_000)
+with collecting_quickly(10_000):
+    note("asked for more before")
+print(json.dumps(said))
+"""
+
+
+def test_blocks_leave_the_collector_as_it_was() -> None:
+    """In whatever order they end, and however: what holds for one holds until its end, and not longer."""
+    ran = subprocess.run([sys.executable, "-c", BLOCKS], capture_output=True, text=True, timeout=120, check=True)
+    said = json.loads(ran.stdout)
+    before = [500, 0, False]
+    assert said == {
+        "before": before,
+        "within both": [50_000, 1, True],
+        "within one": [50_000, 1, True],
+        "after": before,
+        "after an error": before,
+        "in thread 20000": [100_000, 1, True],
+        "in thread 10000": [50_000, 1, True],
+        "after threads": before,
+        "after it was removed": before,
+        "after a frozen program's": [500, 0, True],
+        "asked for meanwhile": [20_000, 1, True],
+        "asked for more before": [150_000, 1, True],
+    }
+
+
+OTHER_LOOP = """
+import asyncio, gc, json, threading
+from aioparallel.event_loop import collecting_quickly
+
+def timers(loop):
+    return sum("_look" in str(handle) for handle in loop._scheduled)
+
+async def main():
+    loop = asyncio.get_running_loop()
+    with collecting_quickly():  # that of a consumer in another thread, say
+        gc.collect(0)
+        meanwhile = timers(loop)
+    await asyncio.sleep(0.3)
+    return [meanwhile, timers(loop)]
+
+print(json.dumps(asyncio.run(main())))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere the memory of a process is not known")
+def test_nobody_looks_at_the_memory_afterwards() -> None:
+    """A loop that goes on has no timer of ours any more: there was one wherever a collection has come."""
+    ran = subprocess.run([sys.executable, "-c", OTHER_LOOP], capture_output=True, text=True, timeout=120, check=True)
+    assert json.loads(ran.stdout) == [1, 0]

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
+import aiohttp
 import httpx
 import pytest
 import zstandard
@@ -201,6 +202,86 @@ async def test_redirects_are_answers(client: Kind, location: str, raw: Raw) -> N
     async with http_handler(get, client=client, base_url=raw.url).alone() as handle:
         with pytest.raises(Exception, match="/items/1: answered 302"):
             await handle(1)
+
+
+@both
+@pytest.mark.parametrize("closes", [True, False], ids=["breaks off", "stands still"])
+@pytest.mark.parametrize("status", ["404 No", "302 F"])
+async def test_bodies_that_nobody_wants_and_that_never_end(client: Kind, status: str, closes: bool, raw: Raw) -> None:
+    """The status has said all."""
+    raw.closes = closes
+    raw.reply = lambda *_: answered(TEXT, "Location: /there", status=status)[:-1]
+    async with http_handler(get, client=client, base_url=raw.url).alone() as handle:
+        with pytest.raises(Reject, match=f"answered {status[:3]}"):
+            await handle(1)
+    assert len(raw.heads) == 1
+
+
+async def read_httpx(answer: httpx.Response) -> None:
+    """A hook."""
+    await answer.aread()
+
+
+async def read_aiohttp(answer: aiohttp.ClientResponse) -> None:
+    """In place of ``raise_for_status``."""
+    await answer.read()
+
+
+class Reading(httpx.Auth):
+    requires_response_body = True
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda _: httpx.AsyncClient(event_hooks={"response": [read_httpx]}),
+        lambda _: httpx.AsyncClient(auth=Reading()),
+        lambda _: aiohttp.ClientSession(raise_for_status=read_aiohttp),
+    ],
+    ids=["httpx, a hook", "httpx, authentication", "aiohttp"],
+)
+@pytest.mark.parametrize("status", ["200 OK", "302 F"])
+@pytest.mark.parametrize("coding", ["", "gzip"])
+@pytest.mark.parametrize("is_chunked", [True, False])
+async def test_bodies_that_a_client_of_the_users_own_has_read(
+    made: Any, status: str, coding: str, is_chunked: bool, raw: Raw
+) -> None:
+    """They are there all the same, and no longer than is allowed."""
+    content = gzip.compress(TEXT) if coding else TEXT
+    reply = answered(content, "Location: /there", f"Content-Encoding: {coding}", status=status)
+    if is_chunked:
+        head = reply.partition(b"Content-Length")[0] + b"Transfer-Encoding: chunked\r\nLocation: /there\r\n"
+        head += f"Content-Encoding: {coding}\r\n\r\n".encode()
+        reply = head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(content), content)
+    raw.reply = lambda *_: reply
+    handler = http_handler(get, body_of, client=made, base_url=raw.url, statuses={302: "done"})
+    async with handler.alone() as handle:
+        assert await handle(1) == await handle(2) == TEXT
+    assert raw.connections == 1
+    handler = http_handler(
+        get, body_of, client=made, base_url=raw.url, statuses={302: "done"}, max_response_bytes=len(TEXT) - 1
+    )
+    async with handler.alone() as handle:
+        with pytest.raises(RequestFailed, match="more than"):
+            await handle(1)
+
+
+async def test_a_session_that_raises_for_a_status_does_not(served: Service) -> None:
+    """The handler's own table says what a status means."""
+    served.answer = lambda request: web.Response(status=int(request.path[1:]), headers={"Retry-After": "5"})
+    handler = http_handler(
+        lambda status: Request("GET", f"/{status}"),
+        body_of,
+        client=lambda _: aiohttp.ClientSession(raise_for_status=True),
+        base_url=served.url,
+        statuses={410: "done"},
+    )
+    async with handler.alone() as handle:
+        assert await handle(410) == b""
+        with pytest.raises(Reject):
+            await handle(404)
+        with pytest.raises(RetryLater):
+            await handle(429)
 
 
 async def test_a_client_that_follows_redirects_does(served: Service) -> None:

@@ -31,6 +31,7 @@ async def test_what_is_private_to_aiohttp_is_there() -> None:
         assert list(inspect.signature(one).parameters) == ["self", "req", "traces", "timeout"]
     async with aiohttp.TCPConnector() as connector:
         assert connector._conns == {}
+        assert connector._acquired == set()
         assert type(connector._conns[object()]) is deque  # type: ignore[index]  # of protocols, and when each was used last
 
 
@@ -57,6 +58,21 @@ async def test_few_are_kept_of_many_hosts(client: Kind) -> None:
             await handle(host)
         assert [host.connections for host in hosts] == [1] * 160
     await until(lambda: not any(host.open for host in hosts))
+
+
+@both
+async def test_few_are_kept_of_many_that_were_in_use_at_once(client: Kind) -> None:
+    """They were none too many when they were opened."""
+
+    def ask(host: Raw) -> Request:
+        return Request("GET", host.url)
+
+    async with services(190) as hosts, http_handler(ask, client=client).alone(max_concurrency=100) as handle:
+        for host in hosts[:90]:
+            await handle(host)
+        await asyncio.gather(*(handle(host) for host in hosts[90:]))
+        await until(lambda: sum(host.open for host in hosts) == 100)
+        assert [host.open for host in hosts] == [0] * 90 + [1] * 100
 
 
 @both
