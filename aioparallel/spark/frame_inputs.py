@@ -83,6 +83,11 @@ def _roots(frame: DataFrame) -> Iterator[str]:
             name = leaf.getClass().getSimpleName()
             if name == "LogicalRelation" and leaf.relation().getClass().getSimpleName() == "HadoopFsRelation":
                 yield from (str(path.toString()) for path in _elements(leaf.relation().location().rootPaths()))
+            elif (
+                name == "DataSourceV2Relation"
+                and leaf.table().getClass().getSuperclass().getSimpleName() == "FileTable"
+            ):
+                yield from (str(path.toString()) for path in _elements(leaf.table().fileIndex().rootPaths()))
             elif name == "HiveTableRelation":
                 yield unquote(str(leaf.tableMeta().location().toString()))
 

@@ -268,7 +268,7 @@ def _advice(failed: Mapping[TopicPartition, int], servers: str) -> str:
         return f"{where}: this user may not use the group (permission READ on the group), see client_options"
     if code == ErrorCode.OFFSET_METADATA_TOO_LARGE:
         return (
-            f"{where}: the broker takes no metadata of {len(mark_of(UUID(int=0)))} characters, which says whose a commit "
-            "is; let it have offset.metadata.max.bytes=4096, Kafka's default"
+            f"{where}: the broker takes no metadata of {len(mark_of(UUID(int=0)))} characters, which says whose a "
+            "commit is; let it have offset.metadata.max.bytes=4096, Kafka's default"
         )
     return f"{where}: the broker answered {kafka.for_code(code).__name__} (error code {code})"

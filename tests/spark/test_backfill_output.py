@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,16 @@ def month(number: int) -> Callable[[DataFrame], DataFrame]:
 
 def names(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir())
+
+
+@contextlib.contextmanager
+def config(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    before = str(spark.conf.get(name))
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)
 
 
 async def fail_late(row: dict[str, Any]) -> dict[str, Any]:
@@ -220,12 +231,15 @@ def test_a_step_that_reads_what_is_written(spark: SparkSession, source: Path, tm
     spark.sql(f"CREATE TABLE present USING parquet LOCATION '{out}'")
     spark.sql("CREATE OR REPLACE TEMPORARY VIEW seen AS SELECT * FROM present")
     cached = spark.read.parquet(str(out)).persist()
+    with config(spark, "spark.sql.sources.useV1SourceList", ""):
+        other = spark.read.parquet(str(out)).where("n >= 0").persist()
     readers: list[Callable[[DataFrame], DataFrame]] = [
         lambda frame: frame.union(spark.read.parquet(f"file://{out}")),
         lambda frame: frame.union(spark.read.parquet(str(link))),
         lambda frame: frame.union(spark.table("present")),
         lambda frame: frame.union(spark.table("seen")),
         lambda frame: frame.union(cached),
+        lambda frame: frame.union(other),
         lambda frame: frame.where(F.expr("n > (SELECT max(n) - 10 FROM present)")),
         lambda frame: frame.join(spark.read.parquet(f"{out}/*.parquet"), "n", "left_anti"),
     ]
@@ -236,6 +250,7 @@ def test_a_step_that_reads_what_is_written(spark: SparkSession, source: Path, tm
         assert rows(spark, out) == list(range(100))
     finally:
         cached.unpersist()
+        other.unpersist()
         spark.sql("DROP TABLE present")
 
 
