@@ -74,7 +74,8 @@ class RetryPolicy:
     patience. Waiting is not failing, so nothing else bounds it. None: any time."""
     count_waits: bool = False
     """Whether a RetryLater is an attempt that has failed, with a delay of its own: ``max_attempts`` and ``max_elapsed``
-    bound it then, and ``max_wait`` does not."""
+    bound it then, and ``max_wait`` does not. Without ``max_wait`` a record waits for what its process lacks (memory,
+    files) for a minute then, and not for ever."""
     retry_on: type[Exception] | tuple[type[Exception], ...] = Exception
     """Only these exceptions are tried again; others end the patience at once."""
 

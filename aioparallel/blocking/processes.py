@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import functools
 import multiprocessing.process
 import multiprocessing.util  # registers its own end of processes at exit, which must come after ours
@@ -11,7 +12,8 @@ import os
 import pickle
 import sys
 import weakref
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextvars import ContextVar
 from types import FunctionType, TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast, overload
 
@@ -25,12 +27,14 @@ from aioparallel.errors import ConfigurationError
 from aioparallel.handling import check_count
 from aioparallel.user_errors import text_of
 
-__all__ = ["InProcesses", "in_processes"]
+__all__ = ["InProcesses", "in_processes", "leaving_this_program"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _OPTION = "in_processes handler"
+_WAY_OUT = "so no process of its own can import it: put it into a module, and let both import that"
+_leaves: ContextVar[bool] = ContextVar("aioparallel_leaves", default=False)
 
 
 class _Decorator(Protocol):
@@ -125,6 +129,10 @@ class InProcesses(Wrapping, Generic[T, R]):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if _leaves.get() and getattr(self.wrapped, "__module__", None) == "__main__":
+            raise ConfigurationError(
+                _OPTION, self.wrapped, f"is of this program, which a worker that it is sent to is not, {_WAY_OUT}"
+            )
         return InProcesses, (self.wrapped, self._size, self._max_tasks)
 
     def __repr__(self) -> str:
@@ -151,6 +159,17 @@ class InProcesses(Wrapping, Generic[T, R]):
                 f"is not what {'.'.join(self._named)} stands for, so that no process can import it: it must be a "
                 "function at the top level of a module, under its own name",
             )
+
+
+@contextlib.contextmanager
+def leaving_this_program() -> Iterator[None]:
+    """What is pickled within goes to processes of another program. Functions of this one's main module cannot run in
+    their processes, and are refused with ConfigurationError."""
+    token = _leaves.set(True)
+    try:
+        yield
+    finally:
+        _leaves.reset(token)
 
 
 # To be closed at exit, before multiprocessing waits for all processes to end by themselves.
@@ -209,8 +228,7 @@ def _reference(function: Callable[..., object]) -> object:
         raise ConfigurationError(
             _OPTION,
             function,
-            "is of the program that sent it here, which this process (a worker of Spark, say) is not, so no process of "
-            "its own can import it: put it into a module, and let both import that",
+            f"is of the program that sent it here, which this process (a worker of Spark, say) is not, {_WAY_OUT}",
         )
     if not _is_program_there():
         raise ConfigurationError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aioparallel.engine.gates import NoRoom
 from aioparallel.errors import ConfigurationError, NotToBlame, Reject, RetryLater, UndecodableRecord
@@ -13,6 +13,9 @@ from aioparallel.policies import EndOfPatience, Patience, RetryPolicy, Verdict
 from aioparallel.records import Record
 
 __all__ = ["Decision", "Failures", "NotDue"]
+
+# Seconds for which a record waits for what the process lacks, where waits are to have an end: a job has one.
+_LONGEST_SHORTAGE: Final = 60.0
 
 
 class NotDue(Exception):
@@ -114,8 +117,11 @@ class Failures:
             return error.delay
         if isinstance(retry, RetryPolicy):
             since = now if history.waiting_since is None else history.waiting_since
-            # What waits at a gate does not know for how long: its patience ends when it has.
-            return retry.wait(0.0 if isinstance(error, NoRoom) else error.delay, now - since)
+            if isinstance(error, NoRoom):  # it does not know for how long: its patience ends when it has
+                return retry.wait(0.0, now - since)
+            if retry.count_waits and retry.max_wait is None and now - since + error.delay > _LONGEST_SHORTAGE:
+                return None
+            return retry.wait(error.delay, now - since)
         if isinstance(error, NotToBlame) and not self._patience.releases:
             return error.delay
         return self._checked(record, retry(record, error, record.attempt - history.attempts_before))

@@ -98,7 +98,7 @@ async def _feed_async(flow: Flow[T, Any], items: AsyncIterable[T], room: asyncio
 async def _feed_from_thread(flow: Flow[T, Any], items: Iterable[T], room: asyncio.Event) -> None:
     reader, at_once = _Reader(items), 1
     try:
-        while batch := await reader.read(min(await _room(flow, room), at_once)):
+        while batch := await reader.read(min(await _room(flow, room), at_once), flow.bytes_left):
             at_once = min(2 * at_once, _AT_ONCE)
             flow.feed(cast("list[T]", batch))
     finally:
@@ -112,65 +112,78 @@ class _Reader:
         self._items = items
         self._loop = asyncio.get_running_loop()
         self._some = asyncio.Event()
-        self._allowed = threading.Semaphore(0)  # items that may be read
-        self._owed = 0  # of them, those that have not come
-        self._closed = False
-        self._lock = threading.Lock()
-        # Under the lock:
+        self._changed = threading.Condition()
+        # Under its lock:
+        self._most = 0  # items that may be read
+        self._left: int | None = None  # bytes until none may be read; None: they are not bounded
         self._read: list[object] = []
+        self._size = 0  # bytes of these, where they are bounded
         self._is_told = False  # that there is something
+        self._closed = False
         self._ended = False
         self._error: BaseException | None = None
         threading.Thread(target=self._run, name="aioparallel-reading", daemon=True).start()
 
-    async def read(self, most: int) -> list[object]:
-        """Up to so many items, as soon as there is one; none at the end. Raises what iterating has raised, after the
-        items before it."""
-        if most > self._owed:
-            self._allowed.release(most - self._owed)
-            self._owed = most
+    async def read(self, most: int, left: int | None) -> list[object]:
+        """Up to so many items, as soon as there is one; none at the end. With ``left``, no more than make so many
+        bytes, and the last of them. Raises what iterating has raised, after the items before it."""
+        with self._changed:
+            self._most = most - len(self._read)
+            self._left = None if left is None else left - self._size
+            self._changed.notify()
         while True:
-            with self._lock:
-                read, self._read = self._read, []
+            with self._changed:
+                read, self._read, self._size = self._read, [], 0
                 self._is_told = False
                 ended = self._ended
             if read or ended:
                 break
             self._some.clear()
             await self._some.wait()
-        self._owed -= len(read)
         if not read and self._error is not None:
             raise self._error
         return read
 
     def close(self) -> None:
         """The thread ends when its ``next()`` has returned."""
-        self._closed = True
-        self._allowed.release()
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
 
     def _run(self) -> None:
         error: BaseException | None = None
         try:
             iterator = iter(self._items)
-            while True:
-                self._allowed.acquire()
-                if self._closed:
-                    break
+            while self._may_read():
                 try:
                     item = next(iterator)
                 except StopIteration:
                     break
-                with self._lock:
-                    self._read.append(item)
-                    is_told, self._is_told = self._is_told, True
-                if not is_told:
-                    self._tell()
+                self._give(item)
             _close(iterator)
         except BaseException as raised:
             error = raised
-        with self._lock:
+        with self._changed:
             self._ended, self._error = True, error
         self._tell()
+
+    def _may_read(self) -> bool:
+        """Waits until it may; False: nobody wants more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or (self._most > 0 and (self._left is None or self._left > 0)))
+            return not self._closed
+
+    def _give(self, item: object) -> None:
+        with self._changed:
+            self._most -= 1
+            if self._left is not None:
+                size = size_of(item)
+                self._left -= size
+                self._size += size
+            self._read.append(item)
+            is_told, self._is_told = self._is_told, True
+        if not is_told:
+            self._tell()
 
     def _tell(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed

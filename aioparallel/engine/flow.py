@@ -29,7 +29,7 @@ from aioparallel.engine.lanes import length_from
 from aioparallel.engine.outlets import Done, NoOutlet
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
-from aioparallel.engine.sizes import Sized, size_of
+from aioparallel.engine.sizes import Sized, size_of, size_of_error
 from aioparallel.engine.sources import NO_CEILING, Source
 from aioparallel.engine.work import Label, OnError, Work
 from aioparallel.errors import HandlerCancelled, InvalidValues, Reject, UnreadableRow, WorkCancelled
@@ -456,7 +456,7 @@ class Flow(Generic[T, R]):
         """``size``: of its item."""
         self._running_bytes -= size
         if self._is_measured:
-            size += size_of(outcome.value) if outcome.error is None else size_of(outcome.error.args)
+            size += size_of(outcome.value) if outcome.error is None else size_of_error(outcome.error)
             self._ended_bytes += size
             if self._ended_bytes >= self._most_bytes and not self._is_full:
                 self._start_no_more()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from sys import getsizeof
 from typing import Any, Final, TypeVar
 
-__all__ = ["Sized", "size_of"]
+__all__ = ["Sized", "size_of", "size_of_error"]
 
 T = TypeVar("T")
 
@@ -24,8 +25,13 @@ _KEY: Final = 100
 _LONG: Final = 256
 # From so many elements on a few of a list are looked at first: a vector of numbers has nothing to add up.
 _MANY: Final = 64
-# What is nested deeper is not looked at.
-_DEPTH: Final = 20
+# From so many elements on, what a variable of a failed call holds was hardly made there, and is not looked at.
+_TOO_MANY: Final = 1_000
+# Exceptions behind one another that are looked at.
+_ERRORS: Final = 10
+
+_Seen = dict[int, object]
+"""What holds others, by its identity: it is counted once. It is kept, so that nothing else has that identity."""
 
 
 class Sized(list[T]):
@@ -38,58 +44,124 @@ class Sized(list[T]):
         self.size = size
 
 
-# For each result: the loop is written out, because every call would be paid for each of its fields.
-def size_of(value: object, depth: int = _DEPTH) -> int:
-    """Bytes of memory that it takes, with all that it holds. Never raises.
+# For each result: the loop is written out, and the usual kinds are asked for by name, because every call would be paid
+# for each of its fields.
+def size_of(value: object, seen: _Seen | None = None) -> int:
+    """Bytes of memory that it takes, with all that it holds. Never raises. Leave ``seen`` out.
 
-    Texts, bytes, dicts, lists, dataclasses and what resembles them are added up; of other objects it is ``nbytes``, or
-    what ``sys.getsizeof`` says, and their attributes that are texts or bytes.
+    Texts, bytes, dicts, lists, dataclasses and what resembles them are added up, each of them once; of other objects it
+    is ``nbytes``, or what ``sys.getsizeof`` says, and their attributes that are texts or bytes.
     """
     kind = type(value)
-    if kind in _SCALARS:
-        return _SCALAR
     if kind is dict:
         given: dict[Any, Any] = value  # type: ignore[assignment]
-        size = _DICT if len(given) < _NAMES else _DICT + _KEY * len(given)
+        size = _DICT + (_SCALAR if len(given) < _NAMES else _SCALAR + _KEY) * len(given)
+        holders = None
         for one in given.values():
             kind = type(one)
-            if kind in _SCALARS:
-                size += _SCALAR
-            elif (kind is str or kind is bytes) and len(one) < _LONG:
-                size += _SCALAR + len(one)
-            else:
-                size += size_of(one, depth - 1)
+            if kind is str or kind is bytes:
+                size += len(one) if len(one) < _LONG else getsizeof(one)
+            elif kind is not int and kind is not float and kind not in _SCALARS:
+                if holders is None:
+                    holders = {} if seen is None else seen
+                    if id(given) in holders:
+                        return 0
+                    holders[id(given)] = given
+                size += _size_beside(one, holders)
         return size
     if kind is str or kind is bytes:
         return getsizeof(value)
+    return _SCALAR if kind in _SCALARS else _SCALAR + _size_beside(value, {})
+
+
+def size_of_error(error: BaseException | None) -> int:
+    """The same, of an error and of those behind it. Their tracebacks keep what the variables of the failed calls held:
+    the body of an answer, say."""
+    size, seen = 0, _Seen()
+    for _ in range(_ERRORS):
+        if error is None or id(error) in seen:
+            break
+        size += _SCALAR + _size_beside(error, seen)
+        trace = error.__traceback__
+        while trace is not None:
+            frame, trace = trace.tb_frame, trace.tb_next
+            if id(frame) not in seen and frame.f_locals is not frame.f_globals:
+                seen[id(frame)] = frame
+                size += sum([_size_of_variable(one, seen) for one in frame.f_locals.values()])
+        error = error.__cause__ or error.__context__
+    return size
+
+
+def _size_of_variable(value: Any, seen: _Seen) -> int:
+    kind = type(value)
+    if kind in (str, bytes):
+        return getsizeof(value)
+    if kind in (dict, list, tuple, set, deque) and len(value) > _TOO_MANY:
+        return getsizeof(value)
+    return _SCALAR if kind in _SCALARS or isinstance(value, BaseException) else _SCALAR + _size_beside(value, seen)
+
+
+def _size_beside(value: Any, seen: _Seen) -> int:
+    """Of what may hold others, beside its place."""
     try:
-        return _slowly(value, depth)
-    except Exception:  # an object of the user's, whatever it does
-        return _SCALAR
+        if type(value) is dict:
+            return size_of(value, seen)
+        if id(value) in seen:
+            return 0
+        seen[id(value)] = value
+        return _slowly(value, seen)
+    except Exception:  # an object of the user's, whatever it does; or it is nested too deep
+        return 0
 
 
-def _slowly(value: Any, depth: int) -> int:
-    if not depth:
-        return _SCALAR
-    if isinstance(value, list | tuple | set | frozenset):
-        return 2 * _SCALAR + _sum(value, depth)
+def _slowly(value: Any, seen: _Seen) -> int:
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return _SCALAR + _sum(value, seen)
     if isinstance(value, Mapping):
-        return _DICT + _KEY * len(value) + _sum(value.values(), depth)
+        return _DICT + _KEY * len(value) + _sum(value.values(), seen)
     if hasattr(type(value), "nbytes"):  # arrays of NumPy and Arrow, a memoryview
-        return 3 * _SCALAR + int(value.nbytes)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-        return 2 * _SCALAR + _sum(fields, depth)
+        beside = 2 * _SCALAR + int(value.nbytes)
+        return beside + _sum(value.tolist(), seen) if str(getattr(value, "dtype", "")) == "object" else beside
+    names = _fields_of(type(value))
+    if names is not None:
+        return _SCALAR + _sum([getattr(value, name, None) for name in names], seen)
     # What else an object refers to may be shared by all: a client, a whole program.
-    attributes = value.__dict__.values() if type(getattr(value, "__dict__", None)) is dict else ()
+    attributes = [getattr(value, name, None) for name in _slots_of(type(value))]
+    if type(getattr(value, "__dict__", None)) is dict:
+        attributes += value.__dict__.values()
+    if isinstance(value, BaseException):
+        attributes += value.args
     return getsizeof(value) + sum([getsizeof(one) for one in attributes if type(one) is str or type(one) is bytes])
 
 
-def _sum(values: Any, depth: int) -> int:
+def _fields_of(kind: type) -> Iterable[str] | None:
+    """Of a dataclass, or of one of attrs', msgspec's or Pydantic's; None: it is none."""
+    if dataclasses.is_dataclass(kind):
+        return [field.name for field in dataclasses.fields(kind)]
+    if (attributes := getattr(kind, "__attrs_attrs__", None)) is not None:
+        return [attribute.name for attribute in attributes]
+    return getattr(kind, "__struct_fields__", None) or getattr(kind, "__pydantic_fields__", None)
+
+
+def _slots_of(kind: type) -> list[str]:
+    slots = [vars(one).get("__slots__", ()) for one in kind.__mro__]
+    return [name for names in slots for name in ((names,) if isinstance(names, str) else names)]
+
+
+def _sum(values: Any, seen: _Seen) -> int:
+    size = _SCALAR * len(values)
     if (
         len(values) > _MANY
         and isinstance(values, list | tuple)
         and {*map(type, values[:: len(values) // 8])} <= _SCALARS
     ):
-        return _SCALAR * len(values)
-    return sum([_SCALAR if type(one) in _SCALARS else size_of(one, depth - 1) for one in values])
+        return size
+    for one in values:
+        kind = type(one)
+        if kind is str or kind is bytes:
+            size += len(one) if len(one) < _LONG else getsizeof(one)
+        elif kind is dict:
+            size += size_of(one, seen)
+        elif kind is not int and kind is not float and kind not in _SCALARS:
+            size += _size_beside(one, seen)
+    return size

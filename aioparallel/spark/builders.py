@@ -40,24 +40,25 @@ def _wrong(builder: Builder, value: object, *, nullable: bool) -> str | None:
     return None if nullable else " is null, and is declared NOT NULL"
 
 
-def builder_of(kind: types.DataType) -> Builder:
-    """The one for a type of Spark's."""
+def builder_of(kind: types.DataType, *, given: bool = False) -> Builder:
+    """The one for a type of Spark's. ``given``: for values that are Spark's own. They go back as they came: a map may
+    have NaN twice."""
     if isinstance(kind, types.StructType):
-        return StructBuilder(kind)
+        return StructBuilder(kind, given=given)
     if isinstance(kind, types.ArrayType):
-        return _ListBuilder(kind)
+        return _ListBuilder(kind, given=given)
     if isinstance(kind, types.MapType):
-        return _MapBuilder(kind)
+        return _MapBuilder(kind, given=given)
     if isinstance(kind, types.UserDefinedType):
-        return builder_of(kind.sqlType())
+        return builder_of(kind.sqlType(), given=given)
     if isinstance(kind, types.VariantType):
         return _VariantBuilder(kind)
     return LeafBuilder(kind)
 
 
 class _ListBuilder:
-    def __init__(self, kind: types.ArrayType) -> None:
-        self._element = builder_of(kind.elementType)
+    def __init__(self, kind: types.ArrayType, *, given: bool) -> None:
+        self._element = builder_of(kind.elementType, given=given)
         self._nullable = kind.containsNull
         self.arrow_type = to_arrow_type(kind, timezone="UTC")
 
@@ -83,10 +84,11 @@ class _ListBuilder:
 
 
 class _MapBuilder:
-    def __init__(self, kind: types.MapType) -> None:
-        self._key = builder_of(kind.keyType)
-        self._value = builder_of(kind.valueType)
+    def __init__(self, kind: types.MapType, *, given: bool) -> None:
+        self._key = builder_of(kind.keyType, given=given)
+        self._value = builder_of(kind.valueType, given=given)
         self._nullable = kind.valueContainsNull
+        self._given = given
         # Keys of a dict that are two in Python are two in Spark, too.
         self._dicts_are_sure = isinstance(kind.keyType, _KEYS_AS_IN_PYTHON)
         self.arrow_type = to_arrow_type(kind, timezone="UTC")
@@ -103,7 +105,7 @@ class _MapBuilder:
                 for key, item in _pairs(value):
                     keys.append(key)
                     items.append(item)
-                if not (self._dicts_are_sure and isinstance(value, Mapping)):
+                if not (self._given or (self._dicts_are_sure and isinstance(value, Mapping))):
                     unsure.append((start, len(keys)))
         _expect(not _has_null(keys) and (self._nullable or not _has_null(items)))
         made = self._key.build(keys)
@@ -128,10 +130,10 @@ class _MapBuilder:
 class StructBuilder:
     """Rows: mappings, Spark's rows, named tuples, dataclasses, with exactly these fields."""
 
-    def __init__(self, kind: types.StructType) -> None:
+    def __init__(self, kind: types.StructType, *, given: bool = False) -> None:
         self._names = kind.fieldNames()
         self._known = frozenset(self._names)
-        self._builders = [builder_of(field.dataType) for field in kind.fields]
+        self._builders = [builder_of(field.dataType, given=given) for field in kind.fields]
         self._required = [field.name for field in kind.fields if not field.nullable]
         columns = zip(kind.fields, self._builders, strict=True)
         self.schema = pa.schema(
@@ -155,6 +157,7 @@ class StructBuilder:
     def build(self, values: Sequence[object]) -> pa.Array:
         """As one array; None is null."""
         if not self._names:
+            _expect(all(value is None or not as_mapping(value) for value in values))
             return pa.array([None if value is None else as_mapping(value) for value in values], self.arrow_type)
         there = [value for value in values if value is not None]
         made = pa.StructArray.from_arrays(self.columns(there), fields=list(self.schema))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import itertools
 import sys
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, cast
@@ -186,8 +187,10 @@ class _Applied:
         return self._function(*arguments)
 
 
-def _name_of(column: Column | str) -> str:
-    return column if isinstance(column, str) else str(column).removeprefix("Column<'").removesuffix("'>")
+def _name_of(column: Column | str, parameter: str) -> str:
+    """As it is written; the parameter's, where that is a text of Java's objects."""
+    text = column if isinstance(column, str) else str(column).removeprefix("Column<'").removesuffix("'>")
+    return parameter if "columnnodeexpression(" in text else text
 
 
 def _comparable(name: str, key: Column) -> Column:
@@ -247,10 +250,14 @@ class AsyncColumn:
         made: Any = arrow_udf(run, self.returns)  # type: ignore[call-overload]
         # Or the optimizer may evaluate it twice, or for rows that a filter takes out later.
         given_columns = [F.col(one) if isinstance(one, str) else one for one in columns]
-        if isinstance(key, _Nth):  # and the name of the new column is that without it
-            given_columns[key.number] = _comparable(self._name, given_columns[key.number])
+        if not isinstance(key, _Nth):
+            return cast("Column", made.asNondeterministic()(*given_columns))
+        # The name of the new column is that without the comparison.
+        given_columns[key.number] = _comparable(self._name, given_columns[key.number])
+        parameters = [*inspect.signature(self.function).parameters]
+        names = map(_name_of, columns, itertools.chain(parameters, itertools.repeat(parameters[-1])))
         column: Column = made.asNondeterministic()(*given_columns)
-        return column.alias(f"{run.__name__}({', '.join(map(_name_of, columns))})")
+        return column.alias(f"{run.__name__}({', '.join(names)})")
 
     def on_executor(self) -> Callable[[Iterator[Any]], Iterator[pa.Array]]:
         """What a task does with the arrays of its partition: arrays, or tuples of them."""

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import ArrayType, MapType, StringType, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
 
 from aioparallel.errors import ConfigurationError
 from aioparallel.handling import check_count
@@ -23,10 +31,13 @@ __all__ = [
     "RowLabel",
     "check_hashable",
     "check_key",
+    "check_readable",
+    "has_collation",
     "key_columns",
     "key_function",
     "missing_column",
     "one_lane",
+    "parts_of",
     "repartition_by_key",
 ]
 
@@ -91,13 +102,41 @@ def one_lane(key: Hashable) -> Hashable:
         return key
 
 
+def parts_of(kind: DataType) -> Iterator[DataType]:
+    """The type, and all within it."""
+    yield kind
+    within = [kind.elementType] if isinstance(kind, ArrayType) else []
+    if isinstance(kind, MapType):
+        within = [kind.keyType, kind.valueType]
+    if isinstance(kind, StructType):
+        within = [field.dataType for field in kind.fields]
+    for one in within:
+        yield from parts_of(one)
+
+
+def has_collation(kind: DataType) -> bool:
+    """Whether its texts may be equal though they are not the same."""
+    return isinstance(kind, StringType) and kind.collation != _BINARY
+
+
+def check_readable(given: StructType) -> None:
+    """Raises ConfigurationError for a column of which Arrow's Python makes nothing: no row could be read."""
+    for field in given.fields:
+        if any(isinstance(part, YearMonthIntervalType) for part in parts_of(field.dataType)):
+            raise ConfigurationError(
+                "df",
+                field.name,
+                f"is {field.dataType.simpleString()}, which Python cannot read: cast it to a string, or leave it out",
+            )
+
+
 def check_hashable(given: StructType, keys: Sequence[str]) -> None:
     """Raises ConfigurationError for a key column whose values cannot be one, or are equal in another way here."""
     for name in keys:
         kind = given[name].dataType
         if isinstance(kind, ArrayType | MapType | StructType | VariantType):
             raise ConfigurationError("key", name, f"is {kind.simpleString()}: name a column of it, or give a function")
-        if isinstance(kind, StringType) and kind.collation != _BINARY:
+        if has_collation(kind):
             raise ConfigurationError(
                 "key",
                 name,

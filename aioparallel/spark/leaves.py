@@ -50,10 +50,17 @@ def _real(value: Any) -> bool:
 
 
 def _single(value: object) -> bool:
-    if not _real(value):
+    if type(value) is not float and not _real(value):
         return False
     number = float(cast("float", value))
     return number == 0 or not math.isfinite(number) or _SMALLEST_SINGLE < abs(number) <= _LARGEST_SINGLE
+
+
+def _plain_real(value: Any) -> object:
+    """pyarrow takes the bits of an np.uint64 for those of a number with a sign."""
+    if isinstance(value, float):
+        return value
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 def _decimal(value: object) -> bool:
@@ -119,8 +126,8 @@ def _time_of_day(kind: types.TimeType) -> _Leaf:
 _BY_KIND: Final[dict[type[types.DataType], _Leaf]] = {
     types.BooleanType: _Leaf((bool,), lambda value: type(value).__name__ in ("bool", "bool_"), "True or False"),
     types.IntegralType: _Leaf((int,), _whole, "a whole number"),
-    types.FloatType: _Leaf((), _single, "a number within its range"),
-    types.DoubleType: _Leaf((float, int), _real, "a number that it can hold"),
+    types.FloatType: _Leaf((), _single, "a number within its range", _plain_real),
+    types.DoubleType: _Leaf((float, int), _real, "a number that it can hold", _plain_real),
     types.DecimalType: _Leaf((decimal.Decimal, int), _decimal, "a Decimal", _plain_decimal),
     types.StringType: _Leaf((str,), _instance(str), "text"),
     types.BinaryType: _Leaf((bytes,), _instance(bytes, bytearray, memoryview), "bytes"),

@@ -18,6 +18,7 @@ from aioparallel.spark.keys import (
     RowLabel,
     check_hashable,
     check_key,
+    check_readable,
     key_columns,
     key_function,
     missing_column,
@@ -137,6 +138,9 @@ class Operator:
         given = df.schema
         self.check(given)
         tell_of_limits(f"parallel_map({self._name})", self._shipment.work.handling.max_concurrency, self._tasks)
+        names = given.fieldNames()
+        if _are_hard(names):
+            df = df.toDF(*[f"c{number}" for number in range(len(names))])
         return df.mapInArrow(self.on_executor(given), self.output(given))
 
     def check(self, given: StructType) -> None:
@@ -148,6 +152,7 @@ class Operator:
             raise ConfigurationError("df", twice, "stands twice among its columns, and a row has each name once")
         if missing := [name for name in self._keys if name not in names]:
             raise ConfigurationError("key", missing[0], missing_column(missing[0], names))
+        check_readable(given)
         check_hashable(given, self._keys)
 
     def output(self, given: StructType) -> StructType:
@@ -160,6 +165,7 @@ class Operator:
         """What a task does with the batches of its partition."""
         shipment, keys, columns, output = self._shipment, self._keys, self._columns, self.output(given)
         on_error = shipment.work.on_error
+        names = given.fieldNames()
 
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             builder = RowBuilder(output, "row" if on_error == "emit" else None)
@@ -176,6 +182,8 @@ class Operator:
 
             label = RowLabel(partition_number(), keys)
             results = Results(build, RowBuilder(columns).misfit, on_error, label)
+            if _are_hard(names):  # they have others on their way
+                batches = (pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
             with safe_errors():
                 yield from results.of(shipment.run(rows_of(batches).lists(), label))
 
@@ -183,6 +191,11 @@ class Operator:
 
     def __repr__(self) -> str:
         return f"<parallel_map of {self._name} for DataFrame.transform>"
+
+
+def _are_hard(names: Sequence[str]) -> bool:
+    """Whether PySpark's ``mapInArrow``, which asks for each column by its name, would find another one, or none."""
+    return any("." in name or "`" in name for name in names) or len({name.lower() for name in names}) < len(names)
 
 
 def split(df: DataFrame) -> tuple[DataFrame, DataFrame]:

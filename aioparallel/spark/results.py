@@ -117,7 +117,7 @@ class Results:
     def _fitting(self, outcome: Outcome[Any, object], error: Exception) -> Iterator[Any]:
         """What is left of one that does not fit."""
         place = self._label(outcome.item, outcome.index)
-        wrong = (self._misfit(outcome.value) if outcome.error is None else None) or text_of(error)
+        wrong = (self._wrong_with(outcome.value) if outcome.error is None else None) or text_of(error)
         said = InvalidOutput(f"what the handler returned for {place} does not fit the declared schema: {wrong}")
         if self._on_error == "raise" or outcome.error is not None:
             raise said from error
@@ -128,6 +128,12 @@ class Results:
         logger.warning("%s; it is %s", said, left, extra={"action": "row_does_not_fit"})
         if self._on_error == "null":
             yield self._make([outcome._replace(value=None)])
+
+    def _wrong_with(self, value: object) -> str | None:
+        try:
+            return self._misfit(value)
+        except Exception as error:  # of an object of the handler's, when it was looked into
+            return text_of(error)
 
     def _tell_of_nulls(self, failed: list[Outcome[Any, object]]) -> None:
         if failed:

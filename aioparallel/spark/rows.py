@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar, cast
 
 import pyarrow as pa
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import DataType, MapType, StructType
 
 from aioparallel.engine.sizes import Sized
 from aioparallel.errors import ConfigurationError
 from aioparallel.spark.builders import StructBuilder
 from aioparallel.spark.ddl import read_fields, read_type
+from aioparallel.spark.keys import has_collation, parts_of
 from aioparallel.spark.unreadable import Unreadable, readable_parts
 from aioparallel.spark.values import Row
 
@@ -35,6 +36,7 @@ def columns_of(option: str, schema: str | StructType) -> StructType:
     given: object = schema
     if not isinstance(given, StructType) or not given.fields:
         raise ConfigurationError(option, schema, 'must be columns: "tailnum string, delay int", or a StructType')
+    _check_keys(option, given)
     return given
 
 
@@ -44,7 +46,21 @@ def type_of(option: str, returns: str | DataType) -> DataType:
         return read_type(option, returns)
     if not isinstance(returns, DataType):
         raise ConfigurationError(option, returns, 'must be a type: "string", "struct<status int, body string>", ...')
+    _check_keys(option, returns)
     return returns
+
+
+def _check_keys(option: str, kind: DataType) -> None:
+    """Raises ConfigurationError for maps whose keys are texts with a collation: which of them are equal is Spark's
+    knowledge, and a map that has one twice is none."""
+    for found in parts_of(kind):
+        if isinstance(found, MapType) and any(map(has_collation, parts_of(found.keyType))):
+            raise ConfigurationError(
+                option,
+                kind,
+                f"holds {found.simpleString()}: keys that it holds equal would be two here; declare them without a "
+                "collation",
+            )
 
 
 class Input(Generic[T]):
@@ -196,7 +212,7 @@ class RowBuilder:
     def __init__(self, columns: StructType, given: str | None = None) -> None:
         self._rows = StructBuilder(columns)
         if given is not None:
-            self._rows.replace(given, _GivenBuilder(cast("StructType", columns[given].dataType)))
+            self._rows.replace(given, _GivenBuilder(cast("StructType", columns[given].dataType), given=True))
 
     def build(self, values: Sequence[object]) -> pa.RecordBatch:
         """All of them. Raises one of several exceptions if one does not fit; :meth:`misfit` says which, and why."""

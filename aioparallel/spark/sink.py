@@ -28,7 +28,7 @@ from aioparallel.engine.work import Work
 from aioparallel.errors import ConfigurationError, Reject
 from aioparallel.handling import Handling, check_choice
 from aioparallel.policies import RetryPolicy
-from aioparallel.spark.keys import RowLabel, check_hashable, key_function, one_lane
+from aioparallel.spark.keys import RowLabel, check_hashable, check_readable, key_function, one_lane
 from aioparallel.spark.limits import DEFAULT_RETRY, MAX_BUFFERED_BYTES, calls_per_task, tell_of_limits
 from aioparallel.spark.row_names import Naming, RowNames
 from aioparallel.spark.rows import rows_of
@@ -147,6 +147,7 @@ class _Plan:
         check_returns("handler", handler)
         if isinstance(handler, BatchHandler):
             handler = handler.with_handler(_NoValues(handler))
+        check_readable(schema)
         check_hashable(schema, keys)
         attempts = given.count("attempts")
         handling = Handling(

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pyspark import TaskContext, cloudpickle
 
+from aioparallel.blocking.processes import leaving_this_program
 from aioparallel.engine.flow import Outcome
 from aioparallel.engine.loop_thread import LoopThread, ThreadedFlow
 from aioparallel.engine.sizes import Sized
@@ -58,7 +59,10 @@ class Shipment(Generic[T, R]):
             ("retry", work.retry),
         ):
             try:
-                packed[name] = cloudpickle.dumps(part)  # type: ignore[no-untyped-call]
+                with leaving_this_program():
+                    packed[name] = cloudpickle.dumps(part)  # type: ignore[no-untyped-call]
+            except ConfigurationError:
+                raise  # it says what to do
             except Exception as error:
                 raise ConfigurationError(
                     name,

@@ -294,6 +294,38 @@ def test_a_column(spark: SparkSession) -> None:
     assert all(row.o.twice == 2 * row.seq and row.o.name == f"{row.k}!" and row.next == row.seq + 1 for row in found)
 
 
+def test_any_name_of_a_column_is_one(spark: SparkSession) -> None:
+    """With dots, with backticks, and where two differ in their case."""
+    df = spark.sql(
+        "select id as `a.b`, -id as a, 2 * id as A, 3 * id as `c``d`, named_struct('b', 0) as `a.b.c` from range(20)"
+    )
+
+    async def same(row: dict[str, Any]) -> dict[str, Any]:
+        if row["a.b"] == 7:
+            raise ValueError("seven")
+        return row
+
+    made = df.transform(parallel_map(same, schema=df.schema, key=["a.b", "c`d"], retry=None, on_error="emit"))
+    found = sorted(tuple(row.value or row.row) for row in made.collect())
+    assert found == [(n, -n, 2 * n, 3 * n, (0,)) for n in range(20)]
+
+
+def test_names_of_columns(spark: SparkSession) -> None:
+    """As Spark names them, with a key or without; nothing in them differs from run to run."""
+
+    @async_udf(returns="bigint")
+    async def plain(seq: int) -> int:
+        return seq
+
+    @async_udf(returns="bigint", key="seq")
+    async def keyed(seq: int, k: object) -> int:
+        return seq
+
+    inner, seq = plain("seq"), F.col("seq")
+    found = rows(spark, 1).select(plain("seq"), plain(seq + 1), plain(inner), keyed("seq", seq), keyed(inner, "k"))
+    assert found.columns == ["plain(seq)", "plain((seq + 1))", "plain(plain(seq))", "keyed(seq, seq)", "keyed(seq, k)"]
+
+
 def sink_of(spark: SparkSession, file: Path, handler: str) -> tuple[DataFrame, dict[str, str]]:
     """500 rows that name the file, and the options of a sink whose handler writes to it."""
     register_sink(spark)

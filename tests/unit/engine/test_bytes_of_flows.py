@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from aioparallel import RetryLater, batches, parallel_map
@@ -86,6 +87,49 @@ def test_results_of_items_that_a_thread_reads_are_bounded_too() -> None:
             assert [index for index, _ in await reading] == list(range(1_000))
 
     asyncio.run(main())
+
+
+def test_large_items_that_a_thread_reads_are_bounded_too() -> None:
+    """Small ones first, after which it reads many at once."""
+    ahead = most = 0
+
+    def source() -> Iterator[bytes]:
+        nonlocal ahead, most
+        for number in range(1_000):
+            item = bytes(1 if number < 900 else SIZE)
+            ahead += len(item)
+            most = max(most, ahead)
+            yield item
+
+    async def handle(item: bytes) -> None:
+        nonlocal ahead
+        await asyncio.sleep(0)
+        ahead -= len(item)
+
+    async def main() -> None:
+        outcomes = parallel_map(handle, source(), max_concurrency=2, max_buffered_bytes=BOUND, read_in_thread=True)
+        assert len(await all_of(outcomes)) == 1_000
+
+    asyncio.run(main())
+    assert most <= BOUND + SIZE
+
+
+async def test_errors_count_with_what_their_calls_held() -> None:
+    """As long as an error is there, so are the variables of the calls that it ended."""
+    steps = Steps()
+
+    async def handle(number: int) -> None:
+        body = await steps.held_by_the_first(number)
+        raise ValueError(len(body))
+
+    mapped = parallel_map(
+        handle, range(100), max_concurrency=5, max_buffered_bytes=BOUND, in_order=True, on_error="emit"
+    )
+    async with mapped as outcomes:
+        reading = asyncio.ensure_future(all_of(outcomes))
+        assert await settled(steps) <= 20
+        steps.go_on.set()
+        assert [index for index, _ in await reading] == list(range(100))
 
 
 async def all_of(outcomes: Any) -> list[tuple[int, Any]]:
@@ -239,6 +283,34 @@ class Plain:
         self.body = "x" * SIZE
 
 
+class Slots:
+    __slots__ = ("body",)
+
+    def __init__(self) -> None:
+        self.body = "x" * SIZE
+
+
+@dataclasses.dataclass
+class Node:
+    parent: Node | None
+    children: list[Node]
+    text: str = "x" * 1_000
+
+
+def tree(width: int) -> Node:
+    """Every node holds those around it."""
+    top = Node(None, [])
+    top.children = [Node(top, []) for _ in range(width)]
+    return top
+
+
+def nested(depth: int) -> object:
+    value: object = "x" * SIZE
+    for _ in range(depth):
+        value = [value, value]
+    return value
+
+
 class Hostile:
     @property
     def nbytes(self) -> int:
@@ -256,10 +328,31 @@ class Hostile:
         (Point("x" * SIZE, [1.0]), SIZE),
         (Page("", [b"x" * SIZE]), SIZE),
         (Plain(), SIZE),
+        (Slots(), SIZE),
+        (deque(["x" * 100] * 100), SIZE),
+        (np.array(["x" * 100] * 100, dtype=object), SIZE),
+        (tree(30), 31 * 1_000),
+        (nested(60), SIZE),
         (memoryview(bytes(SIZE)), SIZE),
         ("\N{SNOWMAN}" * SIZE, 2 * SIZE),
     ],
-    ids=["dict", "nested", "texts", "numbers", "map", "named tuple", "dataclass", "object", "buffer", "two bytes each"],
+    ids=[
+        "dict",
+        "nested",
+        "texts",
+        "numbers",
+        "map",
+        "named tuple",
+        "dataclass",
+        "object",
+        "slots",
+        "queue",
+        "objects of NumPy",
+        "tree",
+        "deep",
+        "buffer",
+        "two bytes each",
+    ],
 )
 def test_sizes(value: object, least: int) -> None:
     """Somewhat more than what it holds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioparallel.engine.failures import Decision, Failures, NotDue
-from aioparallel.errors import ConfigurationError, NotToBlame, Reject, RetryLater
+from aioparallel.engine.gates import Gate, NoRoom
+from aioparallel.errors import ConfigurationError, NotToBlame, OutOfResources, Reject, RetryLater
 from aioparallel.history import history_of
 from aioparallel.policies import EndOfPatience, FailurePolicy, RetryPolicy
 from aioparallel.records import Record
@@ -388,6 +390,20 @@ def test_patience_goes_by_the_monotonic_clock() -> None:
     for now, at in ((100.0, 1_000.0), (102.0, 4_602.0)):
         assert failures.decide(waiting, RetryLater(1), now, at) == Decision(delay=1, waits=True)
         waiting._parks += 1
+
+
+async def test_where_waits_count_a_shortage_ends_the_patience_after_a_minute() -> None:
+    """A job with a row that needs more memory than there is has an end, too; a place at a gate is waited for."""
+
+    def made(policy: RetryPolicy, error: RetryLater, count: int) -> list[Decision]:
+        failures, record = Failures(FailurePolicy(retry=policy, dead_letter="d").patience), failed()
+        return [failures.decide(record, error, 1_000.0 + second, second) for second in range(count)]
+
+    once = RetryPolicy(max_attempts=1, count_waits=True)
+    assert [one.end for one in made(once, OutOfResources("memory"), 62)] == [None] * 60 + ["dead_letter"] * 2
+    assert made(replace(once, max_wait=600.0), OutOfResources("memory"), 300)[-1].end is None
+    assert made(RetryPolicy(max_attempts=1), OutOfResources("memory"), 300)[-1].end is None
+    assert made(once, NoRoom(Gate("host", 1)), 300)[-1].end is None
 
 
 def test_a_retry_function_is_not_asked_about_the_librarys_own_waiting() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import decimal
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,8 @@ import pandas as pd
 import pytest
 from pyspark.sql import types
 
-from aioparallel.errors import InvalidOutput
+from aioparallel.engine.work import OnError
+from aioparallel.errors import ConfigurationError, InvalidOutput
 from aioparallel.spark import async_udf, parallel_map, run_locally
 from aioparallel.spark.builders import builder_of
 from aioparallel.spark.ddl import read_type
@@ -46,6 +49,8 @@ def kind_of(kind: str | types.DataType) -> types.DataType:
         ("timestamp_ntz", pd.Timestamp(1, unit="ns"), "in microseconds"),
         ("timestamp", pd.NaT, "which is no timestamp"),
         ("timestamp_ntz", pd.NaT, "timestamp_ntz wants"),
+        ("double", np.uint64(2**64 - 1), "which is no double"),
+        ("float", np.uint64(2**64 - 1), "which is no float"),
         ("int", pd.NA, "wants a whole number"),
         ("int", np.float64(1), "wants a whole number"),
         ("int", np.bool_(True), "wants a whole number"),
@@ -58,6 +63,7 @@ def kind_of(kind: str | types.DataType) -> types.DataType:
         ("map<struct<a: int>, int>", [({"a": 1}, 1), ({"a": 1}, 2)], "twice"),
         ("array<map<string, int>>", [{}, [("a", 1), ("a", 3)]], "[1] has the key 'a' twice"),
         ("array<int>", np.array(5), "an array wants a list"),
+        (types.StructType([]), {"a": 1}, "'a', which is not declared"),
         (types.VariantType(), {"value": b"x"}, "has no 'metadata'"),
         (types.VariantType(), {"value": b"x", "metadata": None}, "NOT NULL"),
     ],
@@ -81,6 +87,8 @@ def test_nothing_is_changed_without_a_word(kind: str | types.DataType, value: An
         ("float", np.float16(1.5), 1.5),
         ("double", np.float32(1.5), 1.5),
         ("double", np.int8(3), 3.0),
+        ("double", np.uint64(3), 3.0),
+        ("float", np.uint64(3), 3.0),
         ("decimal(5, 1)", np.int64(3), decimal.Decimal("3.0")),
         ("bigint", np.uint8(3), 3),
         ("boolean", np.bool_(True), True),
@@ -147,3 +155,64 @@ def test_a_map_with_a_key_twice_is_that_rows_failure() -> None:
 
     with pytest.raises(InvalidOutput, match="m has the key 'a' twice"):
         run_locally(parallel_map(pairs, schema="m map<string, int>", retry=None), [{"n": 0}, {"n": 1}])
+
+
+class Lost(Mapping[str, Any]):
+    """Its values are gone."""
+
+    def __getitem__(self, name: str) -> Any:
+        raise RuntimeError("the connection is closed")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("ab")
+
+    def __len__(self) -> int:
+        return 2
+
+
+@dataclasses.dataclass(slots=True)
+class Unset:
+    a: int
+    b: int = dataclasses.field(init=False)
+
+
+@pytest.mark.parametrize("value", [types.Row("a", "b")(1), Lost(), Unset(1)], ids=["short row", "mapping", "dataclass"])
+def test_a_result_that_cannot_be_looked_into_is_that_rows_failure(value: Any) -> None:
+    """A Row with fewer values than names, an object that raises."""
+
+    async def give(row: dict[str, Any]) -> Any:
+        return value if row["n"] else {"a": 1, "b": 2}
+
+    def run(on_error: OnError) -> list[Any]:
+        operator = parallel_map(give, schema="a int, b int", retry=None, on_error=on_error, in_order=True)
+        return run_locally(operator, [{"n": 0}, {"n": 1}, {"n": 0}])
+
+    assert run("skip") == [{"a": 1, "b": 2}] * 2
+    assert [one["error"] is None for one in run("emit")] == [True, False, True]
+    with pytest.raises(InvalidOutput, match="for row 1 of partition 0 does not fit"):
+        run("raise")
+
+
+FOLDED = types.StringType("UTF8_LCASE")
+
+
+@pytest.mark.parametrize("key", [FOLDED, types.StructType([types.StructField("a", FOLDED)])])
+def test_maps_whose_keys_spark_compares_in_its_own_way_are_refused(key: types.DataType) -> None:
+    """{"a": 1, "A": 2} would have a key twice."""
+    kind = types.ArrayType(types.MapType(key, types.IntegerType()))
+    with pytest.raises(ConfigurationError, match="keys that it holds equal would be two here"):
+        async_udf(returns=kind)
+    with pytest.raises(ConfigurationError, match="keys that it holds equal would be two here"):
+        parallel_map(nothing, schema=types.StructType([types.StructField("m", kind)]))
+
+
+def test_columns_that_python_cannot_read_are_refused() -> None:
+    """However deep within: of pyarrow's error nobody would know which."""
+    months = types.ArrayType(types.YearMonthIntervalType())
+    given = types.StructType([types.StructField("n", types.IntegerType()), types.StructField("age", months)])
+    with pytest.raises(ConfigurationError, match="df='age': is array<interval year to month>, which Python cannot"):
+        parallel_map(nothing, schema="n int").check(given)
+
+
+async def nothing(row: dict[str, Any]) -> dict[str, Any]:
+    return {"n": 0}

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
+import pickle
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from types import FunctionType
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
+from aioparallel import in_processes
 from aioparallel.engine.flow import Outcome
 from aioparallel.engine.sizes import Sized
 from aioparallel.errors import ConfigurationError, InvalidOutput, RetryLater
@@ -273,6 +278,21 @@ def test_what_cannot_be_sent() -> None:
         parallel_map(hold, schema="n int")
     with pytest.raises(ConfigurationError, match="must be an `async def` function"):
         parallel_map(lambda row: row, schema="n int")  # type: ignore[arg-type, return-value]
+
+
+def test_a_function_of_a_script_for_processes_is_refused_on_the_driver() -> None:
+    """Wherever it is used: on a worker no process could import it."""
+    made = FunctionType((lambda row: row).__code__, vars(sys.modules["__main__"]), "work")
+    made.__module__, made.__qualname__ = "__main__", "work"
+    work = in_processes(made)
+
+    async def calls_it(row: Row) -> Row:
+        return {"n": await work(row)}
+
+    for handler in (work, calls_it):
+        with pytest.raises(ConfigurationError, match=r"is of this program, .* put it into a module"):
+            parallel_map(handler, schema="n int")
+    assert pickle.loads(pickle.dumps(in_processes(json.dumps)))  # between processes of one program, as before
 
 
 def test_limits_are_divided() -> None:

@@ -70,6 +70,21 @@ def test_a_failed_row_is_given_as_it_was(array: pa.Array, bad: list[int], wrong:
     assert [rows.is_null()[number].as_py() for number in range(3)] == [number not in bad for number in range(3)]
 
 
+def test_a_row_that_has_failed_goes_back_with_all_that_spark_lets_it_have() -> None:
+    """A cast makes maps with NaN twice, which a dict can be."""
+    nan = float("nan")
+    maps = pa.MapArray.from_arrays([0, 2, 3], [nan, -nan, 1.0], [1, 2, 3])
+    batch = pa.RecordBatch.from_arrays([pa.array([1, 2]), maps], ["n", "m"])
+
+    async def fail(row: dict[str, Any]) -> dict[str, Any]:
+        raise ValueError(len(row["m"]))
+
+    operator = parallel_map(fail, schema="n bigint", on_error="emit", in_order=True, retry=None)
+    out = pa.Table.from_batches(list(operator.on_executor(from_arrow_schema(batch.schema))([batch])))
+    assert out["error"].to_pylist() == ["ValueError: 2", "ValueError: 1"]
+    assert out["row"].combine_chunks().field("m").cast(maps.type).to_pylist()[1] == [(1.0, 3)]
+
+
 def test_a_failure_names_its_row() -> None:
     """With its key, or its place in Kafka, where they can be read."""
     names = ["topic", "partition", "offset", "v"]
