@@ -7,7 +7,7 @@ from collections.abc import Collection
 from aioparallel.deduplication.companion import Deduplication
 from aioparallel.deduplication.seen_topic import SeenTopic
 from aioparallel.delivery.producer import Producer
-from aioparallel.engine.outlets import Disposal
+from aioparallel.engine.sinks import DeadLetterSink
 from aioparallel.errors import ConfigurationError
 from aioparallel.group.client import Client
 from aioparallel.group.companions import Companion
@@ -73,16 +73,16 @@ class Accompaniment:
         if self._of_state is not None:
             await self._of_state[0].check(read, timeout)
 
-    def begin(self, disposal: Disposal | None) -> tuple[Companion | None, Disposal | None]:
+    def begin(self, dead_letter_sink: DeadLetterSink | None) -> tuple[Companion | None, DeadLetterSink | None]:
         """For a run, within its event loop: its companion, where there is any, and what records are put away through
         then."""
         if self._seen is not None and self._options.deduplicate is not None:
             seen = Deduplication(self._options.deduplicate, self._seen)
-            return seen, None if disposal is None else seen.around(disposal)
+            return seen, None if dead_letter_sink is None else seen.around(dead_letter_sink)
         if self._of_state is not None:
             topics, writer = self._of_state
             self.state = KeyedState(topics, self._options, writer, is_transactional=self._is_transactional)
-        return self.state, disposal
+        return self.state, dead_letter_sink
 
     async def close(self) -> None:
         """After the last commit: what is its own is closed."""

@@ -22,8 +22,8 @@ from aioparallel.delivery.retry_topics import from_retry_topics, origin_topic
 from aioparallel.delivery.topics_read import left_out, topics_read
 from aioparallel.engine.gates import name_woken
 from aioparallel.engine.other_threads import ask_on
-from aioparallel.engine.outlets import Outlet
 from aioparallel.engine.own_loop import own_runner
+from aioparallel.engine.sinks import OutputSink
 from aioparallel.engine.waiting import to_the_end, unless
 from aioparallel.errors import (
     BrokerUnreachable,
@@ -128,8 +128,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
         if into is None and self.options.commits is not None:
             self._keeper = cast("PositionKeeper", self.options.commits)
             self._keeper.bind(producer, self.options)
-        outlet, letters = (None, None) if into is None else (into.outbox, into.letters)
-        self._delivery = Delivery(producer, self.options, self._group_id, outlet, letters)
+        output_sink, letters = (None, None) if into is None else (into.outbox, into.letters)
+        self._delivery = Delivery(producer, self.options, self._group_id, output_sink, letters)
         self._client: Client = client or self._new_client(self._group_id)
         self._beside = Accompaniment(self._group_id, self.options, self._client, producer, into)
         self._resources = Resources(self.options.resources)
@@ -270,13 +270,13 @@ class ParallelConsumer(Generic[K_co, V_co]):
         ended it otherwise. Cancelling it starts nothing more; leaving ``async with``
         then drains and commits.
         """
-        await self._run(handler, self._delivery.outlet)
+        await self._run(handler, self._delivery.output_sink)
 
-    async def _run(self, handler: Handlers, outlet: Outlet | None) -> None:
+    async def _run(self, handler: Handlers, output_sink: OutputSink | None) -> None:
         try:
             refuse_in_import_of_main()
             self._state.expect_open()
-            await self._run_engine(handler, outlet)
+            await self._run_engine(handler, output_sink)
         except Exception as error:
             # It may be a task that nobody awaits.
             logger.error(  # noqa: TRY400 - who awaits it has the traceback
@@ -288,7 +288,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
             )
             raise
 
-    async def _run_engine(self, handler: Handlers, outlet: Outlet | None) -> None:
+    async def _run_engine(self, handler: Handlers, output_sink: OutputSink | None) -> None:
         retry_topics = self.options.failures.retry_topics
         before = (from_retry_topics(retry_topics, arrival_of),) if retry_topics else self._before
         topics = {found.topic for found in self._found} - set(retry_topics)
@@ -311,7 +311,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
             targets = await unless(self._state.ending, self._targets())
             if self._state.ending.is_set():
                 return
-            self._engine = contextvars.copy_context().run(self._new_engine, stack, targets, outlet)
+            self._engine = contextvars.copy_context().run(self._new_engine, stack, targets, output_sink)
             await self._run_group(self._engine)
         except BaseException as error:
             self._state.ended_with(error)
@@ -323,14 +323,14 @@ class ParallelConsumer(Generic[K_co, V_co]):
         await engine.run(self._topics)
 
     def _new_engine(
-        self, stack: Stack, targets: Mapping[TopicPartition, int] | None, outlet: Outlet | None
+        self, stack: Stack, targets: Mapping[TopicPartition, int] | None, output_sink: OutputSink | None
     ) -> GroupRun:
         self._resources.reach()  # within a context of its own, which handlers copy
         self._of_handlers.reach()
-        letters = self._delivery.disposal()
+        letters = self._delivery.dead_letter_sink()
         if self._transactions is not None:
-            self._transactions.disposal = letters
-        companion, disposal = self._beside.begin(letters)
+            self._transactions.dead_letter_sink = letters
+        companion, dead_letter_sink = self._beside.begin(letters)
         return GroupRun(
             self._client,
             self._group_id,
@@ -338,8 +338,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
             stack,
             self._state,
             targets,
-            outlet,
-            disposal,
+            output_sink,
+            dead_letter_sink,
             companion,
             self._admission,
             self._ranking,
@@ -375,10 +375,10 @@ class ParallelConsumer(Generic[K_co, V_co]):
             if not running.done():
                 await asyncio.wait([running])
 
-    async def _run_aside(self, handler: Handlers, outlet: Outlet) -> BaseException | None:
+    async def _run_aside(self, handler: Handlers, output_sink: OutputSink) -> BaseException | None:
         # Returned, not raised: KeyboardInterrupt and SystemExit of a task fall through the whole event loop.
         try:
-            await self._run(handler, outlet)
+            await self._run(handler, output_sink)
         except asyncio.CancelledError:
             raise
         except BaseException as error:

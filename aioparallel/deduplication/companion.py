@@ -13,7 +13,7 @@ from aioparallel.deduplication.identities import identify_by
 from aioparallel.deduplication.memory import Changes, Memory
 from aioparallel.deduplication.seen import Looked, Seen
 from aioparallel.deduplication.seen_topic import Restore, SeenTopic
-from aioparallel.engine.outlets import Disposal, Done
+from aioparallel.engine.sinks import DeadLetterSink, Done
 from aioparallel.errors import ProduceFailed
 from aioparallel.group.client import CommitFault, Committed
 from aioparallel.group.sessions import Session
@@ -219,20 +219,20 @@ class Deduplication:
             )
         self._unknown += found.unknown
 
-    def around(self, disposal: Disposal) -> Disposal:
+    def around(self, dead_letter_sink: DeadLetterSink) -> DeadLetterSink:
         """Dead letters are not remembered: whoever sends one back wants it handled."""
-        return _PutAway(disposal)
+        return _PutAway(dead_letter_sink)
 
 
 class _PutAway:
-    """A disposal that tells the view of a session which of its records were not handled."""
+    """Tells the view of a session which of its records were not handled."""
 
-    def __init__(self, disposal: Disposal) -> None:
-        self.room = disposal.room
-        self._disposal = disposal
+    def __init__(self, dead_letter_sink: DeadLetterSink) -> None:
+        self.room = dead_letter_sink.room
+        self._dead_letter_sink = dead_letter_sink
 
     def dispose(self, record: Record[Any, Any], error: Exception, retry_topic: str | None, done: Done) -> None:
-        """See :class:`~aioparallel.engine.outlets.Disposal`."""
+        """See :class:`~aioparallel.engine.sinks.DeadLetterSink`."""
 
         def disposed(record: Record[Any, Any], failure: Exception | None) -> None:
             if failure is None and not record._source.dropped:
@@ -242,4 +242,4 @@ class _PutAway:
             done(record, failure)
 
         # Into a retry topic it goes on itself: a copy of it is still a copy.
-        self._disposal.dispose(record, error, retry_topic, done if retry_topic is not None else disposed)
+        self._dead_letter_sink.dispose(record, error, retry_topic, done if retry_topic is not None else disposed)

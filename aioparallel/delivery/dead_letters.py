@@ -19,7 +19,7 @@ from aioparallel.delivery.cut_letters import CutLetters
 from aioparallel.delivery.letters import Letter, read_letter, write_letter
 from aioparallel.delivery.shrinking import SentLetter, is_cut, sent_letter, smaller
 from aioparallel.delivery.waiters import Waiters
-from aioparallel.engine.outlets import Done, Receipts, Unfit
+from aioparallel.engine.sinks import DeliveryListener, Done, Unfit
 from aioparallel.errors import HandlerCancelled, ProduceFailed
 from aioparallel.history import failure_of
 from aioparallel.left_behind import ended
@@ -41,17 +41,17 @@ _TRACEBACK_LENGTH = 4_000  # characters, the end of it
 
 
 class LetterBox(Protocol):
-    """Takes letters for topics, as an :class:`~aioparallel.engine.outlets.Outlet` takes outputs."""
+    """Takes letters for topics, as an :class:`~aioparallel.engine.sinks.OutputSink` takes outputs."""
 
     def room(self) -> Awaitable[None] | None:
         """None when there is room for more, else what to await before asking again."""
 
-    def deliver(self, record: Record[Any, Any], letter: Sequence[Outgoing], receipts: Receipts) -> None:
+    def deliver(self, record: Record[Any, Any], letter: Sequence[Outgoing], listener: DeliveryListener) -> None:
         """Let it leave, room or not."""
 
 
 class DeadLetters:
-    """Puts records away. A :class:`~aioparallel.engine.outlets.Disposal`. Made within the running loop."""
+    """Puts records away. A :class:`~aioparallel.engine.sinks.DeadLetterSink`. Made within the running loop."""
 
     def __init__(
         self,
@@ -77,14 +77,14 @@ class DeadLetters:
         """Records that could not be put away so far, and why."""
 
     def room(self) -> Awaitable[None] | None:
-        """See :class:`~aioparallel.engine.outlets.Disposal`."""
+        """See :class:`~aioparallel.engine.sinks.DeadLetterSink`."""
         if isinstance(self._policy.dead_letter, str | None):
             return self._outbox.room() if self._outbox is not None else None
         # Retry topics share the bound of the calls then: both are few compared with outputs.
         return None if len(self._called) < _CALLS else self._waiters.enter()
 
     def dispose(self, record: Record[Any, Any], error: Exception, retry_topic: str | None, done: Done) -> None:
-        """See :class:`~aioparallel.engine.outlets.Disposal`."""
+        """See :class:`~aioparallel.engine.sinks.DeadLetterSink`."""
         where = retry_topic or self._policy.dead_letter
         assert where is not None
         if isinstance(where, str) and self._is_own_letter(record):
@@ -285,7 +285,7 @@ class _Call:
 
 
 class _Try:
-    """Hears how one try to send a letter went. The :class:`~aioparallel.engine.outlets.Receipts` of that one record."""
+    """Receives the result of one attempt to send a dead letter."""
 
     __slots__ = ("_done",)
 

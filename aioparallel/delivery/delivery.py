@@ -9,7 +9,7 @@ from aioparallel.delivery.cut_letters import CutLetters
 from aioparallel.delivery.dead_letters import DeadLetters, LetterBox
 from aioparallel.delivery.outbox import Outbox
 from aioparallel.delivery.producer import Producer
-from aioparallel.engine.outlets import Outlet
+from aioparallel.engine.sinks import OutputSink
 from aioparallel.errors import ConfigurationError, TopicNotFound
 from aioparallel.observe.health import Problem
 from aioparallel.observe.stats import BrokerOutputs
@@ -26,7 +26,7 @@ class Delivery:
     """Connects only when something is to be produced, or when a topic of the failure policy is to be checked.
 
     ``producer``: None where the consumer's client is not Kafka's own and no producer was given with it.
-    ``outlet``, ``letters``: where outputs and letters go; None: to the producer at once.
+    ``output_sink``, ``letters``: where outputs and dead letters go; None: to the producer at once.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Delivery:
         producer: Producer | None,
         options: Options,
         group_id: str,
-        outlet: Outlet | None = None,
+        output_sink: OutputSink | None = None,
         letters: LetterBox | None = None,
     ) -> None:
         self._producer = producer
@@ -43,9 +43,9 @@ class Delivery:
         self._dead_letters: DeadLetters | None = None
         self.cut = CutLetters()
         """Dead letters that are without a part of their record."""
-        if producer is not None and outlet is None:
-            outlet = letters = Outbox(producer, options.producing)
-        self.outlet = outlet
+        if producer is not None and output_sink is None:
+            output_sink = letters = Outbox(producer, options.producing)
+        self.output_sink = output_sink
         """Where outputs go."""
         self._letters = letters
         if producer is None and _topics_of(options):
@@ -72,7 +72,7 @@ class Delivery:
         if missing:
             raise TopicNotFound(missing, servers, topics)
 
-    def disposal(self) -> DeadLetters | None:
+    def dead_letter_sink(self) -> DeadLetters | None:
         """Made within the running loop, once a run."""
         failures = self._options.failures
         if self._letters is None and failures.dead_letter is None:

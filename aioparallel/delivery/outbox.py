@@ -16,7 +16,7 @@ from typing import Any, cast
 from aioparallel.delivery.outputs import changed_since, outputs_in, size_of, tell
 from aioparallel.delivery.producer import PendingOutput, Producer
 from aioparallel.delivery.waiters import Waiters
-from aioparallel.engine.outlets import Offered, Receipts
+from aioparallel.engine.sinks import DeliveryListener, Offered
 from aioparallel.errors import ProduceFailed
 from aioparallel.policies import Producing
 from aioparallel.records import Outgoing, Produced, Record
@@ -27,16 +27,16 @@ __all__ = ["Outbox"]
 class _Sent(PendingOutput):
     """An output that was sent by itself, and the record whose only one it is."""
 
-    __slots__ = ("outbox", "receipts", "record", "size")
+    __slots__ = ("listener", "outbox", "record", "size")
 
     def __init__(
-        self, outbox: Outbox, record: Record[Any, Any], output: Outgoing, size: int, receipts: Receipts
+        self, outbox: Outbox, record: Record[Any, Any], output: Outgoing, size: int, listener: DeliveryListener
     ) -> None:
         self.output = output
         self.outbox = outbox
         self.record = record
         self.size = size
-        self.receipts = receipts
+        self.listener = listener
 
     def placed(self, place: Produced) -> None:
         outbox = self.outbox
@@ -49,11 +49,11 @@ class _Sent(PendingOutput):
 
     def failed(self, failure: ProduceFailed) -> None:
         self.outbox.ended(self.size, 1)
-        self.receipts.undelivered(self.record, failure)
+        self.listener.undelivered(self.record, failure)
 
 
 class Outbox:
-    """Counts what is not acknowledged, sends through one producer. An :class:`~aioparallel.engine.outlets.Outlet`."""
+    """Counts what is not acknowledged, sends through one producer. An :class:`~aioparallel.engine.sinks.OutputSink`."""
 
     is_exact = False
 
@@ -67,23 +67,23 @@ class Outbox:
         self.acknowledged: list[_Sent] = []
         """And not told yet."""
 
-    def offer(self, record: Record[Any, Any], value: object, receipts: Receipts) -> Offered | None:
-        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+    def offer(self, record: Record[Any, Any], value: object, listener: DeliveryListener) -> Offered | None:
+        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
         if type(value) is not Outgoing or self.unacknowledged_bytes >= self._bound:
             return None
         try:
             value.check()
         except TypeError:
             return None  # deliver() comes next, and tells it
-        self._send_one(record, value, receipts)
+        self._send_one(record, value, listener)
         return Offered.LEAVING
 
     def collect(self, record: Record[Any, Any], value: object) -> Sequence[Outgoing] | None:
-        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
         return outputs_in(record, value)
 
     def room(self) -> Awaitable[None] | None:
-        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
         if self.unacknowledged_bytes < self._bound:
             return None
         return self._waiters.enter()
@@ -92,26 +92,26 @@ class Outbox:
         self,
         record: Record[Any, Any],
         collected: object,
-        receipts: Receipts,
+        listener: DeliveryListener,
         together: Sequence[Record[Any, Any]] = (),
     ) -> None:
-        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
         outputs = cast("Sequence[Outgoing]", collected)
         if (changed := changed_since(record, outputs)) is not None:
-            asyncio.get_running_loop().call_soon(receipts.undelivered, record, changed)
+            asyncio.get_running_loop().call_soon(listener.undelivered, record, changed)
         elif len(outputs) == 1:
-            self._send_one(record, outputs[0], receipts)
+            self._send_one(record, outputs[0], listener)
         else:
             size = sum(map(size_of, outputs))
             self.unacknowledged_bytes += size
-            self._producer.send(outputs, partial(self._delivered, record, outputs, size, receipts))
+            self._producer.send(outputs, partial(self._delivered, record, outputs, size, listener))
         if self.unacknowledged_bytes < self._bound:
             self._waiters.wake(1)
 
-    def _send_one(self, record: Record[Any, Any], output: Outgoing, receipts: Receipts) -> None:
+    def _send_one(self, record: Record[Any, Any], output: Outgoing, listener: DeliveryListener) -> None:
         size = size_of(output)
         self.unacknowledged_bytes += size
-        self._producer.send_one(_Sent(self, record, output, size, receipts))
+        self._producer.send_one(_Sent(self, record, output, size, listener))
 
     # -- what became of it ------------------------------------------------------------------------------
 
@@ -119,27 +119,27 @@ class Outbox:
         """Tell the engine of a batch."""
         acknowledged, self.acknowledged = self.acknowledged, []
         self.ended(sum([sent.size for sent in acknowledged]), len(acknowledged))
-        records: defaultdict[Receipts, list[Record[Any, Any]]] = defaultdict(list)
+        records: defaultdict[DeliveryListener, list[Record[Any, Any]]] = defaultdict(list)
         for sent in acknowledged:
-            records[sent.receipts].append(sent.record)
-        for receipts, delivered in records.items():
-            receipts.delivered(delivered)
+            records[sent.listener].append(sent.record)
+        for listener, delivered in records.items():
+            listener.delivered(delivered)
 
     def _delivered(
         self,
         record: Record[Any, Any],
         outputs: Sequence[Outgoing],
         size: int,
-        receipts: Receipts,
+        listener: DeliveryListener,
         result: Sequence[Produced] | ProduceFailed,
     ) -> None:
         if isinstance(result, ProduceFailed):
-            receipts.undelivered(record, result)
+            listener.undelivered(record, result)
         else:
             if self.on_produced is not None:
                 for output, place in zip(outputs, result, strict=True):
                     tell(self.on_produced, record, output, place)
-            receipts.delivered((record,))
+            listener.delivered((record,))
         self.ended(size, 1)
 
     def ended(self, size: int, records: int) -> None:

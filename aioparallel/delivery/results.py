@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from aioparallel.delivery.waiters import Waiters
-from aioparallel.engine.outlets import Abandoned, Offered, Receipts
+from aioparallel.engine.sinks import Abandoned, DeliveryListener, Offered
 from aioparallel.handlers import Handler, coroutine_handler
 from aioparallel.records import Record
 
@@ -31,7 +31,7 @@ class _Boxed(NamedTuple):
 
 
 class ResultStream(Generic[T]):
-    """Holds results until they are read. An :class:`~aioparallel.engine.outlets.Outlet`.
+    """Holds results until they are read. An :class:`~aioparallel.engine.sinks.OutputSink`.
 
     A record completes when the reader asks for the result after its own: then it is through with it. Until then it is
     *producing*: its lane waits. ``bound``: results not read yet, at which handlers that have ended wait.
@@ -41,8 +41,8 @@ class ResultStream(Generic[T]):
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
-        self._results: deque[tuple[Result[T], Receipts]] = deque()
-        self._with_reader: tuple[Result[T], Receipts] | None = None
+        self._results: deque[tuple[Result[T], DeliveryListener]] = deque()
+        self._with_reader: tuple[Result[T], DeliveryListener] | None = None
         self._arrived = asyncio.Event()
         self._waiters = Waiters()
         self._closed = False
@@ -61,16 +61,16 @@ class ResultStream(Generic[T]):
 
         return boxed
 
-    def offer(self, record: Record[Any, Any], value: object, receipts: Receipts) -> Offered | None:
-        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+    def offer(self, record: Record[Any, Any], value: object, listener: DeliveryListener) -> Offered | None:
+        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
         return None
 
     def collect(self, record: Record[Any, Any], value: object) -> object | None:
-        """See :class:`~aioparallel.engine.outlets.Outlet`. What a deferral was completed with is not boxed yet."""
+        """See :class:`~aioparallel.engine.sinks.OutputSink`. What a deferral was completed with is not boxed yet."""
         return value if type(value) is _Boxed else _Boxed(value)
 
     def room(self) -> Awaitable[None] | None:
-        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
         if len(self._results) < self._bound or self._closed:
             return None
         return self._waiters.enter()
@@ -79,14 +79,14 @@ class ResultStream(Generic[T]):
         self,
         record: Record[Any, Any],
         collected: object,
-        receipts: Receipts,
+        listener: DeliveryListener,
         together: Sequence[Record[Any, Any]] = (),
     ) -> None:
-        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
         if self._closed:
-            asyncio.get_running_loop().call_soon(receipts.undelivered, record, Abandoned())
+            asyncio.get_running_loop().call_soon(listener.undelivered, record, Abandoned())
             return
-        self._results.append((Result(record, cast("T", cast("_Boxed", collected).value)), receipts))
+        self._results.append((Result(record, cast("T", cast("_Boxed", collected).value)), listener))
         self._arrived.set()
 
     # -- the reader's side ------------------------------------------------------------------------------
@@ -94,8 +94,8 @@ class ResultStream(Generic[T]):
     async def next(self) -> Result[T] | None:
         """Complete the record of the result read before, and wait for the next result. None when there will be none."""
         if self._with_reader is not None:
-            (result, receipts), self._with_reader = self._with_reader, None
-            receipts.delivered((result.record,))
+            (result, listener), self._with_reader = self._with_reader, None
+            listener.delivered((result.record,))
         while not self._results:
             if self._ended:
                 return None
@@ -121,6 +121,6 @@ class ResultStream(Generic[T]):
         if self._with_reader is not None:
             unread.append(self._with_reader)
             self._with_reader = None
-        for result, receipts in unread:
-            receipts.undelivered(result.record, Abandoned())
+        for result, listener in unread:
+            listener.undelivered(result.record, Abandoned())
         self._waiters.wake_all()

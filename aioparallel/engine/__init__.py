@@ -7,9 +7,9 @@ What is called *pure* has plain methods only: no ``await``, no clock, no I/O; ti
     sources.py      where records come from, in lanes, and what hears that they are complete
     lanes.py        a lane: records linked one behind the other; those that outlive their source   pure
     scheduler.py    which record runs next, and what an outcome changes            pure
-    gathering.py    batches: which records go together into one call              pure
+    batch_assembler.py  which records go together into one call                  pure
     turn.py         records of one source started one after the other: the hot path  pure
-    tally.py        the books: how many records are where, and their moves         pure
+    counters.py     how many records are in each state, and their moves          pure
     fairness.py     whose turn it is: sources with something ready                 pure
     parking.py      the bound of parked records, shared out by source              pure
     signals.py      what the engine tells those who feed it
@@ -21,7 +21,7 @@ What is called *pure* has plain methods only: no ``await``, no clock, no I/O; ti
     lingering.py    how long batches wait for more records
     endings.py      from a handler's end to its record's outcome
     batch_endings.py  the same for the records of a batch
-    hits.py         cancelling one handler without its worker
+    cancellation.py cancels one handler without its worker
     deadlines.py    when handlers must have ended, and who cancels them
     holds.py        who holds the event loop, judged from looks at it               pure
     standing.py     where the loop's thread stands: record, handler, lines
@@ -32,7 +32,7 @@ What is called *pure* has plain methods only: no ``await``, no clock, no I/O; ti
     other_threads.py  questions from other threads
     waiting.py      waiting that something else cuts short, and waiting that nothing does
     drains.py       who waits until nothing of some sources runs any more
-    outlets.py      where records go that leave handlers: implemented by delivery/
+    sinks.py        what sends outputs and dead letters: implemented by delivery/
     processor.py    all of it together
     loop_thread.py  flows in a thread of their own, for programs that are not asynchronous
     work.py         what is done with each item, and how

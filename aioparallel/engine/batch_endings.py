@@ -13,12 +13,12 @@ from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from contextvars import Context
 
 from aioparallel.batches import Call
+from aioparallel.engine.cancellation import CancelReason, Worker
 from aioparallel.engine.endings import Endings, comes_of_drain, log_exit, own, stray
 from aioparallel.engine.failures import Decision
-from aioparallel.engine.hits import Hit, Worker
 from aioparallel.engine.isolation import Ended
-from aioparallel.engine.outlets import Abandoned
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
+from aioparallel.engine.sinks import Abandoned
 from aioparallel.errors import InvalidOutput, InvalidValues, RetryLater
 from aioparallel.history import history_of
 from aioparallel.running_out import out_of_resources
@@ -41,7 +41,7 @@ class BatchEndings:
     async def finish(self, worker: Worker, call: Call, context: Context, ended: Ended) -> None:
         """The call is in flight when this begins and is not when it ends. Raises what must end the worker."""
         failure, whole = ended.error, False
-        call.was_drained = worker.hit is Hit.DRAIN
+        call.was_drained = worker.cancel_reason is CancelReason.DRAIN
         outputs: _Outputs = []
         if failure is None:
             try:
@@ -53,7 +53,7 @@ class BatchEndings:
                 whole = not isinstance(value, Mapping)
                 outputs = self._collected(call, value)
                 if outputs:
-                    await self._endings.until_room(self._endings.outlet.room)
+                    await self._endings.until_room(self._endings.output_sink.room)
             except BaseException as error:
                 failure = error
         call.is_over = True
@@ -76,7 +76,7 @@ class BatchEndings:
             if not left:
                 return []
             try:
-                collected = self._endings.outlet.collect(left[0], value)
+                collected = self._endings.output_sink.collect(left[0], value)
             except InvalidOutput as error:
                 if not error.found:
                     raise
@@ -86,7 +86,7 @@ class BatchEndings:
                 ) from None
             if collected is None:
                 return []
-            if self._endings.outlet.is_exact and (behind := call.blocked(call.failures)):
+            if self._endings.output_sink.is_exact and (behind := call.blocked(call.failures)):
                 raise InvalidOutput(
                     f"the handler of {call.place} returned outputs for the batch as a whole, though {len(behind)} of "
                     "its records stand behind a failed one of their key and run again: return {record: outputs}, so "
@@ -100,7 +100,9 @@ class BatchEndings:
                 f"batch, the first {kind_of(strange[0])}: a mapping says which outputs are of which record, "
                 "{record: outputs}"
             )
-        found = [(record, self._endings.outlet.collect(record, value[record])) for record in left if record in value]
+        found = [
+            (record, self._endings.output_sink.collect(record, value[record])) for record in left if record in value
+        ]
         return [(record, collected) for record, collected in found if collected is not None]
 
     @staticmethod
@@ -116,14 +118,14 @@ class BatchEndings:
             outputs = outputs if not all(source.dropped for source in call.parts) else []
         else:
             outputs = [one for one in outputs if not one[0]._source.dropped]
-        receipts = _Receipts(self, call, [record for record, _ in outputs], whole)
+        listener = _BatchListener(self, call, [record for record, _ in outputs], whole)
         together = self._left_in(call) if whole else ()
-        outlet = self._endings.outlet
+        output_sink = self._endings.output_sink
         for record, collected in outputs:
-            if outlet.is_exact and receipts.holds_back(record):
-                receipts.delivered((record,))  # it goes back, so nothing of it leaves now
+            if output_sink.is_exact and listener.holds_back(record):
+                listener.delivered((record,))  # it goes back, so nothing of it leaves now
             else:
-                outlet.deliver(record, collected, receipts, together)
+                output_sink.deliver(record, collected, listener, together)
         if not outputs:
             self.left(call, {})
 
@@ -223,11 +225,11 @@ class BatchEndings:
         for index, (record, error, decision) in enumerate(waiting):
             try:
                 await worker.take_back_cancels()
-                await self._endings.until_room(self._endings.disposal.room)
+                await self._endings.until_room(self._endings.dead_letter_sink.room)
             except asyncio.CancelledError:  # in a drain, or from outside
                 for left, _, _ in waiting[index:]:
                     self._scheduler.put_back(left)
-                if worker.hit is None:
+                if worker.cancel_reason is None:
                     raise
                 return
             if record._source.dropped:
@@ -237,7 +239,7 @@ class BatchEndings:
                 self._endings.follow(record, error, decision)
 
 
-class _Receipts:
+class _BatchListener:
     """Hears what became of the outputs of one call."""
 
     def __init__(self, endings: BatchEndings, call: Call, records: Sequence[AnyRecord], whole: bool) -> None:
@@ -254,13 +256,13 @@ class _Receipts:
         return record._lane is not None and (record._source, record._lane) in self._closed
 
     def delivered(self, records: Sequence[AnyRecord]) -> None:
-        """See :class:`~aioparallel.engine.outlets.Receipts`."""
+        """See :class:`~aioparallel.engine.sinks.DeliveryListener`."""
         self._awaited.difference_update(records)
         if not self._awaited:
             self._endings.left(self._call, self._errors, self._error_of_all)
 
     def undelivered(self, record: AnyRecord, error: Exception) -> None:
-        """See :class:`~aioparallel.engine.outlets.Receipts`."""
+        """See :class:`~aioparallel.engine.sinks.DeliveryListener`."""
         if self._whole:
             self._error_of_all = error
         else:

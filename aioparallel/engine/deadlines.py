@@ -12,7 +12,7 @@ import sys
 from typing import Any, Generic, TypeVar
 
 from aioparallel.batches import Call
-from aioparallel.engine.hits import EARLY, STUCK_AFTER, Hit, Worker
+from aioparallel.engine.cancellation import EARLY, STUCK_AFTER, CancelReason, Worker
 from aioparallel.record_logging import coordinates
 from aioparallel.records import Record
 
@@ -87,8 +87,8 @@ class Watch:
     def _passed(self) -> None:
         now = self._loop.time()
         for worker in self._deadlines.due(now + EARLY):
-            if worker.hit is None and worker.record is not None and not worker.waits:
-                worker.strike(Hit.DEADLINE, now)
+            if worker.cancel_reason is None and worker.record is not None and not worker.waits:
+                worker.cancel(CancelReason.DEADLINE, now)
                 earlier = self._struck.pop(worker, None)
                 if earlier is not None:
                     earlier.cancel()
@@ -100,7 +100,7 @@ class Watch:
     def _look(self, worker: Worker, record: Record[Any, Any] | Call) -> None:
         """The handler of this record was struck a while ago."""
         del self._struck[worker]
-        if worker.record is record and worker.hit is Hit.DEADLINE:
+        if worker.record is record and worker.cancel_reason is CancelReason.DEADLINE:
             logger.warning(
                 "the handler of %s goes on although it was cancelled %g s ago, at its deadline: it keeps its "
                 "key and one of max_concurrency until it ends; let CancelledError pass in it, and give what it does in "

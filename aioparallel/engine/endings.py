@@ -15,18 +15,18 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from contextvars import Context
 
 from aioparallel.batches import Call
+from aioparallel.engine.cancellation import CancelReason, Worker
+from aioparallel.engine.counters import EndState
 from aioparallel.engine.deadlines import Watch
 from aioparallel.engine.failure_log import FailureLog
 from aioparallel.engine.failures import Decision, Failures, NotDue
 from aioparallel.engine.gates import give_back_of
-from aioparallel.engine.hits import Hit, Worker
 from aioparallel.engine.isolation import Ended, drive, resume
-from aioparallel.engine.outlets import Abandoned, Disposal, Offered, Outlet, Unfit
 from aioparallel.engine.retries import Retries
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
 from aioparallel.engine.shortages import Shortages
 from aioparallel.engine.signals import Signals
-from aioparallel.engine.tally import EndState
+from aioparallel.engine.sinks import Abandoned, DeadLetterSink, Offered, OutputSink, Unfit
 from aioparallel.errors import HandlerCancelled, HandlerTimeout, OutOfResources, RecordStopped
 from aioparallel.handlers import collect
 from aioparallel.history import history_of
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 class Endings:
     """Gives each record that was started its outcome, or parks it, or puts it back.
 
-    It hears itself what became of what it let leave: it is the :class:`~aioparallel.engine.outlets.Receipts` of all.
+    It receives the delivery results itself, as the :class:`~aioparallel.engine.sinks.DeliveryListener` of all records.
     ``notify()``: something may be ready, while the worker that calls is busy.
     """
 
@@ -50,8 +50,8 @@ class Endings:
         self,
         scheduler: Scheduler,
         patience: Patience,
-        outlet: Outlet,
-        disposal: Disposal,
+        output_sink: OutputSink,
+        dead_letter_sink: DeadLetterSink,
         retries: Retries,
         signals: Signals,
         notify: Callable[[], None],
@@ -60,8 +60,8 @@ class Endings:
         shortages: Shortages,
     ) -> None:
         self._scheduler = scheduler
-        self.outlet = outlet
-        self.disposal = disposal
+        self.output_sink = output_sink
+        self.dead_letter_sink = dead_letter_sink
         self._retries = retries
         self._signals = signals
         self._notify = notify
@@ -76,7 +76,7 @@ class Endings:
         """Let outputs leave in one step where that is possible; what is not goes through :meth:`finish`."""
         if not ended.is_plain or record._source.dropped:
             return None
-        offered = self.outlet.offer(record, ended.value, self)
+        offered = self.output_sink.offer(record, ended.value, self)
         if offered is not None:
             ended.value = None  # or the worker would keep it until its next record
         return offered
@@ -107,16 +107,16 @@ class Endings:
             value = await history.deferral.wait(value)
             if isinstance(value, AsyncIterable):
                 value = await self.collected(worker, record, context, value)
-        outputs = self.outlet.collect(record, value)
+        outputs = self.output_sink.collect(record, value)
         if outputs is None:
             self._scheduler.succeed(record)
             return
-        await self.until_room(self.outlet.room)
+        await self.until_room(self.output_sink.room)
         if record._source.dropped:
             self._scheduler.put_back(record)  # dropped while it waited; its next owner runs it
             return
         self._scheduler.produce(record)
-        self.outlet.deliver(record, outputs, self)
+        self.output_sink.deliver(record, outputs, self)
 
     async def collected(
         self, worker: Worker, record: AnyRecord | Call, context: Context, outputs: AsyncIterable[object]
@@ -166,7 +166,7 @@ class Endings:
         except asyncio.CancelledError:
             # In a drain, or from outside, while the record waited for room.
             self._scheduler.put_back(record)
-            if worker.hit is None:
+            if worker.cancel_reason is None:
                 raise
 
     def _cancelled(self, worker: Worker, record: AnyRecord, error: asyncio.CancelledError) -> Exception:
@@ -182,7 +182,7 @@ class Endings:
 
     def own_failure(self, worker: Worker, error: asyncio.CancelledError) -> Exception | None:
         """What a cancelled handler has failed with, if that is certain: a deadline, or a cancellation of its own."""
-        if worker.hit is Hit.DEADLINE:
+        if worker.cancel_reason is CancelReason.DEADLINE:
             assert self._watch is not None
             return HandlerTimeout(self._watch.seconds)
         return None if worker.task.cancelling() else own(error)
@@ -190,7 +190,7 @@ class Endings:
     async def _decided(self, record: AnyRecord, error: Exception) -> None:
         decision = self.decide(record, error)
         if decision is not None and (decision.retry_topic or decision.end == "dead_letter"):
-            await self.until_room(self.disposal.room)
+            await self.until_room(self.dead_letter_sink.room)
             if record._source.dropped:
                 self._scheduler.put_back(record)
                 return
@@ -219,7 +219,7 @@ class Endings:
             self._signals.fatal(broken)
             return None
         if not decision.waits:
-            self._scheduler.tally.failed_attempts += 1
+            self._scheduler.counters.failed_attempts += 1
         if not isinstance(error, NotDue) and decision.no_room is None and not quiet:
             self._log.decided(record, error, decision, time.monotonic(), beside)
         return decision
@@ -245,7 +245,7 @@ class Endings:
             self._signals.fatal(stopped)
         else:
             try:
-                self.disposal.dispose(record, error, decision.retry_topic, self.disposed)
+                self.dead_letter_sink.dispose(record, error, decision.retry_topic, self.disposed)
             except Exception as broken:  # its handler may have put anything in the place of its bytes
                 broken.add_note(f"while putting {record!r} away")
                 self._retries.park(record, None)
@@ -254,13 +254,13 @@ class Endings:
     # -- what has left ----------------------------------------------------------------------------------
 
     def delivered(self, records: Sequence[AnyRecord]) -> None:
-        """See :class:`~aioparallel.engine.outlets.Receipts`."""
+        """See :class:`~aioparallel.engine.sinks.DeliveryListener`."""
         worker_comes = self._scheduler.has_ready
         self._scheduler.end_produced(records)
         self.look_around(worker_comes)
 
     def undelivered(self, record: AnyRecord, error: Exception) -> None:
-        """See :class:`~aioparallel.engine.outlets.Receipts`."""
+        """See :class:`~aioparallel.engine.sinks.DeliveryListener`."""
         if isinstance(error, Abandoned) or record._source.dropped:
             self._scheduler.put_back(record)
             self.look_around()
@@ -292,14 +292,14 @@ class Endings:
         """
         if not worker_comes:
             self._notify()
-        if not self._scheduler.tally.producing:
+        if not self._scheduler.counters.producing:
             self._signals.idle()
 
 
 def comes_of_drain(worker: Worker, error: BaseException) -> bool:
     """Whether a handler has failed after it was cancelled because its partition goes: no failure of its record,
     whatever the handler has made of its CancelledError."""
-    return worker.hit is Hit.DRAIN and not isinstance(error, KeyboardInterrupt | SystemExit)
+    return worker.cancel_reason is CancelReason.DRAIN and not isinstance(error, KeyboardInterrupt | SystemExit)
 
 
 def log_exit(record: AnyRecord | Call, error: BaseException) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from aioparallel.engine.tally import Tally
+    from aioparallel.engine.counters import Counters
 
 __all__ = ["FairRing", "InTurn", "MakeRing", "RankedRing", "Ring", "fair"]
 
@@ -51,7 +51,7 @@ class Ring(Protocol):
         """How many have something ready of those that it could be gathered with, itself among them."""
 
 
-MakeRing = Callable[[int, "Tally"], Ring]
+MakeRing = Callable[[int, "Counters"], Ring]
 """For so many slots, from the books that count what starts."""
 
 
@@ -105,7 +105,7 @@ class FairRing:
         return len(self.line)
 
 
-def fair(slots: int, tally: Tally) -> Ring:
+def fair(slots: int, counters: Counters) -> Ring:
     """All are equally urgent."""
     return FairRing(slots)
 
@@ -148,18 +148,18 @@ class RankedRing:
     """
 
     def __init__(
-        self, slots: int, tally: Tally, weights: Sequence[float], ageing: float, clock: Callable[[], float]
+        self, slots: int, counters: Counters, weights: Sequence[float], ageing: float, clock: Callable[[], float]
     ) -> None:
         self._slots = slots
         self._slack = max(1, slots // _SLACK_PART)
-        self._tally = tally
+        self._counters = counters
         self._ageing = ageing
         self._clock = clock
         self._ranks = [_Rank(weight, slots) for weight in weights]
         self._by_weight = sorted(self._ranks, key=_weight, reverse=True)
         self.line: list[_Rank] = []
         self._spent = 0.0  # by the rank that had the last turn, before it
-        self._before = 0  # the tally's countdown of starts when the turn began
+        self._before = 0  # taken_left of the counters when the turn began
         self._count_in = 0  # starts until slots are counted anew
         self._age_in = _AGED_PART  # turns until one may go by age
 
@@ -167,14 +167,14 @@ class RankedRing:
         """See :class:`Ring`."""
         line = self.line
         rank = line[0] if len(line) == 1 else self._chosen()
-        self._before = self._tally.taken_left
+        self._before = self._counters.taken_left
         return rank.ring.begin()
 
     def end(self, source: InTurn) -> None:
         """See :class:`Ring`."""
         rank = self._ranks[source.rank]
         rank.ring.end(source)
-        started = self._before - self._tally.taken_left
+        started = self._before - self._counters.taken_left
         self._spent = rank.spent
         if started > 0:
             rank.sources[source] = None

@@ -26,9 +26,9 @@ from aioparallel.engine.failure_log import FailureLog
 from aioparallel.engine.failures import Decision
 from aioparallel.engine.gates import name_woken
 from aioparallel.engine.lanes import length_from
-from aioparallel.engine.outlets import Done, NoOutlet
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
+from aioparallel.engine.sinks import Done, NoOutputs
 from aioparallel.engine.sizes import Sized, size_of, size_of_error
 from aioparallel.engine.sources import NO_CEILING, Source
 from aioparallel.engine.work import Label, OnError, Work
@@ -225,7 +225,7 @@ class Flow(Generic[T, R]):
             dataclasses.replace(handling, order_by=None, max_parked=self.bound + 2 * handling.max_concurrency),
             Patience(work.retry or _ONE_ATTEMPT, "dead_letter"),
             signals,
-            disposal=_Failed(self),
+            dead_letter_sink=_Failed(self),
             log=self._log,
         )
         self._scheduler = self._processor.scheduler
@@ -298,14 +298,14 @@ class Flow(Generic[T, R]):
             records.append(record)
         self._usual_bytes = max(1, (self._running_bytes - before) // max(1, len(items)))
         self._processor.admit(self._source, records)
-        self._processor.set_sated(self._source, not self.room)
+        self._processor.set_no_more_input(self._source, not self.room)
         for record, failure in without_key:  # last: who hears of it may feed more
             self._key_failed(record, failure)
 
     def end(self) -> None:
         """Nothing more will be fed."""
         self.ended = True
-        self._processor.set_sated(self._source, True)
+        self._processor.set_no_more_input(self._source, True)
         if not self._outstanding:
             self._on_ready()
 
@@ -331,7 +331,7 @@ class Flow(Generic[T, R]):
             self._lent = self._lent_bytes = 0
             if self._is_full and self._ended_bytes < self._most_bytes - self._most_bytes // _PARTS:
                 self._start_again()
-            self._processor.set_sated(self._source, self.ended or not self.room)
+            self._processor.set_no_more_input(self._source, self.ended or not self.room)
             self._on_room()
         ready, sizes = self._ready, self._sizes
         size, most = sum(sizes), self._most_bytes // _PARTS
@@ -357,17 +357,17 @@ class Flow(Generic[T, R]):
     def stats(self) -> FlowStats:
         """A snapshot. Takes time by the number of keys in work."""
         scheduler = self._scheduler
-        scheduler.keep_books()
+        scheduler.flush_counters()
         early = sum(1 for outcome in (self._early or {}).values() if outcome is not None)
         return FlowStats(
             fed=self._fed,
             buffered=scheduler.buffered,
-            in_flight=scheduler.tally.in_flight,
+            in_flight=scheduler.counters.in_flight,
             parked=scheduler.parked,
             unread=len(self._ready) + early,
-            succeeded=scheduler.tally.succeeded,
+            succeeded=scheduler.counters.succeeded,
             failed=self._failed,
-            failed_attempts=scheduler.tally.failed_attempts,
+            failed_attempts=scheduler.counters.failed_attempts,
             longest_lane=max((length_from(head) for head in scheduler.heads()), default=0),
         )
 
@@ -430,7 +430,7 @@ class Flow(Generic[T, R]):
     def _told(
         self, handle: Callable[[T], Awaitable[R]], copy: Callable[[T], T] | None
     ) -> Callable[[Record[Any, Any]], Coroutine[Any, Any, None]]:
-        """The handler of the record around an item. It tells of success itself and returns None: an outlet would take
+        """The handler of the record around an item. It tells of success itself and returns None: a sink would take
         three times as long for each."""
 
         async def run(record: Record[Any, Any]) -> None:
@@ -491,7 +491,7 @@ class Flow(Generic[T, R]):
         """Outcomes fill the bound of bytes."""
         self._is_full = True
         self._set_ceiling()
-        self._processor.set_sated(self._source, True)
+        self._processor.set_no_more_input(self._source, True)
 
     def _start_again(self) -> None:
         self._is_full = False
@@ -545,7 +545,7 @@ class Flow(Generic[T, R]):
         self._end_badly(record, error, attempts=record.attempt, seconds=seconds)
 
 
-class _Failed(NoOutlet):
+class _Failed(NoOutputs):
     """Takes items that have failed for good."""
 
     def __init__(self, flow: Flow[Any, Any]) -> None:

@@ -5,11 +5,11 @@ parked (the *head*, which stays in place until it has ended) to the one that cam
 the lane's key. Most lanes of a topic with many keys have a single record: an object for each would cost as much as the
 record's decoding, and an empty deque takes 760 bytes.
 
-*Orphans* are lanes that outlive their source: something of them still runs, or is being produced, when the source is
-dropped. Their keys stay closed for newer sources of that name until that ends: this is what keeps I3 when a partition
-comes back to the process that had it. Five hundred sources may be dropped in one step, with hundreds of records begun
-each. So nothing is done for each of them then: which lanes of a name are closed is found out when a newer source of
-that name asks.
+A *stale lane* outlives its source: one of its records still runs, or its output is being produced, when the source is
+dropped. Its key stays closed for newer sources of that name until the record ends. This keeps I3 when a partition
+comes back to the process that had it. One step may drop five hundred sources, each with hundreds of started records.
+So dropping does no work for each record: the closed lanes of a name are collected when a newer source of that name
+asks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aioparallel.handling import OrderBy, Ordering
 from aioparallel.records import Record
 from aioparallel.user_errors import RAISED
 
-__all__ = ["Orphans", "lane_keys", "length_from"]
+__all__ = ["StaleLanes", "lane_keys", "length_from"]
 
 AnyRecord = Record[Any, Any]
 
@@ -91,8 +91,8 @@ class _Name:
         self.unread.clear()
 
 
-class Orphans:
-    """Of a lane at most one record runs, whichever sources of one name it came from."""
+class StaleLanes:
+    """Keeps a lane to one running record at a time across all sources of one name."""
 
     def __init__(self) -> None:
         self._names: dict[Hashable, _Name] = {}
@@ -104,20 +104,20 @@ class Orphans:
 
     @property
     def waiting(self) -> Iterator[AnyRecord]:
-        """Heads of lanes that wait."""
+        """The heads of lanes that wait for a stale one."""
         for name in self._names.values():
             for head in name.closed.values():
                 if head is not None and not head._source.stopped:
                     yield head
 
     def adopt(self, source: Source) -> None:
-        """It is dropped, with something begun."""
+        """Take a dropped source that has started records."""
         name = self._names.setdefault(source.name, _Name())
         name.left[source] = None
         name.unread.append(source)
 
     def close(self, head: AnyRecord) -> bool:
-        """Whether this new lane must wait for an orphan; of several that wait, the newest is the one."""
+        """Return whether this new lane must wait for a stale one. If several wait, the newest is kept."""
         name = self._names.get(head._source.name)
         if name is None:
             return False
@@ -129,8 +129,8 @@ class Orphans:
         return True
 
     def end(self, record: AnyRecord) -> AnyRecord | None:
-        """A record of a dropped source has ended, and is not among what has begun any more. Returns the head of the
-        lane that has waited for it and may start now."""
+        """A started record of a dropped source has ended. Return the head of the lane that waited for it and may start
+        now."""
         source = record._source
         name = self._names[source.name]
         head = name.closed.pop(record._lane, None)

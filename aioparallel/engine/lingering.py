@@ -1,4 +1,6 @@
-"""How long gatherings wait for more: one time for each handler, so they come due in the order in which they began."""
+"""How long pending batches wait for more records: one time for each handler, so they come due in the order of their
+starts.
+"""
 
 from __future__ import annotations
 
@@ -6,51 +8,51 @@ import asyncio
 from collections.abc import Callable
 
 from aioparallel.batches import Batching
+from aioparallel.engine.batch_assembler import BatchAssembler, PendingBatch
+from aioparallel.engine.cancellation import EARLY
 from aioparallel.engine.deadlines import Deadlines
-from aioparallel.engine.gathering import Gatherer, Gathering
-from aioparallel.engine.hits import EARLY
 
 __all__ = ["Lingering"]
 
 
-# Gatherings that one turn of the event loop makes due, at most.
+# The most batches that one turn of the event loop makes due.
 _AT_ONCE = 500
 
 
 class Lingering:
-    """Makes gatherings due when they have lingered. ``on_due()`` hears that some are. Made within a running loop."""
+    """Makes pending batches due when they have lingered, and calls ``on_due()`` then. Made within a running loop."""
 
-    def __init__(self, gatherer: Gatherer, on_due: Callable[[], None]) -> None:
-        self._gatherer = gatherer
+    def __init__(self, assembler: BatchAssembler, on_due: Callable[[], None]) -> None:
+        self._assembler = assembler
         self._on_due = on_due
         self._loop = asyncio.get_running_loop()
-        self._waits: dict[Batching, Deadlines[Gathering]] = {}
+        self._waits: dict[Batching, Deadlines[PendingBatch]] = {}
         self._timers: dict[Batching, asyncio.TimerHandle] = {}
-        gatherer.on_linger, gatherer.on_over = self._began, self._over
+        assembler.on_linger, assembler.on_over = self._began, self._over
 
     def close(self) -> None:
-        """Make nothing due any more."""
+        """Stop: make no batch due any more."""
         for timer in self._timers.values():
             timer.cancel()
-        self._gatherer.on_linger = self._gatherer.on_over = _ignore
+        self._assembler.on_linger = self._assembler.on_over = _ignore
 
-    def _began(self, gathering: Gathering) -> None:
-        batching = gathering.batching
+    def _began(self, pending: PendingBatch) -> None:
+        batching = pending.batching
         waits = self._waits.get(batching)
         if waits is None:
             waits = self._waits[batching] = Deadlines(batching.terms.linger)
-        waits.running[gathering] = self._loop.time() + waits.seconds
+        waits.running[pending] = self._loop.time() + waits.seconds
         if batching not in self._timers:
             self._timers[batching] = self._loop.call_later(waits.seconds, self._passed, batching)
 
-    def _over(self, gathering: Gathering) -> None:
-        self._waits[gathering.batching].running.pop(gathering, None)
+    def _over(self, pending: PendingBatch) -> None:
+        self._waits[pending.batching].running.pop(pending, None)
 
     def _passed(self, batching: Batching) -> None:
         waits, now = self._waits[batching], self._loop.time()
-        for gathering in waits.due(now + EARLY, _AT_ONCE):
-            self._gatherer.make_due(gathering)
-        # The timer goes on where some wait: they began after those it was set for.
+        for pending in waits.due(now + EARLY, _AT_ONCE):
+            self._assembler.make_due(pending)
+        # Others that began later still wait: set the timer for them.
         upcoming = waits.next_time
         if upcoming is None:
             del self._timers[batching]
@@ -59,5 +61,5 @@ class Lingering:
         self._on_due()
 
 
-def _ignore(gathering: Gathering) -> None:
+def _ignore(pending: PendingBatch) -> None:
     pass

@@ -12,19 +12,19 @@ from collections.abc import Hashable, Sequence
 
 from aioparallel.batches import Call
 from aioparallel.engine.batch_endings import BatchEndings
+from aioparallel.engine.cancellation import Stuck
 from aioparallel.engine.deadlines import Watch
 from aioparallel.engine.drains import Drains
 from aioparallel.engine.endings import Endings
 from aioparallel.engine.failure_log import FailureLog
 from aioparallel.engine.fairness import MakeRing, fair
-from aioparallel.engine.hits import Stuck
 from aioparallel.engine.holds import Worst
 from aioparallel.engine.lingering import Lingering
-from aioparallel.engine.outlets import Disposal, NoOutlet, Outlet
 from aioparallel.engine.retries import Retries
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
 from aioparallel.engine.shortages import Shortages
 from aioparallel.engine.signals import Signals
+from aioparallel.engine.sinks import DeadLetterSink, NoOutputs, OutputSink
 from aioparallel.engine.sources import Source
 from aioparallel.engine.workers import WorkerPool
 from aioparallel.handlers import Stack
@@ -48,8 +48,8 @@ class Processor:
     """Runs admitted records under the order and bounds of ``handling``, and with ``patience``. Made within a running
     event loop.
 
-    ``outlet`` takes what handlers return, ``disposal`` the records whose patience has ended. ``signals`` are given;
-    whoever makes it wires them. ``ring``: whose turn it is.
+    ``output_sink`` takes what handlers return, ``dead_letter_sink`` the records that failed for good. The owner sets
+    the functions of ``signals``. ``ring``: whose turn it is.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class Processor:
         patience: Patience,
         signals: Signals,
         *,
-        outlet: Outlet | None = None,
-        disposal: Disposal | None = None,
+        output_sink: OutputSink | None = None,
+        dead_letter_sink: DeadLetterSink | None = None,
         log: FailureLog | None = None,
         ring: MakeRing = fair,
     ) -> None:
@@ -90,8 +90,8 @@ class Processor:
         endings = Endings(
             self.scheduler,
             patience,
-            outlet or NoOutlet(),
-            disposal or NoOutlet(),
+            output_sink or NoOutputs(),
+            dead_letter_sink or NoOutputs(),
             self._retries,
             signals,
             self.notify,
@@ -99,8 +99,8 @@ class Processor:
             log,
             self.shortages,
         )
-        gatherer = self.scheduler.gatherer
-        self._lingering = None if gatherer is None else Lingering(gatherer, self.notify)
+        assembler = self.scheduler.assembler
+        self._lingering = None if assembler is None else Lingering(assembler, self.notify)
         self._pool = WorkerPool(
             self.scheduler,
             stack.handler,
@@ -108,7 +108,7 @@ class Processor:
             endings,
             signals,
             watch,
-            None if gatherer is None else BatchEndings(self.scheduler, endings),
+            None if assembler is None else BatchEndings(self.scheduler, endings),
             task_per_record=handling.isolation == "task",
         )
 
@@ -126,13 +126,14 @@ class Processor:
     @property
     def gathers(self) -> bool:
         """Whether some records go into batches."""
-        return self.scheduler.gatherer is not None
+        return self.scheduler.assembler is not None
 
-    def set_sated(self, source: Source, sated: bool) -> None:
-        """Whether nothing more will come of it before some of its records start, or end: its batches do not wait."""
-        gatherer = self.scheduler.gatherer
-        if gatherer is not None and sated is not source.is_sated:
-            gatherer.set_sated(source, sated)
+    def set_no_more_input(self, source: Source, no_more_input: bool) -> None:
+        """Set whether the source brings no more records before some of its records start or end: its batches do not
+        wait then."""
+        assembler = self.scheduler.assembler
+        if assembler is not None and no_more_input is not source.no_more_input:
+            assembler.set_no_more_input(source, no_more_input)
             self.notify()
 
     @property

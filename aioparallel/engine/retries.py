@@ -11,8 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from aioparallel.engine.cancellation import EARLY
 from aioparallel.engine.gates import Gate, NoRoom
-from aioparallel.engine.hits import EARLY
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.history import history_of
 from aioparallel.observe.stats import Waiting

@@ -1,6 +1,6 @@
 """The scheduler: which record runs next. Plain methods, no clock, no I/O, no event loop.
 
-Its books are the tally's (:mod:`~aioparallel.engine.tally`), its hot path is a turn (:mod:`~aioparallel.engine.turn`).
+:mod:`~aioparallel.engine.counters` counts its records; its hot path is :mod:`~aioparallel.engine.turn`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 from aioparallel.batches import Call
+from aioparallel.engine.batch_assembler import BatchAssembler, Line
+from aioparallel.engine.counters import Counters, EndState
 from aioparallel.engine.fairness import MakeRing, fair
-from aioparallel.engine.gathering import Gatherer, Line
 from aioparallel.engine.isolation import ENDED
-from aioparallel.engine.lanes import Orphans, lane_keys
+from aioparallel.engine.lanes import StaleLanes, lane_keys
 from aioparallel.engine.parking import Parking
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
-from aioparallel.engine.tally import EndState, Tally
 from aioparallel.engine.turn import TOGETHER, HandOver, Step, Taken, TakenTogether, Turn
 from aioparallel.handlers import Batchings
 from aioparallel.handling import OrderBy, Ordering
@@ -66,17 +66,17 @@ class Scheduler:
     ) -> None:
         self._ordering = ordering
         self._order_by = order_by
-        self._orphans = Orphans()
+        self._stale_lanes = StaleLanes()
         self._on_drained = on_drained
         self._on_full = on_full
         # In the order in which they came, not that of their addresses: a simulation must take the same turns each time.
         self.sources: dict[Source, None] = {}
         self._parking = Parking(max_parked, self.sources, self._fullness_changed)
-        self.tally = Tally(self._parking, signals or Signals())
-        self._ring = ring(slots, self.tally)
+        self.counters = Counters(self._parking, signals or Signals())
+        self._ring = ring(slots, self.counters)
         self._line = self._ring.line
-        self._turn = Turn(self.tally, self.put_back)
-        self.gatherer = None if batchings is None else Gatherer(self._ring, self.tally, batchings)
+        self._turn = Turn(self.counters, self.put_back)
+        self.assembler = None if batchings is None else BatchAssembler(self._ring, self.counters, batchings)
         """None: all records run by themselves."""
         self.paused = False
 
@@ -108,7 +108,7 @@ class Scheduler:
     @property
     def begun(self) -> int:
         """Records in flight or producing."""
-        return self.tally.in_flight + self.tally.producing
+        return self.counters.in_flight + self.counters.producing
 
     @property
     def unfinished(self) -> int:
@@ -121,7 +121,7 @@ class Scheduler:
         """Put records, ascending by offset, into their lanes."""
         lanes, ready = source.lanes, source.ready
         heads = len(ready)
-        orphans = self._orphans if self._orphans.left else None
+        stale_lanes = self._stale_lanes if self._stale_lanes.left else None
         buffered_bytes = 0
         for record, key in zip(records, lane_keys(records, self._ordering, self._order_by), strict=False):
             buffered_bytes += record._size
@@ -135,18 +135,18 @@ class Scheduler:
             lanes[key] = record
             if last is not None:
                 last._next = record
-            elif orphans is None or not orphans.close(record):
+            elif stale_lanes is None or not stale_lanes.close(record):
                 ready.append(record)
         if source not in self.sources:
             self.sources[source] = None
             self._parking.join(source)
-            if self.gatherer is not None:
-                self.gatherer.join(source, records[0])
-        self.tally.admitted += len(records)
+            if self.assembler is not None:
+                self.assembler.join(source, records[0])
+        self.counters.admitted += len(records)
         source.buffered += len(records)
         source.buffered_bytes += buffered_bytes
-        if self.gatherer is not None:
-            self.gatherer.admitted(source, records, len(ready) - heads)
+        if self.assembler is not None:
+            self.assembler.admitted(source, records, len(ready) - heads)
         if ready:
             self._ring.join(source)
 
@@ -168,8 +168,8 @@ class Scheduler:
             if type(source) is not Line and source.batching is None:
                 taken = self._turn.run(source, step, hand_over, most)
             else:
-                assert self.gatherer is not None
-                found = self.gatherer.take(source)
+                assert self.assembler is not None
+                found = self.assembler.take(source)
                 if found is None:
                     return None
                 if isinstance(found, Call):
@@ -184,7 +184,7 @@ class Scheduler:
 
     def _run_by_itself(self, record: AnyRecord, step: Step) -> Taken:
         """A record that goes into no batch, while others of its source do."""
-        self.tally.start(record)
+        self.counters.start(record)
         try:
             return record, step(record)
         except BaseException:
@@ -200,25 +200,25 @@ class Scheduler:
                 return taken[0]
         return None
 
-    def keep_books(self) -> None:
-        """Count what the turn that runs now has done so far. For whoever looks from inside a handler."""
-        self._turn.keep_books()
+    def flush_counters(self) -> None:
+        """Bring the counters up to date in the middle of a turn: a handler may read them."""
+        self._turn.flush_counters()
 
     # -- outcomes ---------------------------------------------------------------------------------------
 
     def succeed(self, record: AnyRecord) -> None:
         """The handler has ended well: complete the offset and open the lane for the next record."""
-        source, tally = record._source, self.tally
+        source, counters = record._source, self.counters
         source.in_flight.remove(record)
-        tally.in_flight -= 1
+        counters.in_flight -= 1
         if source.stopped:
             self._end_stopped(record, source, EndState.SUCCEEDED)
             return
         source.complete(record.offset)
-        tally.succeeded += 1
-        tally.succeeded_left -= 1
-        if not tally.succeeded_left:
-            tally.signals.succeeded()
+        counters.succeeded += 1
+        counters.succeeded_left -= 1
+        if not counters.succeeded_left:
+            counters.signals.succeeded()
         if record._lane is None:
             return
         following = record._next
@@ -232,11 +232,11 @@ class Scheduler:
 
     def succeed_together(self, call: Call) -> None:
         """:meth:`succeed` for all records of a call in flight."""
-        assert self.gatherer is not None
+        assert self.assembler is not None
         if any(source.stopped for source in call.parts):
             self.settle(call, ())
             return
-        self.gatherer.ended(call)
+        self.assembler.ended(call)
         mates, count = call.mates, 0
         for source, records in call.parts.items():
             source.in_flight.difference_update(records)
@@ -257,14 +257,14 @@ class Scheduler:
                     ready.append(following)
             if ready:
                 self._ring.join(source)
-        self.tally.in_flight -= count
-        self.tally.count_succeeded(count)
+        self.counters.in_flight -= count
+        self.counters.count_succeeded(count)
 
     def produce_together(self, call: Call) -> None:
         """The handler has ended, outputs are on their way: :meth:`settle` comes next."""
-        assert self.gatherer is not None
-        self.gatherer.ended(call)
-        self.tally.produce_together(call)
+        assert self.assembler is not None
+        self.assembler.ended(call)
+        self.counters.produce_together(call)
 
     def settle(self, call: Call, failed: Collection[AnyRecord]) -> list[AnyRecord]:
         """The call is over, these of its records have failed, the others have succeeded; they are in flight or
@@ -273,15 +273,15 @@ class Scheduler:
         Returns those failed ones that are to have an outcome of their own, still in flight or producing: of a lane the
         first, for what is behind it goes back, and none of what was dropped.
         """
-        assert self.gatherer is not None
-        self.gatherer.ended(call)
+        assert self.assembler is not None
+        self.assembler.ended(call)
         closed: set[tuple[Source, Hashable]] = set()
         still: list[AnyRecord] = []
         for record in call.records:
             source = record._source
             lane = source, record._lane
             if source.dropped:
-                self.tally.leave(record)
+                self.counters.leave(record)
                 self._end_stopped(record, source, None)
             elif lane in closed:
                 self._put_behind(record)
@@ -296,13 +296,13 @@ class Scheduler:
     def _put_behind(self, record: AnyRecord) -> None:
         """Parked and due, but not ready: another of its lane goes first, or the caller makes it so."""
         source = record._source
-        self.tally.leave(record)
+        self.counters.leave(record)
         if source.stopped:
             self._end_stopped(record, source, None)
             return
         if not record._parks:
             record._parks = history_of(record).idle_parks = 1
-        self.tally.park(record)
+        self.counters.park(record)
 
     def put_back_together(self, call: Call) -> None:
         """:meth:`put_back` for all of a call."""
@@ -312,15 +312,15 @@ class Scheduler:
     def end_produced(self, records: Sequence[AnyRecord]) -> None:
         """The outputs of these records, all of them producing, are acknowledged: they have succeeded.
 
-        They come by hundreds, whole batches at once, so the books are kept once for each source.
+        They come by hundreds, whole batches at once, so they are counted once for each source.
         """
-        self.keep_books()
+        self.flush_counters()
         completed: defaultdict[Source, list[int]] = defaultdict(list)
         for record in records:
             source = record._source
             source.producing.remove(record)
             if source.stopped:
-                self.tally.producing -= 1
+                self.counters.producing -= 1
                 self._end_stopped(record, source, EndState.SUCCEEDED)
                 continue
             completed[source].append(record.offset)
@@ -339,8 +339,8 @@ class Scheduler:
         for source, offsets in completed.items():
             source.complete_all(offsets)
             count += len(offsets)
-        self.tally.producing -= count
-        self.tally.count_succeeded(count)
+        self.counters.producing -= count
+        self.counters.count_succeeded(count)
 
     def end(self, record: AnyRecord, outcome: EndState, mates: Collection[AnyRecord] = ()) -> None:
         """A record in flight or producing has ended, in whatever way.
@@ -348,7 +348,7 @@ class Scheduler:
         ``mates``: those of its call that stand behind others; its lane opens for none of them.
         """
         source = record._source
-        self.tally.leave(record)
+        self.counters.leave(record)
         if source.stopped:
             self._end_stopped(record, source, outcome)
             return
@@ -368,7 +368,7 @@ class Scheduler:
         :meth:`end`, :meth:`end_produced`, :meth:`park` or :meth:`put_back` comes next, whatever becomes of the source
         meanwhile.
         """
-        self.tally.produce(record)
+        self.counters.produce(record)
 
     def park(self, record: AnyRecord) -> bool:
         """The attempt failed: the record keeps its place in its lane and waits for :meth:`unpark`.
@@ -376,12 +376,12 @@ class Scheduler:
         False when its source is stopped: then nobody waits for it any more.
         """
         source = record._source
-        self.tally.leave(record)
+        self.counters.leave(record)
         if source.stopped:
             self._end_stopped(record, source, None)
             return False
         record._parks += 1
-        self.tally.park(record)
+        self.counters.park(record)
         return True
 
     def unpark(self, record: AnyRecord) -> None:
@@ -408,13 +408,13 @@ class Scheduler:
         in flight or producing any more."""
         record._next = None
         if source.dropped:
-            self.tally.dropped += 1
-            opened = self._orphans.end(record)
+            self.counters.dropped += 1
+            opened = self._stale_lanes.end(record)
             if opened is not None:
                 self._ready_again(opened)
             return
         if outcome is None:
-            self.tally.dropped += 1
+            self.counters.dropped += 1
         else:
             self._count(record, source, outcome)
         if not source.begun:
@@ -427,20 +427,20 @@ class Scheduler:
             if outcome is not EndState.SUCCEEDED:
                 source.put_away(record.offset)
             source.complete(record.offset)
-        self.tally.count(outcome)
+        self.counters.count(outcome)
 
     # -- sources ----------------------------------------------------------------------------------------
 
     def stop(self, source: Source) -> int:
         """Start nothing more of this source. Returns how many of its records are in flight or producing."""
-        self.keep_books()
+        self.flush_counters()
         if not source.stopped:
             source.stopped = True
             self._ring.leave(source)
             source.ready.clear()
             source.held.clear()
-            if self.gatherer is not None:
-                self.gatherer.leave(source)
+            if self.assembler is not None:
+                self.assembler.leave(source)
         return source.begun
 
     def drop(self, source: Source) -> None:
@@ -450,26 +450,26 @@ class Scheduler:
         self.stop(source)
         source.dropped = True
         if source.begun:
-            self._orphans.adopt(source)
-        self.tally.drop(source)
+            self._stale_lanes.adopt(source)
+        self.counters.drop(source)
         source.lanes.clear()
         self.sources.pop(source, None)
         self._on_drained(source)
 
     def heads(self) -> set[AnyRecord]:
         """The first record of each lane, and all ready ones without order."""
-        heads = {*self._orphans.waiting}
+        heads = {*self._stale_lanes.waiting}
         for source in self.sources:
             heads.update(source.in_flight, source.producing, source.parked, source.ready, source.held)
-        if self.gatherer is not None:
-            heads.update(self.gatherer.heads)
+        if self.assembler is not None:
+            heads.update(self.assembler.heads)
             # Of one call several may be of a lane, and where they went back, parked one behind the other.
             heads.difference_update([head._next for head in heads])
         return heads
 
     def pause(self) -> None:
         """Start nothing until :meth:`resume`."""
-        self.keep_books()
+        self.flush_counters()
         self.paused = True
 
     def resume(self) -> None:
@@ -491,5 +491,5 @@ class Scheduler:
             source.ready.extend(source.held)
             source.held.clear()
             self._ring.join(source)
-        if self.gatherer is not None and not source.stopped:
-            self.gatherer.hold(source)
+        if self.assembler is not None and not source.stopped:
+            self.assembler.hold(source)

@@ -1,4 +1,4 @@
-"""What the engine tells those who feed it. Wired in one place, by whoever puts the parts together."""
+"""What the engine reports to its owner, who sets these functions once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Signals"]
 
 
 def _nothing() -> None:
-    """Nobody listens."""
+    """The default: ignore the signal."""
 
 
 def _raise(error: BaseException) -> None:
@@ -16,11 +16,11 @@ def _raise(error: BaseException) -> None:
 
 
 class Signals:
-    """Plain functions, called in the middle of the engine's work: they note it, or wake somebody, and return at once.
+    """Functions that the engine calls in the middle of its work: they set a flag or wake a task, and return at once.
 
-    ``taken``: the countdown of taken records has run out, so there is room to read on; ``succeeded``: that of succeeded
-    ones (see :class:`~aioparallel.engine.tally.Tally`); ``idle``: a worker found nothing ready, or the last output was
-    acknowledged: this may be the end; ``fatal(error)``: what must end the run.
+    ``taken``: ``Counters.taken_left`` has reached 0, so the fetcher may read on; ``succeeded``: ``succeeded_left`` has;
+    ``idle``: a worker found no ready record, or the last output was acknowledged, so the run may be over;
+    ``fatal(error)``: ends the run with this error.
     """
 
     __slots__ = ("fatal", "idle", "succeeded", "taken")

@@ -13,7 +13,7 @@ from aioparallel.records import Record
 
 if TYPE_CHECKING:
     from aioparallel.batches import Batching
-    from aioparallel.engine.gathering import Gathering
+    from aioparallel.engine.batch_assembler import PendingBatch
 
 __all__ = ["NO_CEILING", "Mixed", "Source"]
 
@@ -50,16 +50,16 @@ class Source:
         "complete_all",
         "dropped",
         "full",
-        "gatherings",
         "held",
         "holds",
         "in_flight",
         "in_ring",
-        "is_sated",
         "lanes",
         "map_ceiling",
         "name",
+        "no_more_input",
         "parked",
+        "pending_batches",
         "producing",
         "put_away",
         "rank",
@@ -91,9 +91,9 @@ class Source:
         self.map_ceiling = NO_CEILING  # nothing above it starts; see Scheduler.set_ceiling()
         self.ceiling = NO_CEILING  # nothing above it starts without a closer look: map_ceiling, or -1 while full
         self.held: list[Record] = []  # ready, but not to be started now
-        self.batching: Batching | Mixed | None = None  # its records run by themselves, or in batches; see gathering.py
-        self.gatherings: dict[Hashable, Gathering] = {}  # of its records alone
-        self.is_sated = False  # brings nothing more before some of its records start, or end
+        self.batching: Batching | Mixed | None = None  # its records run alone, or in batches
+        self.pending_batches: dict[Hashable, PendingBatch] = {}  # of its records alone
+        self.no_more_input = False  # brings nothing more before some of its records start, or end
 
     @property
     def begun(self) -> int:

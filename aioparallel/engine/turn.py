@@ -1,7 +1,7 @@
 """A turn: records of one source are started, one after the other, until a handler suspends or fails.
 
-The books are kept by turn, not by record. Whatever looks at the scheduler from inside a handler has to let
-:meth:`Turn.keep_books` go first.
+A turn updates the counters once, not for each record. Code that reads them from inside a handler calls
+:meth:`Turn.flush_counters` first.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from aioparallel.batches import Call
+from aioparallel.engine.counters import Counters
 from aioparallel.engine.isolation import ENDED, Ended
-from aioparallel.engine.outlets import Offered
+from aioparallel.engine.sinks import Offered
 from aioparallel.engine.sources import Source
-from aioparallel.engine.tally import Tally
 from aioparallel.records import Record
 
 __all__ = ["TOGETHER", "HandOver", "Step", "Taken", "TakenTogether", "Turn"]
@@ -37,10 +37,10 @@ TakenTogether = tuple[Call, object]
 class Turn:
     """The turn that runs now, or none. There is one object for all turns of a scheduler."""
 
-    __slots__ = ("_current", "_ended", "_handed_over", "_put_back", "_tally", "source")
+    __slots__ = ("_counters", "_current", "_ended", "_handed_over", "_put_back", "source")
 
-    def __init__(self, tally: Tally, put_back: Callable[[AnyRecord], None]) -> None:
-        self._tally = tally
+    def __init__(self, counters: Counters, put_back: Callable[[AnyRecord], None]) -> None:
+        self._counters = counters
         self._put_back = put_back
         self.source: Source | None = None
         # What of it has ended, or is producing, and is not counted yet; and the record whose handler is in its first
@@ -60,7 +60,7 @@ class Turn:
         ``most`` may be a list that another thread clears (:mod:`~aioparallel.engine.loop_watch`): then the record that
         runs now is the last."""
         self.source = source
-        ready, lanes, ended, tally = source.ready, source.lanes, self._ended, self._tally
+        ready, lanes, ended, counters = source.ready, source.lanes, self._ended, self._counters
         taken: Taken | None = None
         try:
             for _ in most:
@@ -82,19 +82,19 @@ class Turn:
                     offered = hand_over(record, outcome) if type(outcome) is Ended else None
                     if offered is None:
                         self._current = None
-                        # As in tally.start(), whose call would be paid for each record that suspends.
+                        # As in counters.start(), whose call would be paid for each record that suspends.
                         source.in_flight.add(record)
-                        tally.in_flight += 1
+                        counters.in_flight += 1
                         source.buffered -= 1
                         source.buffered_bytes -= record._size
-                        tally.taken_left -= 1
-                        if not tally.taken_left:
-                            tally.signals.taken()
+                        counters.taken_left -= 1
+                        if not counters.taken_left:
+                            counters.signals.taken()
                         taken = record, outcome
                         break
                     if offered is not _LEFT:
                         if self._current is not record:  # somebody has looked while it was handed over
-                            tally.produce(record)
+                            counters.produce(record)
                             break
                         self._handed_over.append(record)  # its lane stays closed
                         continue
@@ -111,13 +111,13 @@ class Turn:
                     record._next = None  # or whoever keeps a record would keep all that came after it
                     ready.append(following)
         except BaseException:
-            self.keep_books()
+            self.flush_counters()
             self.source = None
             self._put_back(record)
             raise
         self._current = None
         if ended or self._handed_over:
-            self.keep_books()
+            self.flush_counters()
         self.source = None
         return taken
 
@@ -132,25 +132,25 @@ class Turn:
                     return None
                 record = ready.popleft()
             elif record._parks:
-                self.keep_books()
-                self._tally.start(record)
+                self.flush_counters()
+                self._counters.start(record)
                 return record
             else:
                 self._current = record
                 return record
 
-    def keep_books(self) -> None:
-        """Count what of this turn has ended or was handed over so far, and the record whose handler is in its first
-        step as in flight."""
+    def flush_counters(self) -> None:
+        """Count the records of this turn that have ended or were handed over so far. The record whose handler runs its
+        first step now counts as in flight."""
         source, ended, handed_over, current = self.source, self._ended, self._handed_over, self._current
         if source is None:
             return
         if handed_over:
-            self._tally.start_and_produce(source, handed_over)
+            self._counters.start_and_produce(source, handed_over)
             handed_over.clear()
         if ended:
-            self._tally.start_and_succeed(source, ended)
+            self._counters.start_and_succeed(source, ended)
             ended.clear()
         if current is not None:
             self._current = None
-            self._tally.start(current)
+            self._counters.start(current)

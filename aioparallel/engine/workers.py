@@ -4,8 +4,8 @@ A task per record costs 3.4 microseconds, so there are up to ``max_concurrency``
 demand. Waking is a chain: whoever has work for others wakes one worker, and a worker whose handler suspends
 while more is ready wakes the next. So handlers that never suspend run in one worker, without wake-ups.
 
-A handler is cancelled without its worker (``hits.py``). After each record the worker takes back what cancellations are
-left; a handler that cancels its own task and returns would otherwise kill the next record.
+A handler is cancelled without its worker (``cancellation.py``). After each record the worker clears pending
+cancellations: a handler that cancels its own task and returns would otherwise cancel the next record.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any, cast
 from aioparallel.batches import Call
 from aioparallel.blocking.clock import CLOCK
 from aioparallel.engine.batch_endings import BatchEndings
+from aioparallel.engine.cancellation import CancelReason, Stuck, Worker
 from aioparallel.engine.deadlines import Watch
 from aioparallel.engine.endings import Endings
-from aioparallel.engine.hits import Hit, Stuck, Worker
 from aioparallel.engine.isolation import ENDED, Ended, drive, resume
 from aioparallel.engine.loop_watch import LoopWatch
-from aioparallel.engine.outlets import Offered
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
 from aioparallel.engine.signals import Signals
+from aioparallel.engine.sinks import Offered
 from aioparallel.engine.turn import TOGETHER
 from aioparallel.errors import ConsumerStateError, NotAHandler
 from aioparallel.handlers import Handler, coroutine_handler, in_task
@@ -140,12 +140,12 @@ class WorkerPool:
     def cancel(self, wanted: Callable[[AnyRecord], bool]) -> int:
         """Cancel the handlers of these records (not their workers), because of a drain. Returns how many."""
         now = self._loop.time()
-        hits = 0
+        cancellation = 0
         for worker in self._workers.values():
-            if worker.hit is not Hit.DRAIN and any(map(wanted, worker.records)):
-                worker.strike(Hit.DRAIN, now)
-                hits += 1
-        return hits
+            if worker.cancel_reason is not CancelReason.DRAIN and any(map(wanted, worker.records)):
+                worker.cancel(CancelReason.DRAIN, now)
+                cancellation += 1
+        return cancellation
 
     @property
     def stuck(self) -> list[Stuck]:
@@ -316,7 +316,7 @@ class WorkerPool:
                     scheduler.produce(record)
                 else:
                     yield from self._endings.finish(worker, record, context, outcome).__await__()
-            worker.record = worker.hit = None
+            worker.record = worker.cancel_reason = None
 
     async def _run_together(self, worker: Worker, call: Call, began: float) -> None:
         """Run the handler of a batch. It costs more than a step of a record's, and is paid once for all of them."""
@@ -350,7 +350,7 @@ class WorkerPool:
             ended = outcome if isinstance(outcome, Ended) else Ended(None)
             await self._together.finish(worker, call, context, ended)
         self._slice -= max(0.0, perf_counter() - began)
-        worker.record = worker.hit = None
+        worker.record = worker.cancel_reason = None
 
     async def _end_slice(self) -> None:
         """Let the loop turn, after so many records that did not suspend.

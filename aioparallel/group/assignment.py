@@ -109,10 +109,10 @@ class Assignment:
     def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
         """New sessions, closed until the opener is through; kept ones move to the new generation."""
         self._holdings.move_to(generation)
-        forsaken = [session for session in self.sessions.values() if session.forsaken]
+        abandoned = [session for session in self.sessions.values() if session.abandoned]
         new = [self._holdings.begin(partition, generation) for partition in sorted(partitions)]
-        new += [self._holdings.replace(session) for session in forsaken if session.current]
-        self._processor.cancel(forsaken)
+        new += [self._holdings.replace(session) for session in abandoned if session.current]
+        self._processor.cancel(abandoned)
         self._has_assignment = True
         if new:
             self._spawn(self._opener.open(new), "opener")

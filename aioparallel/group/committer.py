@@ -18,7 +18,7 @@ from aioparallel.engine.scheduler import Scheduler
 from aioparallel.group.client import CommitFault, Generation
 from aioparallel.group.committing import Keeping, Member, owed
 from aioparallel.group.companions import Accompanied
-from aioparallel.group.offset_commits import MetadataLimit, Sample, requests, said, sample
+from aioparallel.group.offset_commits import MetadataLimit, Sample, ledger_snapshot, requests, sample
 from aioparallel.group.sampling import Sampler
 from aioparallel.group.sessions import COMMITTABLE, Session
 from aioparallel.group.stores import BrokerOffsets, OffsetStore
@@ -171,7 +171,7 @@ class Committer:
         for session in sessions:
             if not (session.dirty and session.may_commit()):
                 continue
-            what = said(session)
+            what = ledger_snapshot(session)
             one = await self._sampler.write(
                 partial(sample, what, self.limit.characters, formats), is_large=what.is_large
             )

@@ -58,9 +58,9 @@ class Fetcher:
             plan = self._planner.plan(list(sessions.values()))
             self.state = plan.state
             self.asked = plan.quotas.keys()
-            self._processor.scheduler.tally.taken_left = plan.starts_until_next
+            self._processor.scheduler.counters.taken_left = plan.starts_until_next
             if self._processor.gathers:
-                self._sate(sessions.values(), plan)
+                self._input_ended(sessions.values(), plan)
             try:
                 # Without quotas too: the client tells here when the group refuses this member.
                 fetched = await self._client.fetch(plan.quotas, plan.most)
@@ -77,13 +77,13 @@ class Fetcher:
             self._on_fetched()
             await asyncio.sleep(0)  # a fetch that finds something does not suspend: let workers run
 
-    def _sate(self, sessions: Iterable[Session], plan: Plan) -> None:
+    def _input_ended(self, sessions: Iterable[Session], plan: Plan) -> None:
         """Tell whose batches wait for nothing: no more is asked for, or there is no room for it before some start."""
         for session in sessions:
             at_end = session.opened and (session.waits or session.ledger.position >= session.target)
             # Where there is no room, others may still bring a record each, for which nobody waits.
             waits = plan.is_full(session.rank) or (session.partition not in plan.quotas and not session.ready)
-            self._processor.set_sated(session, at_end or (waits and session.opened))
+            self._processor.set_no_more_input(session, at_end or (waits and session.opened))
 
     def _admit(self, fetched: Fetched, stamped: Session | None) -> None:
         # Between the plan and now the partition may have been given away, even given back: then these records

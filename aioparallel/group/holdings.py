@@ -74,7 +74,7 @@ class Holdings:
         for session in self.sessions.values():
             if session.generation.group == generation.group:
                 session.generation = generation
-                session.fenced = session.forsaken
+                session.fenced = session.abandoned
 
     def lower_target(self, session: Session, end: int) -> None:
         """The log ends before its target, and will not hold it again."""

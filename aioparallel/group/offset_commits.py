@@ -1,8 +1,8 @@
 """What to commit: plain functions from sessions to requests. No I/O.
 
-What a session says is taken in one step without an ``await``: base and map always belong together. (The Java library
-sampled the offset twice around the encoding, and filed maps under the wrong base.) It is written from that alone, so a
-large map may be written elsewhere while the session goes on.
+:func:`ledger_snapshot` reads a session in one step without an ``await``, so offset and map belong together. (The Java
+library sampled the offset twice around the encoding, and stored maps under the wrong base.) The map is written from the
+snapshot alone, so a thread may write a large one while the session goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aioparallel.group.leader_epochs import epoch_of
 from aioparallel.group.sessions import Session
 from aioparallel.offsets import OffsetMap, fit_offset_map
 
-__all__ = ["Said", "Sample", "is_large", "requests", "said", "sample"]
+__all__ = ["LedgerSnapshot", "Sample", "is_large", "ledger_snapshot", "requests", "sample"]
 
 # Bytes of metadata in one request. The broker writes a request as one batch of the offsets topic and fails a
 # larger one as a whole (measured on Apache Kafka 4.3.1: about 1 MB).
@@ -36,8 +36,8 @@ _MANY_FAR: Final = 1_000
 _FAR: Final = 1_000_000
 
 
-class Said(NamedTuple):
-    """What one session says at one moment."""
+class LedgerSnapshot(NamedTuple):
+    """The ledger of one session at one moment."""
 
     session: Session
     map: OffsetMap
@@ -48,33 +48,33 @@ class Said(NamedTuple):
 
     @property
     def is_large(self) -> bool:
-        """Whether the map may take more than a few milliseconds to write."""
+        """Whether writing the map may take more than a few milliseconds."""
         many = len(self.map.incompletes)
         return many > _MANY or (many > _MANY_FAR and self.map.highest_succeeded - self.map.base_offset > _FAR)
 
 
 class Sample(NamedTuple):
-    """What one session would commit, and the ledger's version it speaks of."""
+    """The position that one session would commit, and the version of its ledger."""
 
     session: Session
     committed: Committed
     version: tuple[int, int]
     highest: int
-    """The highest offset the map speaks of; base - 1 without a map."""
+    """The highest offset in the map; base - 1 without a map."""
     cut: bool
-    """Whether completed offsets above ``highest`` had to be left out."""
+    """Whether the map leaves out completed offsets above ``highest``."""
 
 
-def said(session: Session) -> Said:
-    """Take offset and map of a session."""
-    return Said(
+def ledger_snapshot(session: Session) -> LedgerSnapshot:
+    """Read offset and map of a session."""
+    return LedgerSnapshot(
         session, session.ledger.snapshot(), session.ledger.version, session.leader_epochs.seen, session.topic_id
     )
 
 
-def sample(what: Said, limit: int, formats: Literal["all", "java"]) -> Sample:
-    """Write it. ``limit``: characters of metadata the broker takes. Reads nothing of the session: any thread
-    may."""
+def sample(what: LedgerSnapshot, limit: int, formats: Literal["all", "java"]) -> Sample:
+    """Write the offset map. ``limit``: characters of metadata that the broker accepts. It does not read the session, so
+    any thread may call it."""
     base, highest = what.map.base_offset, what.map.highest_succeeded
     text, reached = fit_offset_map(base, highest, what.map.incompletes, limit=limit, formats=formats)
     committed = Committed(base, text, epoch_of(what.epochs, max(base - 1, reached)), what.topic_id)

@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Any, cast
 
 from aioparallel.engine.failure_log import FailureLog
-from aioparallel.engine.outlets import Disposal, Outlet
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
+from aioparallel.engine.sinks import DeadLetterSink, OutputSink
 from aioparallel.engine.waiting import unless, why_ended
 from aioparallel.errors import FetchFailed, InstanceFenced, NotCommitted
 from aioparallel.group.admission import MakeAdmission, at_once
@@ -56,7 +56,7 @@ class GroupRun:
 
     ``state``: what is wanted of it, and what has become of it; whoever changes the former calls :meth:`follow`.
     ``targets``: with ``until="end"``, the end offset of each partition at the start; else None.
-    ``outlet``, ``disposal``: where what handlers return goes, and records whose patience has ended.
+    ``output_sink``, ``dead_letter_sink``: where outputs of handlers go, and records that failed for good.
     ``companion``: what is kept beside the positions.
     ``admission``: how what was read comes to the engine. ``ranking``: which partitions are more urgent than others.
     ``keeping``: where positions are kept, and who writes them. ``timed_topics``: where arrivals of records are noted.
@@ -70,8 +70,8 @@ class GroupRun:
         stack: Stack,
         state: RunState,
         targets: Mapping[TopicPartition, int] | None = None,
-        outlet: Outlet | None = None,
-        disposal: Disposal | None = None,
+        output_sink: OutputSink | None = None,
+        dead_letter_sink: DeadLetterSink | None = None,
         companion: Companion | None = None,
         admission: MakeAdmission = at_once,
         ranking: Ranking = UNRANKED,
@@ -89,8 +89,8 @@ class GroupRun:
             options,
             options.failures.patience,
             signals,
-            outlet=outlet,
-            disposal=disposal,
+            output_sink=output_sink,
+            dead_letter_sink=dead_letter_sink,
             log=FailureLog({"group_id": group_id}),
             ring=ranking.ring,
         )
@@ -191,7 +191,7 @@ class GroupRun:
     async def commit_now(self) -> None:
         """Commit what is complete now. Raises NotCommitted when the broker did not take all of it within
         ``commit_timeout`` seconds."""
-        self._processor.scheduler.keep_books()  # a handler may ask
+        self._processor.scheduler.flush_counters()  # a handler may ask
         deadline = asyncio.get_running_loop().time() + self._options.commit_timeout
         owing = await self._committer.commit_until(list(self._assignment.sessions.values()), deadline)
         if owing:
@@ -309,7 +309,7 @@ class GroupRun:
 
     def stats(self, outputs: Sequence[BrokerOutputs]) -> Stats:
         """A snapshot of everything; walks the lanes, so a few times a second at most. ``outputs``: the producer's."""
-        self._processor.scheduler.keep_books()  # a handler may ask
+        self._processor.scheduler.flush_counters()  # a handler may ask
         intake = self._fetcher.state if self._state.is_running else "stopped"
         copies = 0 if self._companion is None else self._companion.left_out
         found = stats_of(

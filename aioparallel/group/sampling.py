@@ -25,7 +25,7 @@ T = TypeVar("T")
 # Incompletes encoded (up to a millisecond's worth) after which the event loop gets a turn. Counted, not timed:
 # uvloop's clock stands still within a turn, and a simulation must take the same turns each time. One map is one
 # step: where it alone is larger, the turn comes right behind it (1 to 3 ms, measured on a quiet machine; what may take
-# longer is written in a thread, which leaves the loop its turns, see Said.is_large).
+# longer is written in a thread, which leaves the loop its turns, see LedgerSnapshot.is_large).
 _TURN = 2_000
 # Seconds of rest after a round for each incomplete encoded in it: about four times what the encoding took, so that
 # maps never take more than a fifth of the loop (500 partitions with full maps: 3 s a round).
@@ -50,7 +50,7 @@ class Sampler:
         self.limit = MetadataLimit()
         self.cut_maps = 0
         """Maps that did not fit and were cut."""
-        scheduler.tally.succeeded_left = options.commit_after
+        scheduler.counters.succeeded_left = options.commit_after
 
     @property
     def rest(self) -> float:
@@ -60,7 +60,7 @@ class Sampler:
     def begin_round(self) -> None:
         """Count anew, what is to come early too."""
         self._cost = 0
-        self._scheduler.tally.succeeded_left = self._options.commit_after
+        self._scheduler.counters.succeeded_left = self._options.commit_after
 
     @property
     def is_long(self) -> bool:
@@ -135,7 +135,7 @@ class Sampler:
             if one.cut:
                 # What waits above the ceiling waits for a commit: soon after half of what may start has ended.
                 enough = max(1, bisect_right(said.incompletes, ceiling) // 2)
-                self._scheduler.tally.succeeded_left = min(self._scheduler.tally.succeeded_left, enough)
+                self._scheduler.counters.succeeded_left = min(self._scheduler.counters.succeeded_left, enough)
             if ceiling != session.map_ceiling:
                 self._scheduler.set_ceiling(session, ceiling)
                 self._on_unblocked()

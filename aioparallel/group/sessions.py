@@ -49,6 +49,7 @@ class Session(Source):
     __slots__ = (
         "_beside",
         "_ledger",
+        "abandoned",
         "acknowledged",
         "acknowledged_version",
         "arrivals",
@@ -56,7 +57,6 @@ class Session(Source):
         "epoch",
         "fault",
         "fenced",
-        "forsaken",
         "generation",
         "leader_epochs",
         "opened",
@@ -106,7 +106,7 @@ class Session(Source):
         self.acknowledged_version: tuple[int, int] | None = None
         self.fault: CommitFault | None = None  # what became of the last commit
         self.fenced = False
-        self.forsaken = False  # fenced, and nobody knows what became of its last commit: under no generation again
+        self.abandoned = False  # fenced, and nobody knows what became of its last commit: under no generation again
         self.cut: int | None = None  # highest offset the last map could say, when it could not say all
         self.wrote_dense = False
         # The highest offset that a committed map speaks of: what it calls complete must not be run again where outputs

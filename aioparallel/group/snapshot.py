@@ -39,7 +39,7 @@ def stats_of(
     copies: int,
 ) -> Stats:
     """A snapshot of everything; walks the lanes, so a few times a second at most."""
-    scheduler, tally = processor.scheduler, processor.scheduler.tally
+    scheduler, counters = processor.scheduler, processor.scheduler.counters
     heads = scheduler.heads()
     first, now = first_incompletes(heads), time.time()
     held = sources_by_name(scheduler.sources)
@@ -51,17 +51,17 @@ def stats_of(
     ages = [partition.lag_age for partition in partitions if partition.lag_age is not None]
     lag = None if None in lags or not assignment.has_assignment else sum(lag for lag in lags if lag is not None)
     return Stats(
-        admitted=tally.admitted,
+        admitted=counters.admitted,
         buffered=scheduler.buffered,
         buffered_bytes=scheduler.buffered_bytes,
         parked=scheduler.parked,
-        in_flight=tally.in_flight,
-        producing=tally.producing,
-        succeeded=tally.succeeded,
-        dead_lettered=tally.dead_lettered,
-        skipped=tally.skipped,
-        dropped=tally.dropped,
-        failed_attempts=tally.failed_attempts,
+        in_flight=counters.in_flight,
+        producing=counters.producing,
+        succeeded=counters.succeeded,
+        dead_lettered=counters.dead_lettered,
+        skipped=counters.skipped,
+        dropped=counters.dropped,
+        failed_attempts=counters.failed_attempts,
         ready_lanes=scheduler.ready,
         lanes=sum(len(source.lanes) for source in scheduler.sources),
         lag=lag,
@@ -83,7 +83,7 @@ def stats_of(
         outputs=outputs,
         copies=copies,
         transactions=committer.transactions(),
-        released=tally.released,
+        released=counters.released,
         skipped_batches=assignment.unreadable.skipped,
     )
 

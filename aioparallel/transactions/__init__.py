@@ -1,8 +1,9 @@
-"""Exactly once, with Kafka's transactions: positions and outputs are committed together.
+"""Exactly once with Kafka's transactions: each transaction commits positions and outputs together.
 
-``machine.py`` is the life of transactions as plain decisions, ``codes.py`` what each answer means. ``waiting.py`` holds
-what is to leave, ``cut.py`` writes what of it goes together, ``cutting.py`` decides of which sessions and how much, by
-``pace.py``. ``committer.py`` drives all of them. Clients bring what ``producer.py`` says.
+``machine.py`` decides the next step of a transaction, and ``codes.py`` maps the brokers' answers. ``waiting.py`` holds
+outputs until they are sent. ``builder.py`` chooses what goes into a transaction, within the limit of ``size.py``, and
+``batch.py`` writes offset maps that match the outputs. ``committer.py`` drives all of them. ``producer.py`` defines
+what a client must provide.
 """
 
 from __future__ import annotations

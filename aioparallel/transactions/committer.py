@@ -26,17 +26,17 @@ from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import TransactionStats
 from aioparallel.policies import OnProduced, Transactions
 from aioparallel.records import Outgoing, TopicPartition
+from aioparallel.transactions.batch import TransactionBatch, says
+from aioparallel.transactions.builder import TransactionBuilder
 from aioparallel.transactions.codes import Ask, Meaning, meaning_of, name_of
-from aioparallel.transactions.cut import Cut, says
-from aioparallel.transactions.cutting import Cutter
-from aioparallel.transactions.figures import Figures, Why
 from aioparallel.transactions.machine import PART_OF_TIMEOUT, Machine, Outcome, Phase
 from aioparallel.transactions.outbox import TransactionOutbox
-from aioparallel.transactions.pace import Pace
 from aioparallel.transactions.positions import StablePositions
 from aioparallel.transactions.producer import NO_ANSWER, TransactionalProducer
 from aioparallel.transactions.refusals import Refusals
 from aioparallel.transactions.sending import Sending
+from aioparallel.transactions.size import TransactionSize
+from aioparallel.transactions.transaction_counters import AbortReason, TransactionCounters
 
 __all__ = ["TransactionCommitter"]
 
@@ -89,19 +89,19 @@ class TransactionCommitter:
         self._loop = asyncio.get_running_loop()
         self._has_ended = False
         self._began = 0.0
-        self._cut = Cut(())
+        self._batch = TransactionBatch(())
         self._sending: Sending | None = None
         self._sent: Sending | None = None
-        self._cut_something = True
+        self._has_slices = True
         sending_time = policy.transaction_timeout * PART_OF_TIMEOUT
-        self._pace = Pace(member.options.producing.max_unacknowledged_bytes, sending_time)
-        self._cutter = Cutter(outbox, member, self._sampler, self._pace)
+        self._size = TransactionSize(member.options.producing.max_unacknowledged_bytes, sending_time)
+        self._builder = TransactionBuilder(outbox, member, self._sampler, self._size)
         self._took_out = False  # what is refused, out of the last one
         self._phase = self._machine.phase
         self._since = self._loop.time()  # it is in that phase
         self.limit = self._sampler.limit
         self.commits = self.failed_commits = 0
-        self._figures = Figures()
+        self._counters = TransactionCounters()
         self.positions: StablePositions | None = None
         """Whose problems are told with those of transactions."""
         outbox.on_much = self.soon
@@ -123,8 +123,8 @@ class TransactionCommitter:
         when its sessions go; what is accepted is committed, whatever comes."""
         asked = {session: session.ledger.version for session in sessions if session.state in COMMITTABLE}
         # Where more waits than goes at once, and more comes all the time, a commit never says all that there is.
-        is_much = self._outbox.bytes > self._pace.bytes
-        said = (
+        is_much = self._outbox.bytes > self._size.bytes
+        taken = (
             {session: session.ledger.snapshot() for session in asked if self._waiting.has(session)} if is_much else {}
         )
         kept: set[Session] = set()
@@ -132,19 +132,19 @@ class TransactionCommitter:
         def owes(session: Session, version: tuple[int, int]) -> bool:
             if session in kept or not session.owes(version):
                 return False
-            if session in said and session.acknowledged is not None and says(session.acknowledged, said[session]):
+            if session in taken and session.acknowledged is not None and says(session.acknowledged, taken[session]):
                 kept.add(session)
             return session not in kept
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                cuts = self._cutter.count
+                cuts = self._builder.count
                 while not self._has_ended and any(
                     session.may_commit()
                     and owes(session, version)
                     and not self._waiting.is_lost(session)
-                    and not self._cutter.is_refused(session)
-                    and not self._cutter.is_short(session, cuts)
+                    and not self._builder.is_refused(session)
+                    and not self._builder.is_short(session, cuts)
                     for session, version in asked.items()
                 ):
                     self.soon()
@@ -168,7 +168,7 @@ class TransactionCommitter:
 
     def released(self, partition: TopicPartition) -> None:
         """A partition went."""
-        if self._sending is not None and not self._cut.is_ours:
+        if self._sending is not None and not self._batch.is_ours:
             self._sending.give_up("a partition went")
 
     # -- one coroutine ----------------------------------------------------------------------------------
@@ -189,8 +189,8 @@ class TransactionCommitter:
 
     async def _rest(self) -> None:
         loop = self._loop
-        pause = max(self._sampler.rest, 0.0 if self._cut_something else _REST_AFTER_NOTHING)
-        aborts = self._figures.aborts_in_a_row
+        pause = max(self._sampler.rest, 0.0 if self._has_slices else _REST_AFTER_NOTHING)
+        aborts = self._counters.aborts_in_a_row
         if aborts > 1:
             pause = max(pause, min(_REST_AFTER_ABORT, 0.05 * 2 ** min(aborts, 10)))
         await asyncio.sleep(pause)
@@ -204,9 +204,9 @@ class TransactionCommitter:
         """A transaction from its cut to its end; nothing, where there is nothing to say."""
         self._waiting.drop_dropped()
         self._began = self._loop.time()
-        self._cut = await self._cutter.take()
-        self._cut_something = bool(self._cut.shares)
-        if not self._cut_something:
+        self._batch = await self._builder.take()
+        self._has_slices = bool(self._batch.slices)
+        if not self._has_slices:
             return
         self._took_out = False
         self._machine.begin(self._loop.time())
@@ -214,7 +214,7 @@ class TransactionCommitter:
         self._settle()
         if self._machine.phase is Phase.NEW:
             await self._drive()
-        self._cut = Cut(())
+        self._batch = TransactionBatch(())
 
     async def _drive(self) -> None:
         """Ask until there is nothing to ask."""
@@ -228,7 +228,7 @@ class TransactionCommitter:
             Ask.READ: self._verify,
         }
         while True:
-            if not self._cut.is_ours:
+            if not self._batch.is_ours:
                 machine.abort("a partition went")
             machine.out_of_time(self._loop.time())
             self._look_at_phase()
@@ -276,10 +276,10 @@ class TransactionCommitter:
         assert machine.deadline is not None
         self._producer.begin(epoch)
         self._sending = sending = Sending(self._producer, keeps_places=self._on_produced is not None)
-        began, size = self._loop.time(), self._cut.size
+        began, size = self._loop.time(), self._batch.size
         try:
             await sending.send(
-                (entry for one in self._cut.shares.values() for entry in one.entries), await self._beside()
+                (entry for one in self._batch.slices.values() for entry in one.entries), await self._beside()
             )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(machine.deadline):
@@ -291,13 +291,13 @@ class TransactionCommitter:
                 self._producer.abandon()
         if answered == 1:
             first = began if sending.first is None else sending.first
-            self._pace.in_time(size, first - began, self._loop.time() - began, is_part=self._cutter.is_part)
+            self._size.in_time(size, first - began, self._loop.time() - began, is_part=self._builder.is_part)
         if sending.is_done:
             machine.sent()
             self._sent = sending
             return
         if answered < 1 and self._loop.time() >= machine.deadline:
-            self._pace.late(size, round(size * answered))
+            self._size.late(size, round(size * answered))
         self._took_out = bool(sending.refused)
         for entry, failure in sending.refused.items():
             machine.abort("an output is refused", str(failure))
@@ -312,7 +312,7 @@ class TransactionCommitter:
         """What a companion has to save with these positions."""
         made: list[Outgoing] = []
         if self._companion is not None:
-            for count, (partition, position) in enumerate(self._cut.positions.items(), 1):
+            for count, (partition, position) in enumerate(self._batch.positions.items(), 1):
                 made += self._companion.outputs(partition, position)
                 if not count % _MADE_AT_ONCE:
                     await asyncio.sleep(0)
@@ -327,7 +327,7 @@ class TransactionCommitter:
         machine, epoch = self._machine, self._machine.epoch
         assert epoch is not None
         codes: dict[TopicPartition, int] = {}
-        sampled = {one.sample.session.partition: one.sample for one in self._cut.shares.values()}
+        sampled = {one.sample.session.partition: one.sample for one in self._batch.slices.values()}
         for generation, part in requests(sampled.values()):
             positions = {one.session.partition: one.committed for one in part}
             answer = await self._producer.commit_offsets(epoch, positions, generation, _ONE)
@@ -344,7 +344,7 @@ class TransactionCommitter:
                 self._take_in(sampled[partition], meaning, generation, code)
             if large:
                 self._sampler.too_large(large, len(positions))
-            if not self._cut.is_ours:
+            if not self._batch.is_ours:
                 machine.abort("a partition went")
                 return
         if machine.out_of_time(self._loop.time()):
@@ -358,7 +358,7 @@ class TransactionCommitter:
             case Meaning.TOO_LARGE:
                 session.fault = CommitFault.METADATA_TOO_LARGE
             case Meaning.REFUSED:
-                self._cutter.refused(session)
+                self._builder.refused(session)
                 session.fault = CommitFault.REFUSED
             case Meaning.NOT_OURS if session.generation == generation:
                 self._fence(session, generation, instance_fenced=code == ErrorCode.FENCED_INSTANCE_ID)
@@ -380,7 +380,7 @@ class TransactionCommitter:
     async def _verify(self) -> None:
         """Whether what was to be committed is what stands there. Whose partition went says nothing about it: it may
         have been committed anew by its next owner, and nothing of it is sent again."""
-        wanted = {session: one for session, one in self._cut.shares.items() if session.may_commit() and one.is_new}
+        wanted = {session: one for session, one in self._batch.slices.items() if session.may_commit() and one.is_new}
         if not wanted:
             self._machine.verified(is_committed=False)
             return
@@ -402,20 +402,24 @@ class TransactionCommitter:
         now = self._loop.time()
         if self._machine.outcome is Outcome.COMMITTED:
             self.commits += 1
-            self._figures.was_committed(now - self._began)
-            for session, one in self._cut.shares.items():
+            self._counters.was_committed(now - self._began)
+            for session, one in self._batch.slices.items():
                 self._waiting.remove(session, one.entries)
-                self._cutter.accepted(session)
+                self._builder.accepted(session)
                 self._sampler.acknowledged(one.sample)
-            if self._cutter.is_part:
+            if self._builder.is_part:
                 self.soon()
             if self._on_produced is not None and self._sent is not None:
                 for entry, output, place in self._sent.places or ():
                     if not entry.is_letter:
                         tell(self._on_produced, entry.record, output, place)
         elif self._machine.outcome is Outcome.ABORTED:
-            why = Why(self._machine.cause, self._machine.why) if self._machine.cause else Why("in doubt", "in doubt")
-            self._figures.was_aborted(self._id, why, now, began=self._began, is_progress=self._took_out)
+            why = (
+                AbortReason(self._machine.cause, self._machine.why)
+                if self._machine.cause
+                else AbortReason("in doubt", "in doubt")
+            )
+            self._counters.was_aborted(self._id, why, now, began=self._began, is_progress=self._took_out)
         self._waiting.drop_dropped()
         self._outbox.left()
         self._sent = None
@@ -435,7 +439,7 @@ class TransactionCommitter:
 
     def _fence(self, session: Session, generation: Generation, *, instance_fenced: bool = False) -> None:
         """Another member has the partition."""
-        self._figures.fenced += 1
+        self._counters.fenced += 1
         session.fault, session.fenced = CommitFault.FENCED, True
         self._member.client.fenced(generation, instance_fenced=instance_fenced)
 
@@ -448,7 +452,7 @@ class TransactionCommitter:
         )
         for session in list(self._member.sessions()):
             if session.may_commit():
-                session.forsaken = True
+                session.abandoned = True
                 self._fence(session, session.generation)
         self._id = self._producer.identify_as(self._new_id())
         self._machine.restart()
@@ -469,7 +473,7 @@ class TransactionCommitter:
     def trouble(self) -> Sequence[str]:
         """See :class:`~aioparallel.group.committing.PositionCommitter`."""
         told = [problem.message for problem in self.problems()]
-        return told or [f"the last transaction was aborted: {self._figures.why}"] * bool(self._figures.why)
+        return told or [f"the last transaction was aborted: {self._counters.why}"] * bool(self._counters.why)
 
     def problems(self) -> Sequence[Problem]:
         """A transaction in doubt, or slow; one abort after the other."""
@@ -483,19 +487,19 @@ class TransactionCommitter:
         if self._sending is not None and seconds > _SLOW and (what := self._producer.waits_for()):
             text = f"transactions of {self._id} wait for outputs for {seconds:.0f} s: {what}"
             found.append(Problem(ProblemKind.OUTPUTS_WAIT, text))
-        return (*found, *self._figures.problems(self._id, self._loop.time()))
+        return (*found, *self._counters.problems(self._id, self._loop.time()))
 
     def transactions(self) -> TransactionStats:
         """What became of them."""
-        figures = self._figures
+        counters = self._counters
         return TransactionStats(
             committed=self.commits,
-            aborted=figures.aborted.total(),
-            aborted_for=dict(figures.aborted),
-            fenced=figures.fenced,
+            aborted=counters.aborted.total(),
+            aborted_for=dict(counters.aborted),
+            fenced=counters.fenced,
             refused=self._refusals.count,
-            seconds=figures.seconds[-1] if figures.seconds else None,
-            longest=max(figures.seconds, default=None),
+            seconds=counters.seconds[-1] if counters.seconds else None,
+            longest=max(counters.seconds, default=None),
             phase=self._machine.phase.value,
             waiting_outputs=self._waiting.outputs,
             waiting_bytes=self._waiting.bytes,

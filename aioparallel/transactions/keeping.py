@@ -54,7 +54,7 @@ class TransactionKeeping:
         self._group_id = group_id
         self.outbox = TransactionOutbox(producer, options.producing.max_unacknowledged_bytes)
         self.letters = Letters(self.outbox)
-        self.disposal: DeadLetters | None = None
+        self.dead_letter_sink: DeadLetters | None = None
         """Where records go that cannot be produced for."""
         instance = options.client_options.get("group_instance_id")
         self._instance = None if instance is None else str(instance)
@@ -70,7 +70,7 @@ class TransactionKeeping:
     def __call__(self, member: Member) -> Keeping:
         """For one run, within its event loop."""
         refusals = Refusals(
-            self.outbox.waiting, self._options.failures, self.disposal, member.scheduler.tally, member.fatal
+            self.outbox.waiting, self._options.failures, self.dead_letter_sink, member.scheduler.counters, member.fatal
         )
         committer = TransactionCommitter(self._producer, self.outbox, refusals, member, self._policy, self._new_id)
         timeout = self._policy.transaction_timeout

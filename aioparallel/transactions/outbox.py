@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from aioparallel.delivery.outputs import changed_since, outputs_in, size_of
 from aioparallel.delivery.producer import TooLarge
 from aioparallel.delivery.waiters import Waiters
-from aioparallel.engine.outlets import Offered, Receipts
+from aioparallel.engine.sinks import DeliveryListener, Offered
 from aioparallel.errors import ClientError, InvalidOutput, ProduceFailed
 from aioparallel.group.sessions import Session
 from aioparallel.records import Outgoing, Record
@@ -30,7 +30,7 @@ _LOOK_UP: Final = 5.0
 
 
 class TransactionOutbox:
-    """An :class:`~aioparallel.engine.outlets.Outlet`. ``bound``: bytes that may wait; then handlers that have ended
+    """An :class:`~aioparallel.engine.sinks.OutputSink`. ``bound``: bytes that may wait; then handlers that have ended
     wait as well. ``on_much()``: half of that waits, a transaction should begin."""
 
     is_exact = True
@@ -52,8 +52,8 @@ class TransactionOutbox:
 
     # -- the engine's side ------------------------------------------------------------------------------
 
-    def offer(self, record: AnyRecord, value: object, receipts: Receipts) -> Offered | None:
-        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+    def offer(self, record: AnyRecord, value: object, listener: DeliveryListener) -> Offered | None:
+        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
         if type(value) is not Outgoing or self._is_full:
             return None
         try:
@@ -72,13 +72,13 @@ class TransactionOutbox:
         return Offered.LEFT
 
     def collect(self, record: AnyRecord, value: object) -> Sequence[Outgoing] | None:
-        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
         outputs = outputs_in(record, value)
         self._unknown.update(output.topic for output in outputs or () if not self._is_known(output))
         return outputs
 
     def room(self) -> Awaitable[None] | None:
-        """See :class:`~aioparallel.engine.outlets.Outlet`. Who has outputs for a topic that was never seen waits here
+        """See :class:`~aioparallel.engine.sinks.OutputSink`. Who has outputs for a topic that was never seen waits here
         until it is known whether that exists."""
         if self._unknown:
             if self._looking is None:
@@ -87,29 +87,29 @@ class TransactionOutbox:
         return self._waiters.enter() if self._is_full else None
 
     def deliver(
-        self, record: AnyRecord, collected: object, receipts: Receipts, together: Sequence[AnyRecord] = ()
+        self, record: AnyRecord, collected: object, listener: DeliveryListener, together: Sequence[AnyRecord] = ()
     ) -> None:
-        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
         outputs = cast("Sequence[Outgoing]", collected)
-        if self._take(record, outputs, receipts, together=together) and not self._is_full:
+        if self._take(record, outputs, listener, together=together) and not self._is_full:
             self._waiters.wake(1)
 
-    def deliver_letter(self, record: AnyRecord, letter: Sequence[Outgoing], receipts: Receipts) -> None:
+    def deliver_letter(self, record: AnyRecord, letter: Sequence[Outgoing], listener: DeliveryListener) -> None:
         """The record itself leaves, to where it is put away."""
-        self._take(record, letter, receipts, is_letter=True)
+        self._take(record, letter, listener, is_letter=True)
 
     def _take(
         self,
         record: AnyRecord,
         outputs: Sequence[Outgoing],
-        receipts: Receipts,
+        listener: DeliveryListener,
         *,
         together: Sequence[AnyRecord] = (),
         is_letter: bool = False,
     ) -> bool:
         """Whether all of it may leave. Then it waits for that, and its record is complete; else it fails."""
         if (failure := self._failure(record, outputs)) is not None:
-            receipts.undelivered(record, failure)
+            listener.undelivered(record, failure)
             return False
         if is_letter:
             self.waiting.add_letter(cast("Session", record._source), record, outputs)
@@ -117,7 +117,7 @@ class TransactionOutbox:
         else:
             more = outputs if len(outputs) > 1 else ()
             self._add(record, Entry(record, outputs[0], together=together, more=more))
-        receipts.delivered((record,))
+        listener.delivered((record,))
         return True
 
     def _add(self, record: AnyRecord, entry: Entry) -> None:
@@ -234,9 +234,9 @@ class Letters:
         self._outbox = outbox
 
     def room(self) -> Awaitable[None] | None:
-        """See :class:`~aioparallel.engine.outlets.Outlet`."""
+        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
         return self._outbox.room()
 
-    def deliver(self, record: AnyRecord, letter: Sequence[Outgoing], receipts: Receipts) -> None:
+    def deliver(self, record: AnyRecord, letter: Sequence[Outgoing], listener: DeliveryListener) -> None:
         """Let this one leave."""
-        self._outbox.deliver_letter(record, letter, receipts)
+        self._outbox.deliver_letter(record, letter, listener)

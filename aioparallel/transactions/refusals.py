@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from aioparallel.delivery.dead_letters import DeadLetters
 from aioparallel.delivery.shrinking import is_cut
-from aioparallel.engine.tally import EndState, Tally
+from aioparallel.engine.counters import Counters, EndState
 from aioparallel.errors import ProduceFailed, RecordStopped
 from aioparallel.group.sessions import Session
 from aioparallel.policies import FailurePolicy
@@ -44,21 +44,21 @@ _OF_LETTER: Final = (
 
 
 class Refusals:
-    """Decides what becomes of them. ``tally``: has their records among those that have succeeded. ``fatal(error)`` ends
+    """Decides what becomes of them. ``counters``: count their records as succeeded. ``fatal(error)`` ends
     the run."""
 
     def __init__(
         self,
         waiting: Waiting,
         policy: FailurePolicy,
-        disposal: DeadLetters | None,
-        tally: Tally,
+        dead_letter_sink: DeadLetters | None,
+        counters: Counters,
         fatal: Callable[[BaseException], None],
     ) -> None:
         self._waiting = waiting
-        self._tally = tally
+        self._counters = counters
         self._policy = policy
-        self._disposal = disposal
+        self._dead_letter_sink = dead_letter_sink
         self._fatal = fatal
         self.count = 0
         """Records."""
@@ -90,7 +90,7 @@ class Refusals:
 
     def _put_away(self, session: Session, record: Record[Any, Any], failure: ProduceFailed, counted: EndState) -> None:
         """``counted``: as what it has ended so far."""
-        if self._policy.dead_letter is not None and self._disposal is not None:
+        if self._policy.dead_letter is not None and self._dead_letter_sink is not None:
             logger.warning(
                 "%s: the brokers refuse %s, and it becomes a dead letter: %s",
                 record.place,
@@ -100,12 +100,12 @@ class Refusals:
             )
             # Until it is put away its offset may not be committed, though it is complete.
             self._waiting.hold(session)
-            self._disposal.dispose(
+            self._dead_letter_sink.dispose(
                 record, failure, None, lambda _record, error: self._put(session, record, counted, error)
             )
         elif self._policy.give_up == "skip":
             self._waiting.forget_place(record)
-            self._tally.move(counted, EndState.SKIPPED)
+            self._counters.move(counted, EndState.SKIPPED)
             logger.error(
                 "%s: the brokers refuse %s, and it is skipped: %s",
                 record.place,
@@ -121,15 +121,15 @@ class Refusals:
         self._waiting.let_go(session)
         if error is not None:
             return  # its session is over
-        self._tally.move(counted, EndState.DEAD_LETTERED)
+        self._counters.move(counted, EndState.DEAD_LETTERED)
 
     def _refuse_letter(self, session: Session, entry: Entry, failure: ProduceFailed) -> None:
         """It is larger than the record was, and brokers have limits: once more with less in it."""
-        letter, disposal = entry.output, self._disposal
-        less = disposal.smaller(letter) if disposal is not None and failure.too_large else None
+        letter, dead_letter_sink = entry.output, self._dead_letter_sink
+        less = dead_letter_sink.smaller(letter) if dead_letter_sink is not None and failure.too_large else None
         if less is not None:
-            if disposal is not None and is_cut(less) and not is_cut(letter):
-                disposal.cut.note(entry.record, less)
+            if dead_letter_sink is not None and is_cut(less) and not is_cut(letter):
+                dead_letter_sink.cut.note(entry.record, less)
             self._waiting.add_letter(session, entry.record, (less,))
         elif failure.too_large and letter.topic in self._policy.retry_topics:
             self._put_away(session, entry.record, failure, EndState.DEAD_LETTERED)

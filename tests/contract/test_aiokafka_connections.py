@@ -1,4 +1,4 @@
-"""What ``secure_connection.py`` and ``dialing.py`` rely on in aiokafka, and the traps that they are there for."""
+"""What ``secure_connection.py`` and ``connector.py`` rely on in aiokafka, and the traps that they are there for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from aiokafka.protocol.admin import (
 
 from aioparallel import Security
 from aioparallel.clients.aiokafka.connecting import find_broker
-from aioparallel.clients.aiokafka.dialing import options_of
+from aioparallel.clients.aiokafka.connector import options_of
 from aioparallel.clients.aiokafka.internals import Connections
 from aioparallel.clients.aiokafka.secure_connection import LoggedIn, LoginFailed, _TokenLogin, open_connection
 from aioparallel.security.secret import Password, TokenSource

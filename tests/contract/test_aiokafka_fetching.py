@@ -208,15 +208,15 @@ async def test_metadata_is_not_asked_for_without_a_pause(embedded: AiokafkaClust
     await member.join(topic)
     member.read_from(0)
     connections = consumer_of(member.client)._client
-    silence = connections._metadata_update.__self__  # type: ignore[attr-defined]
-    ask, asked = silence._ask, list[tuple[float, float]]()
+    broker_watch = connections._metadata_update.__self__  # type: ignore[attr-defined]
+    ask, asked = broker_watch._ask, list[tuple[float, float]]()
 
     async def noted(node: object, request: object) -> object:
         # When, and not before when: a loop that is held up may be late for one of them, and in time for the next.
-        asked.append((asyncio.get_running_loop().time(), silence._last_update))
+        asked.append((asyncio.get_running_loop().time(), broker_watch._last_update))
         return await ask(node, request)
 
-    silence._ask = noted
+    broker_watch._ask = noted
     connections.cluster.leader_for_partition = lambda _tp: -1  # type: ignore[method-assign,assignment]
     await until(lambda: len(asked) >= 6, what="six updates")
     assert all(at > earliest - 0.002 for at, earliest in asked)

@@ -16,9 +16,9 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.metadata import MetadataResponse_v5
 
 from aioparallel.clients.aiokafka import metadata_updates
+from aioparallel.clients.aiokafka.broker_watch import BrokerWatch
 from aioparallel.clients.aiokafka.internals import Connections
 from aioparallel.clients.aiokafka.metadata_messages import Metadata, _MetadataResponse
-from aioparallel.clients.aiokafka.silence import Silence
 from aioparallel.codes import ErrorCode
 from aioparallel.errors import ClusterChanged, ConfigurationError
 from tests.support.clusters.aiokafka_member import unique
@@ -98,13 +98,13 @@ class Stage:
     def __init__(self) -> None:
         self.door, self.old, self.new = Server(), Server(), Server()
         self.client: Any = None
-        self.silence: Any = None
+        self.broker_watch: Any = None
         self.failures: list[ClusterChanged] = []
 
     async def begin(self, servers: str = "", rebootstrap_after: float = 300.0) -> None:
         """Connect to broker 1."""
         self.client = AIOKafkaClient(bootstrap_servers=self.door.address, request_timeout_ms=40_000)
-        self.silence = Silence(
+        self.broker_watch = BrokerWatch(
             cast("Connections", self.client),
             servers or self.door.address,
             1.0,
@@ -252,9 +252,9 @@ async def test_one_address_that_another_cluster_has_got(stage: Stage) -> None:
     await stranger.start(port)
     try:
         assert await stage.client._get_conn(2) is None
-        assert OTHER in stage.silence._dialing.reason(2)
+        assert OTHER in stage.broker_watch._connector.reason(2)
         assert all([await stage.updated() for _ in range(5)])
-        assert (stage.failures, stage.silence.failure) == ([], None)
+        assert (stage.failures, stage.broker_watch.failure) == ([], None)
         assert set(stranger.asked) <= {METADATA, API_VERSIONS}
         assert await stage.client._get_conn(1) is not None
     finally:

@@ -15,13 +15,13 @@ each class of aiokafka; ``tests/contract/test_aiokafka_private.py`` fails when a
     offsets.py     commits with a generation, committed offsets with their texts
     metadata.py    topics and log ends, without creating topics
     connecting.py  finding a broker that answers, and closing whatever there is
-    dialing.py     making connections while it runs: why not, and when to leave one for a new login
+    connector.py   makes connections while the client runs, and replaces them before their login ends
     secure_connection.py  one connection: secrets as they are now, refused tokens told
     trust.py       TLS and logins that fail, in words
     errors.py      aiokafka's errors in our words
     log_noise.py   log lines that mean nothing to the user
     internals.py   what of aiokafka is used
-    silence.py     brokers that hang
+    broker_watch.py  keeps brokers that hang from holding up the others
     log_ends_watch.py  where logs end, while no fetch tells it
     checking.py    options checked when constructed
     log_reading.py partitions read beside the group

@@ -20,12 +20,12 @@ from aiokafka.protocol.admin import DeleteGroupsRequest
 from aiokafka.protocol.commit import OffsetFetchRequest
 
 from aioparallel.clients.aiokafka.admin_internals import AdminClient
+from aioparallel.clients.aiokafka.broker_watch import BrokerWatch
 from aioparallel.clients.aiokafka.checking import GivenOptions, rebootstrap_after
 from aioparallel.clients.aiokafka.connecting import find_broker
 from aioparallel.clients.aiokafka.errors import deadline, is_passing
 from aioparallel.clients.aiokafka.internals import ClusterView, DeleteGroupsAnswer, OffsetFetchAnswer
 from aioparallel.clients.aiokafka.settings import check_servers, connection_options, option_names
-from aioparallel.clients.aiokafka.silence import Silence
 from aioparallel.codes import ErrorCode
 from aioparallel.errors import BrokerUnreachable, ClientError, ConsumerStateError, NotAuthorized, TopicNotFound
 from aioparallel.group.client import Committed
@@ -64,7 +64,7 @@ class Admin:
         self._bootstrap_servers = bootstrap_servers
         self._timeout = timeout
         self._connected: AdminClient | None = None
-        self._silence: Silence | None = None
+        self._broker_watch: BrokerWatch | None = None
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
@@ -75,7 +75,7 @@ class Admin:
             )
             admin = cast("AdminClient", AIOKafkaAdminClient(bootstrap_servers=server, **self._options))
             self._connected = admin
-            self._silence = Silence(
+            self._broker_watch = BrokerWatch(
                 admin._client, self._bootstrap_servers, _ONE_BROKER, rebootstrap_after=self._rebootstrap_after
             )
             async with deadline(max(0.0, ends - loop.time()), f"connecting to {server}"):
@@ -227,8 +227,8 @@ class Admin:
         """Ask until there is an answer, or trouble that will not pass. ``right``: what a user needs for it."""
         async with deadline(self._timeout, doing):
             while True:
-                if self._silence is not None and self._silence.failure is not None:
-                    raise self._silence.failure
+                if self._broker_watch is not None and self._broker_watch.failure is not None:
+                    raise self._broker_watch.failure
                 try:
                     async with asyncio.timeout(_ONE_BROKER):
                         return await ask()

@@ -15,7 +15,7 @@ from typing import Final, cast
 
 from aiokafka.conn import collect_hosts
 
-from aioparallel.clients.aiokafka.dialing import cut
+from aioparallel.clients.aiokafka.connector import cut
 from aioparallel.clients.aiokafka.internals import Connection, MetadataAnswer
 from aioparallel.clients.aiokafka.metadata_messages import cluster_id_of, error_of
 from aioparallel.clients.aiokafka.secure_connection import LoggedIn, open_connection

@@ -14,6 +14,7 @@ import aiokafka.errors as kafka
 from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.group import LeaveGroupRequest
 
+from aioparallel.clients.aiokafka.broker_watch import BrokerWatch
 from aioparallel.clients.aiokafka.connecting import close, find_broker
 from aioparallel.clients.aiokafka.errors import deadline, is_passing, translated
 from aioparallel.clients.aiokafka.fetching import FetchWalk
@@ -33,7 +34,6 @@ from aioparallel.clients.aiokafka.metadata import (
 from aioparallel.clients.aiokafka.offsets import GroupOffsets
 from aioparallel.clients.aiokafka.read_replicas import ReadReplicas
 from aioparallel.clients.aiokafka.settings import ConsumerSettings
-from aioparallel.clients.aiokafka.silence import Silence
 from aioparallel.errors import BrokerUnreachable, ClientError, ConsumerStateError
 from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener, Span
 from aioparallel.observe.stats import Contact
@@ -51,7 +51,7 @@ class _Running(NamedTuple):
     """What exists between start and stop."""
 
     consumer: Consumer
-    silence: Silence
+    broker_watch: BrokerWatch
     fetcher: Fetcher
     coordinator: Coordinator
     walk: FetchWalk
@@ -115,7 +115,7 @@ class AiokafkaClient:
         settings = self._settings
         consumer = settings.build()
         patience = max(_SHORTEST_PATIENCE, settings.session_timeout / 3)
-        silence = Silence(
+        broker_watch = BrokerWatch(
             consumer._client,
             settings.bootstrap_servers,
             patience,
@@ -140,9 +140,9 @@ class AiokafkaClient:
         except BaseException:
             await close(consumer, closing)
             raise
-        self._running = self._furnish(consumer, silence)
+        self._running = self._furnish(consumer, broker_watch)
 
-    def _furnish(self, consumer: Consumer, silence: Silence) -> _Running:
+    def _furnish(self, consumer: Consumer, broker_watch: BrokerWatch) -> _Running:
         fetcher, coordinator, subscriptions = consumer._fetcher, consumer._coordinator, consumer._subscription
         if fetcher is None or coordinator is None:
             raise RuntimeError("aiokafka has started without a fetcher or a coordinator")
@@ -155,7 +155,7 @@ class AiokafkaClient:
         fetcher._fetch_task.add_done_callback(lambda _task: self.wake())
         read_committed = consumer._isolation_level == "read_committed"
         ReadReplicas(fetcher, self._settings.fetch_wait)
-        walk = FetchWalk(fetcher, subscriptions, silence.epochs, read_committed=read_committed)
+        walk = FetchWalk(fetcher, subscriptions, broker_watch.epochs, read_committed=read_committed)
         identity = walk.identity = LogIdentity(consumer._client, lambda: walk.assigned, self.wake)
         offsets = GroupOffsets(
             self._settings.group_id,
@@ -166,13 +166,13 @@ class AiokafkaClient:
             on_fenced=self.fenced,
             offset_retention=self._offset_retention,
         )
-        watch = LogEndsWatch(consumer._client, walk, silence.contacts, read_committed=read_committed)
+        watch = LogEndsWatch(consumer._client, walk, broker_watch.last_contacts, read_committed=read_committed)
         watching = (
             asyncio.create_task(watch.run(), name="aioparallel-log-ends"),
             asyncio.create_task(identity.run(), name="aioparallel-log-identity"),
         )
         ends = LogEnds(fetcher)
-        return _Running(consumer, silence, fetcher, coordinator, walk, offsets, ends, watch, identity, watching)
+        return _Running(consumer, broker_watch, fetcher, coordinator, walk, offsets, ends, watch, identity, watching)
 
     async def stop(self, timeout: float) -> None:
         """Leave the group and close all connections; at most ``timeout`` seconds, raises nothing of its own."""
@@ -280,7 +280,7 @@ class AiokafkaClient:
         except kafka.KafkaError as error:
             if not is_passing(error):
                 doing = f"taking part in group {self._settings.group_id!r}"
-                raise translated(error, doing, running.silence.join_code) from error
+                raise translated(error, doing, running.broker_watch.join_code) from error
             logger.info(
                 "A passing failure in group %s: %r", self._settings.group_id, error, extra={"action": "group_failure"}
             )
@@ -352,24 +352,24 @@ class AiokafkaClient:
 
     def since_end_seen(self, partition: TopicPartition) -> float | None:
         """Seconds since the end offset was told; None before it was."""
-        return None if self._running is None else self._running.silence.contacts.since_heard(partition)
+        return None if self._running is None else self._running.broker_watch.last_contacts.since_heard(partition)
 
     @property
     def cluster_id(self) -> str | None:
         """Of the cluster that it runs on; None where it runs not, or no broker has told it."""
-        return None if self._running is None else self._running.silence.cluster_id
+        return None if self._running is None else self._running.broker_watch.cluster_id
 
     def contact(self) -> Contact:
         """What is heard of the cluster."""
         if self._running is None:
             return Contact()
-        contacts = self._running.silence.contacts
+        last_contacts = self._running.broker_watch.last_contacts
         brokers = self._running.consumer._client.cluster.brokers()
         return Contact(
-            fetch=contacts.since_answered("fetch"),
-            heartbeat=contacts.since_answered("heartbeat"),
-            commit=contacts.since_answered("commit"),
-            brokers=contacts.brokers({broker.nodeId: f"{broker.host}:{broker.port}" for broker in brokers}),
+            fetch=last_contacts.since_answered("fetch"),
+            heartbeat=last_contacts.since_answered("heartbeat"),
+            commit=last_contacts.since_answered("commit"),
+            brokers=last_contacts.brokers({broker.nodeId: f"{broker.host}:{broker.port}" for broker in brokers}),
             leaderless=self._running.watch.leaderless,
             missing=self._running.watch.missing,
         )

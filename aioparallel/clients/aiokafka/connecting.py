@@ -13,12 +13,12 @@ import aiokafka.errors as kafka
 from aiokafka.conn import collect_hosts
 from aiokafka.protocol.metadata import MetadataRequest
 
-from aioparallel.clients.aiokafka.dialing import stop_dialing
+from aioparallel.clients.aiokafka.connector import stop_connecting
 from aioparallel.clients.aiokafka.eager_tasks import refuse_eager_tasks
 from aioparallel.clients.aiokafka.internals import Connections, Consumer
 from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.secure_connection import open_connection
-from aioparallel.clients.aiokafka.trust import distrust, look_at_port
+from aioparallel.clients.aiokafka.trust import explain_connection_error, look_at_port
 from aioparallel.errors import AuthenticationFailed
 
 __all__ = ["close", "cut_off", "find_broker"]
@@ -141,7 +141,7 @@ async def _certain(
     failure: Exception, server: str, options: Mapping[str, object], turned_away: set[str], ends: float
 ) -> AuthenticationFailed | None:
     """What waiting does not mend, if this is it. ``turned_away``: servers that were seen to do that before."""
-    if (found := distrust(failure, server, options)) is not None:
+    if (found := explain_connection_error(failure, server, options)) is not None:
         return found
     if isinstance(failure, _TurnedAway):
         # Once it may be a broker on its way out.
@@ -209,7 +209,7 @@ def cut_off(connections: Connections, tasks: Iterable[asyncio.Task[object] | Non
         if not task.done():
             task.cancel()
             left.append(task)
-    stop_dialing(connections)
+    stop_connecting(connections)
     for connection in list(connections._conns.values()):
         if (writer := connection._writer) is not None:
             closed = connection.close()

@@ -20,7 +20,7 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from aioparallel.clients.aiokafka.fetching import FetchWalk
 from aioparallel.clients.aiokafka.internals import Connections, OffsetAnswer
-from aioparallel.clients.contacts import Contacts
+from aioparallel.clients.last_contacts import LastContacts
 from aioparallel.codes import ErrorCode
 from aioparallel.records import TopicPartition
 
@@ -42,10 +42,12 @@ _LATEST: Final = -1
 class LogEndsWatch:
     """Of one client, over what its ``walk`` reads."""
 
-    def __init__(self, connections: Connections, walk: FetchWalk, contacts: Contacts, *, read_committed: bool) -> None:
+    def __init__(
+        self, connections: Connections, walk: FetchWalk, last_contacts: LastContacts, *, read_committed: bool
+    ) -> None:
         self._connections = connections
         self._walk = walk
-        self._contacts = contacts
+        self._contacts = last_contacts
         self._read_committed = read_committed
         self.topics: Collection[str] = ()
         """Those that are read by their names."""

@@ -11,6 +11,7 @@ import aiokafka.errors as kafka
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as Place  # its own: it takes no other
 
+from aioparallel.clients.aiokafka.broker_watch import BrokerWatch
 from aioparallel.clients.aiokafka.connecting import find_broker
 from aioparallel.clients.aiokafka.errors import deadline, translated
 from aioparallel.clients.aiokafka.fetching import FetchWalk
@@ -18,7 +19,6 @@ from aioparallel.clients.aiokafka.internals import Consumer, Fetcher
 from aioparallel.clients.aiokafka.log_identity import FetchedEpochs
 from aioparallel.clients.aiokafka.metadata_updates import REBOOTSTRAP_AFTER
 from aioparallel.clients.aiokafka.settings import aiokafkas, connection_options
-from aioparallel.clients.aiokafka.silence import Silence
 from aioparallel.errors import BrokerUnreachable, ClientError
 from aioparallel.group.client import Fetched, Span
 from aioparallel.records import TopicPartition
@@ -74,7 +74,7 @@ async def read_spans(
             "isolation_level": "read_committed",
         },
     )
-    silence = Silence(
+    broker_watch = BrokerWatch(
         cast("Consumer", consumer)._client,
         bootstrap_servers,
         STALLED,
@@ -86,7 +86,7 @@ async def read_spans(
         consumer.assign(list(left))
         for tp, some in left.items():
             consumer.seek(tp, some[0].start)
-        async for read in _read(consumer, silence, left, ends):
+        async for read in _read(consumer, broker_watch, left, ends):
             yield read
     except kafka.KafkaError as error:
         raise translated(error, f"reading {what}") from error
@@ -106,7 +106,7 @@ async def _start(consumer: Any, what: str, bootstrap_servers: str, options: Mapp
 
 
 async def _read(
-    consumer: Any, silence: Silence, left: dict[Place, deque[Span]], ends: Mapping[Place, int]
+    consumer: Any, broker_watch: BrokerWatch, left: dict[Place, deque[Span]], ends: Mapping[Place, int]
 ) -> AsyncGenerator[Fetched, None]:
     loop = asyncio.get_running_loop()
     positions = {tp: some[0].start for tp, some in left.items()}
@@ -115,8 +115,8 @@ async def _read(
     walk = FetchWalk(fetcher, cast("Consumer", consumer)._subscription, FetchedEpochs(), read_committed=True)
     moved = loop.time()
     while left:
-        if silence.failure is not None:
-            raise silence.failure
+        if broker_watch.failure is not None:
+            raise broker_watch.failure
         # Of a partition that is read nothing more is taken, and no error either.
         quotas = {TopicPartition(*tp): MOST_AT_ONCE for tp in left}
         found = {one.partition: one.records for one in walk.take(quotas, MOST_AT_ONCE)}

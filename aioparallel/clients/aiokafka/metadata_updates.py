@@ -16,7 +16,7 @@ from typing import Final
 from aiokafka.client import ConnectionGroup
 
 from aioparallel.clients.aiokafka.bootstrapping import ROUND, Bootstrap
-from aioparallel.clients.aiokafka.dialing import Dialing, cut
+from aioparallel.clients.aiokafka.connector import Connector, cut
 from aioparallel.clients.aiokafka.first_answer import first_answer
 from aioparallel.clients.aiokafka.internals import ClusterView, Connections, MetadataAnswer
 from aioparallel.clients.aiokafka.metadata_messages import Metadata, cluster_id_of, error_of
@@ -50,7 +50,7 @@ class MetadataUpdates:
         self,
         connections: Connections,
         bootstrap: Bootstrap,
-        dialing: Dialing,
+        connector: Connector,
         brokers: Callable[[], list[int]],
         ask: Callable[[object, object], Coroutine[None, None, MetadataAnswer | None]],
         rebootstrap_after: float,
@@ -58,7 +58,7 @@ class MetadataUpdates:
     ) -> None:
         self._connections = connections
         self._bootstrap = bootstrap
-        self._dialing = dialing
+        self._connector = connector
         self._brokers = brokers
         self._ask = ask
         self._rebootstrap_after = rebootstrap_after
@@ -172,7 +172,7 @@ class MetadataUpdates:
             return
         self.failure = failure
         logger.error("%s", failure, extra={"action": "cluster_changed", "cluster_id": failure.found})
-        self._dialing.stop(str(failure))
+        self._connector.stop(str(failure))
         self._cut()
         self._on_failure(failure)
 

@@ -14,13 +14,13 @@ from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
+from aioparallel.clients.aiokafka.broker_watch import BrokerWatch, first_answer
 from aioparallel.clients.aiokafka.connecting import cut_off, find_broker
 from aioparallel.clients.aiokafka.errors import AUTHENTICATION, deadline, translated
 from aioparallel.clients.aiokafka.internals import ClusterView
 from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.producer_internals import ProduceAnswer, ProducerConnections, ProducerIdAnswer
 from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
-from aioparallel.clients.aiokafka.silence import Silence, first_answer
 from aioparallel.clients.aiokafka.transaction_messages import ApiVersions
 from aioparallel.clients.producing.answers import Answer, answer_of, unanswered
 from aioparallel.clients.producing.numbering import Identity
@@ -56,7 +56,7 @@ class AiokafkaBrokers:
         self._settings = settings
         self._on_metadata = on_metadata
         self._connections: ProducerConnections | None = None
-        self._silence: Silence | None = None
+        self._broker_watch: BrokerWatch | None = None
         self._topics: set[str] = set()
         self._addresses: dict[int, str] = {}  # also of brokers that the metadata has dropped: they hang, or are dead
         self._scopes: defaultdict[int, set[asyncio.Timeout]] = defaultdict(set)  # requests to each node
@@ -71,7 +71,7 @@ class AiokafkaBrokers:
     @property
     def failure(self) -> ClusterChanged | None:
         """Why nothing can be sent any more, for good."""
-        return None if self._silence is None else self._silence.failure
+        return None if self._broker_watch is None else self._broker_watch.failure
 
     async def connect(self, timeout: float) -> None:
         """Find a broker and learn from it who the others are. Raises BrokerUnreachable or NotAuthorized within
@@ -85,7 +85,7 @@ class AiokafkaBrokers:
                 settings.bootstrap_servers, settings.connection_options(), timeout, settings.retry_backoff
             )
             connections = cast("ProducerConnections", settings.build(server))
-            silence = Silence(
+            broker_watch = BrokerWatch(
                 connections,
                 settings.bootstrap_servers,
                 settings.request_timeout,
@@ -103,7 +103,7 @@ class AiokafkaBrokers:
             raise
         self._remember_addresses(connections.cluster)
         connections.cluster.add_listener(lambda _cluster: self._updated(connections.cluster))
-        self._connections, self._silence = connections, silence
+        self._connections, self._broker_watch = connections, broker_watch
         self._connected_at = asyncio.get_running_loop().time()
 
     async def _bootstrap(self, connections: ProducerConnections) -> None:
@@ -296,10 +296,10 @@ class AiokafkaBrokers:
         connections, self._connections = self._connections, None
         await _close(connections, timeout)
 
-    def _watch(self) -> Silence:
-        if self._silence is None:
+    def _watch(self) -> BrokerWatch:
+        if self._broker_watch is None:
             raise ConnectionError("not connected")
-        return self._silence
+        return self._broker_watch
 
     def _connected(self) -> ProducerConnections:
         if self._connections is None:

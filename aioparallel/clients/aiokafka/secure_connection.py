@@ -11,7 +11,7 @@ What aiokafka 0.14 does, and what is made of it (*run* on Apache Kafka 4.3.1):
 * It computes as many iterations of SCRAM as it is told to, one or billions. Here there are bounds.
 * It knows no KIP-368: a broker with ``connections.max.reauth.ms`` closes a connection whose login is that old, or whose
   token has ended, at the next request, which then has failed. The broker says at the login how long that is, so such a
-  connection is left before, see ``dialing.py``.
+  connection is replaced before that, see ``connector.py``.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ import aiokafka.errors as kafka
 from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 
+from aioparallel.clients.aiokafka.broker_watch import first_answer
 from aioparallel.clients.aiokafka.produce_requests import AiokafkaBrokers
 from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
-from aioparallel.clients.aiokafka.silence import first_answer
 from aioparallel.clients.aiokafka.transaction_messages import (
     ApiVersions,
     EndTxn,

@@ -16,7 +16,7 @@ from aioparallel.clients.aiokafka.secure_connection import causes_of, open_conne
 from aioparallel.errors import AuthenticationFailed
 from aioparallel.security.tls import RenewingContext
 
-__all__ = ["distrust", "look_at_port"]
+__all__ = ["explain_connection_error", "look_at_port"]
 
 _LOOK: Final = 2.0
 """Seconds to find out what a port speaks."""
@@ -45,8 +45,10 @@ _TLS_REASONS: Final = (
 )
 
 
-def distrust(error: BaseException, server: str, options: Mapping[str, object]) -> AuthenticationFailed | None:
-    """What waiting does not mend, as an error of ours; None where it may be something else."""
+def explain_connection_error(
+    error: BaseException, server: str, options: Mapping[str, object]
+) -> AuthenticationFailed | None:
+    """Return an AuthenticationFailed for a TLS or login error that a retry does not mend; None for other errors."""
     for cause in causes_of(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return AuthenticationFailed(server, *_verification(cause, options))

@@ -212,7 +212,7 @@ class Marking:
     def _forget(self, portion: _Portion) -> None:
         """None of it runs here. Its room is free, and who looks for the end waits for it no more: no worker tells."""
         self._leave(portion)
-        signals = self._processor.scheduler.tally.signals
+        signals = self._processor.scheduler.counters.signals
         signals.taken()
         signals.idle()
 

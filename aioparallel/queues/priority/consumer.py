@@ -13,9 +13,9 @@ from typing import Any, Unpack, cast
 from aioparallel.batches import BatchHandler
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.delivery.producer import Producer
+from aioparallel.engine.counters import Counters
 from aioparallel.engine.fairness import RankedRing
-from aioparallel.engine.outlets import Outlet
-from aioparallel.engine.tally import Tally
+from aioparallel.engine.sinks import OutputSink
 from aioparallel.errors import ConfigurationError
 from aioparallel.group.client import Client
 from aioparallel.group.ranking import Ranking
@@ -136,16 +136,16 @@ class PriorityConsumer(ParallelConsumer[K_co, V_co]):
     def _priority_client(self, clients: Sequence[Client]) -> PriorityClient:
         return PriorityClient(clients, self._priority_topics, self._budget)
 
-    def _ring(self, slots: int, tally: Tally) -> RankedRing:
+    def _ring(self, slots: int, counters: Counters) -> RankedRing:
         heaviest = max(self._weights)  # which is 1 then: by tiny ones starts could not be divided
         weights = [weight / heaviest for weight in self._weights]
-        return RankedRing(slots, tally, weights, self._ageing, asyncio.get_running_loop().time)
+        return RankedRing(slots, counters, weights, self._ageing, asyncio.get_running_loop().time)
 
     def _rank_of(self, partition: TopicPartition) -> int:
         return self._priority_topics.priority(partition.topic)
 
-    async def _run(self, handler: Handlers, outlet: Outlet | None) -> None:
-        await super()._run(self._by_priority(handler), outlet)
+    async def _run(self, handler: Handlers, output_sink: OutputSink | None) -> None:
+        await super()._run(self._by_priority(handler), output_sink)
 
     def _by_priority(self, handler: Handlers) -> Handlers:
         """By the topics of the priorities. A batch handler is another one for each, so that its batches are, too."""

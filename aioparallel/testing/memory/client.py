@@ -243,21 +243,21 @@ class InMemoryClient:
 
     def since_end_seen(self, partition: TopicPartition) -> float | None:
         """See :meth:`Client.since_end_seen <aioparallel.group.client.Client.since_end_seen>`."""
-        contacts = self._link.contacts
+        last_contacts = self._link.last_contacts
         if self._reading.look_at_end(partition):
-            contacts.heard([partition])
-        return contacts.since_heard(partition)
+            last_contacts.heard([partition])
+        return last_contacts.since_heard(partition)
 
     def contact(self) -> Contact:
         """See :meth:`Client.contact <aioparallel.group.client.Client.contact>`. Records need no fetch while the broker
         is reachable: it tells of them."""
-        contacts = self._link.contacts
+        last_contacts = self._link.last_contacts
         named = frozenset[str]() if isinstance(self._topics, re.Pattern) else self._topics
         return Contact(
-            fetch=0.0 if self._is_started and self._broker.is_reachable else contacts.since_answered("fetch"),
-            heartbeat=contacts.since_answered("heartbeat"),
-            commit=contacts.since_answered("commit"),
-            brokers=contacts.brokers({NODE: "the in-memory broker"}),
+            fetch=0.0 if self._is_started and self._broker.is_reachable else last_contacts.since_answered("fetch"),
+            heartbeat=last_contacts.since_answered("heartbeat"),
+            commit=last_contacts.since_answered("commit"),
+            brokers=last_contacts.brokers({NODE: "the in-memory broker"}),
             missing=tuple(sorted(topic for topic in named if not self._broker.partitions_of([topic]))),
         )
 

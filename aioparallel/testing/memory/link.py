@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from aioparallel.clients.contacts import Contacts
+from aioparallel.clients.last_contacts import LastContacts
 from aioparallel.codes import ErrorCode
 from aioparallel.errors import AuthenticationFailed, NotAuthorized
 from aioparallel.testing.memory.broker import InMemoryBroker
@@ -34,7 +34,7 @@ class Link:
         self._broker = broker
         self._group_id = group_id
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.contacts = Contacts(self._now)
+        self.last_contacts = LastContacts(self._now)
 
     def _now(self) -> float:
         """By the clock of the loop that it is used on, also after its end."""
@@ -47,12 +47,12 @@ class Link:
         Raises Refused for what the broker answers and for a broken connection, TimeoutError when no answer
         comes within ``timeout`` seconds.
         """
-        with self.contacts.asking(NODE, *_KINDS.get(request, ())):
+        with self.last_contacts.asking(NODE, *_KINDS.get(request, ())):
             try:
                 return await self._attempt(request, do, timeout)
             except Refused as refused:
                 if refused.code is not ErrorCode.NETWORK_EXCEPTION:
-                    self.contacts.answered(NODE)
+                    self.last_contacts.answered(NODE)
                 raise
 
     async def _attempt(self, request: Request, do: Callable[[float], T], timeout: float) -> T:

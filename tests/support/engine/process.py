@@ -48,10 +48,10 @@ async def process(
             if not exhausted and room > 0:
                 exhausted = not _feed(processor, sources, items, min(chunk, room))
                 for source in sources.values() if exhausted else ():
-                    processor.set_sated(source, True)
+                    processor.set_no_more_input(source, True)
                 await asyncio.sleep(0)
                 continue
-            processor.scheduler.tally.taken_left = 1
+            processor.scheduler.counters.taken_left = 1
             turn.clear()
             await turn.wait()
     finally:

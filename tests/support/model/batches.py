@@ -1,8 +1,8 @@
 """Batches in the model: which records go where, calls, and what may happen to them beside what happens to single ones.
 
-The words: records of one lane may be in one call, in order, never in two. A gathering that lingers holds no worker, and
-does not wait where nothing more can come. One call takes records of any partitions, of one, or of one lane. Who has
-failed in company runs by itself.
+Records of one lane may be in one call, in order, never in two. A pending batch that lingers holds no worker, and does
+not wait if no more records can come. One call takes records of any partitions, of one, or of one lane. A record that
+failed in a batch runs alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from aioparallel.engine.tally import EndState
+from aioparallel.engine.counters import EndState
 from aioparallel.handling import Ordering
 from aioparallel.history import history_of
 from tests.support.model.batch_kinds import KEYS, Together, kind
@@ -129,13 +129,13 @@ class Batches(Gathered):
     def take_at_the_end(self) -> bool:
         if self.ends_sated:
             for holding in self.model.holdings.values():
-                self.gatherer.set_sated(holding.session, True)
+                self.assembler.set_no_more_input(holding.session, True)
             assert all(one.is_due for one in self.open), "waits, though nothing more comes"
             return self._take()
         if self._take():
             return True
-        for gathering in self.lingering:
-            self._make_due(gathering)
+        for pending in self.lingering:
+            self._make_due(pending)
         return self._take()
 
     def teardown(self) -> None:
@@ -143,8 +143,8 @@ class Batches(Gathered):
         if sys.exc_info()[0] is None and hasattr(self, "together"):
             assert not self.open
             assert not self.lingering
-            assert not any(kind.line.holds or kind.shared for kind in self.gatherer._kinds.values())
-            assert not any(one.session.gatherings or one.session.holds for one in self.model.holdings.values())
+            assert not any(kind.line.holds or kind.shared for kind in self.assembler._kinds.values())
+            assert not any(one.session.pending_batches or one.session.holds for one in self.model.holdings.values())
 
 
 class OneHandler(Batches):

@@ -6,9 +6,9 @@ import sys
 
 from hypothesis.stateful import invariant
 
+from aioparallel.engine.counters import EndState
 from aioparallel.engine.scheduler import AnyRecord
 from aioparallel.engine.sources import NO_CEILING
-from aioparallel.engine.tally import EndState
 from tests.support.model.group import Fate
 from tests.support.model.model import BEGUN, GAP, Holding, State
 from tests.support.model.moves import Moves
@@ -22,15 +22,15 @@ class SyncCore(Moves):
     @invariant()
     def conservation(self) -> None:
         """I5, over all and by session; nothing is recounted or clamped."""
-        scheduler, tally, model = self.scheduler, self.scheduler.tally, self.model
-        assert tally.in_flight == len(model.entries(State.IN_FLIGHT))
-        assert tally.producing == len(model.entries(State.PRODUCING))
+        scheduler, counters, model = self.scheduler, self.scheduler.counters, self.model
+        assert counters.in_flight == len(model.entries(State.IN_FLIGHT))
+        assert counters.producing == len(model.entries(State.PRODUCING))
         assert scheduler.buffered == len(model.entries(State.BUFFERED))
         assert scheduler.parked == len(model.entries(State.PARKED))
-        ended = (tally.succeeded, tally.dead_lettered, tally.skipped)
+        ended = (counters.succeeded, counters.dead_lettered, counters.skipped)
         assert ended == tuple(model.ended.values())
-        assert (tally.admitted, tally.dropped) == (model.admitted, model.dropped)
-        assert tally.admitted == scheduler.unfinished + sum(ended) + tally.dropped
+        assert (counters.admitted, counters.dropped) == (model.admitted, model.dropped)
+        assert counters.admitted == scheduler.unfinished + sum(ended) + counters.dropped
         for holding in model.holdings.values():
             session = holding.session
             assert session.buffered == holding.count(State.BUFFERED)
@@ -63,7 +63,7 @@ class SyncCore(Moves):
         """I4: all in flight may fail beyond the bound, and all outputs that were on their way."""
         most = self.max_parked - 1 + self.most_in_flight + self.most_producing
         assert self.scheduler.parked <= most, "I4: more are parked than the bound allows"
-        assert self.scheduler.tally.in_flight <= self.most_in_flight
+        assert self.scheduler.counters.in_flight <= self.most_in_flight
         for holding in self.model.holdings.values():
             assert not holding.session.full or self.scheduler.parked * 8 >= self.max_parked * 3 - 8
 
@@ -132,7 +132,7 @@ class SyncCore(Moves):
         for holding in list(self.model.holdings.values()):
             if holding.stopped:
                 self._drop(holding)
-        assert not self.scheduler._orphans.left
+        assert not self.scheduler._stale_lanes.left
 
     def _commit_the_end(self) -> None:
         self._rebalance()  # nothing is fenced any more

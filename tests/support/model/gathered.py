@@ -1,4 +1,4 @@
-"""What is gathered, and started together, against the model: sources that are sated, lingering, ceilings, turns."""
+"""Pending batches and calls against the model: sources without more input, lingering, ceilings, turns."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from aioparallel.batches import Batching, Call
-from aioparallel.engine.gathering import Gatherer, Gathering
+from aioparallel.engine.batch_assembler import BatchAssembler, PendingBatch
+from aioparallel.engine.counters import EndState
 from aioparallel.engine.isolation import ENDED
 from aioparallel.engine.scheduler import AnyRecord
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
-from aioparallel.engine.tally import EndState
 from aioparallel.engine.turn import TOGETHER
 from aioparallel.handlers import Batchings
 from aioparallel.handling import Ordering
@@ -56,8 +56,8 @@ class Gathered(SyncCore):
         self.ways = Ways(kinds, ways)
         self.ends_sated = ends_sated
         self.together: dict[Entry, Together] = {}
-        self.lingering: list[Gathering] = []
-        self.known_due: set[Gathering] = set()
+        self.lingering: list[PendingBatch] = []
+        self.known_due: set[PendingBatch] = set()
         self.was_held_back: set[Source] = set()
         self.heard_taken = self.expected_taken = 0
         super().begin(
@@ -69,10 +69,10 @@ class Gathered(SyncCore):
             believed_limit=4096,
             logs=[],
         )
-        self.gatherer.on_linger, self.gatherer.on_over = self._lingers, self._is_over
-        self.makes_due = self.gatherer.make_due
-        self.gatherer.make_due = self._made_due  # type: ignore[method-assign]
-        self.taken_left = self.scheduler.tally.taken_left = 5
+        self.assembler.on_linger, self.assembler.on_over = self._lingers, self._is_over
+        self.makes_due = self.assembler.make_due
+        self.assembler.make_due = self._made_due  # type: ignore[method-assign]
+        self.taken_left = self.scheduler.counters.taken_left = 5
         for partition, cells in enumerate(logs):
             self.fetch(partition, cells, 0)
 
@@ -88,13 +88,13 @@ class Gathered(SyncCore):
         return self.ways
 
     @property
-    def gatherer(self) -> Gatherer:
-        assert self.scheduler.gatherer is not None
-        return self.scheduler.gatherer
+    def assembler(self) -> BatchAssembler:
+        assert self.scheduler.assembler is not None
+        return self.scheduler.assembler
 
     @property
-    def open(self) -> list[Gathering]:
-        return list(self.gatherer._open)
+    def open(self) -> list[PendingBatch]:
+        return list(self.assembler._open)
 
     @property
     def alone(self) -> set[Entry]:
@@ -122,15 +122,15 @@ class Gathered(SyncCore):
 
     # -- lingering --------------------------------------------------------------------------------------
 
-    def _lingers(self, gathering: Gathering) -> None:
-        assert gathering not in self.lingering, "told twice"
-        assert not gathering.is_due
-        assert not gathering.is_over
-        assert gathering.batching.terms.linger, "this one does not wait"
-        self.lingering.append(gathering)
+    def _lingers(self, pending: PendingBatch) -> None:
+        assert pending not in self.lingering, "told twice"
+        assert not pending.is_due
+        assert not pending.is_over
+        assert pending.batching.terms.linger, "this one does not wait"
+        self.lingering.append(pending)
 
-    def _is_over(self, gathering: Gathering) -> None:
-        self.lingering.remove(gathering)
+    def _is_over(self, pending: PendingBatch) -> None:
+        self.lingering.remove(pending)
 
     @rule(partition=PARTITION, cells=CELLS, back=st.integers(0, 2))
     def fetch(self, partition: int, cells: list[Cell], back: int) -> None:
@@ -146,11 +146,11 @@ class Gathered(SyncCore):
                 if all(self.ways.only(owner.partition) for owner in owners):
                     assert one.is_due or self._with_behind(one, owners) < terms.size, "full, and it waits"
 
-    def _with_behind(self, gathering: Gathering, owners: Collection[Holding]) -> int:
+    def _with_behind(self, pending: PendingBatch, owners: Collection[Holding]) -> int:
         """Records that could start with it now."""
         count = 0
         for owner in owners:
-            gathered = [entry for entry in owner.entries if entry.record in set(gathering.records)]
+            gathered = [entry for entry in owner.entries if entry.record in set(pending.records)]
             lanes = {entry.lane for entry in gathered}
             count += sum(entry.lane is None for entry in gathered)
             for lane in lanes - {None}:
@@ -167,40 +167,40 @@ class Gathered(SyncCore):
         """It has waited long enough."""
         self._make_due(self.lingering[pick % len(self.lingering)])
 
-    def _make_due(self, gathering: Gathering) -> None:
-        self.known_due.add(gathering)
-        self.gatherer.make_due(gathering)
+    def _make_due(self, pending: PendingBatch) -> None:
+        self.known_due.add(pending)
+        self.assembler.make_due(pending)
 
-    def _made_due(self, gathering: Gathering) -> None:
+    def _made_due(self, pending: PendingBatch) -> None:
         """Nothing may come for it now. Whatever it still takes is no reason to wait again."""
-        entries = [entry for record, entry in Before(self).waiting.items() if record in set(gathering.records)]
-        if not self._needs_nothing(gathering, entries):
-            assert gathering in self.known_due, "it could linger"
-        self.known_due.add(gathering)
-        self.makes_due(gathering)
+        entries = [entry for record, entry in Before(self).waiting.items() if record in set(pending.records)]
+        if not self._needs_nothing(pending, entries):
+            assert pending in self.known_due, "it could linger"
+        self.known_due.add(pending)
+        self.makes_due(pending)
 
-    def _needs_nothing(self, gathering: Gathering, entries: Sequence[Entry]) -> bool:
-        terms = gathering.batching.terms
-        if gathering.count == terms.size or not terms.linger:
+    def _needs_nothing(self, pending: PendingBatch, entries: Sequence[Entry]) -> bool:
+        terms = pending.batching.terms
+        if pending.count == terms.size or not terms.linger:
             return True
-        return not self._may_grow(gathering.batching, {entry.owner for entry in entries})
+        return not self._may_grow(pending.batching, {entry.owner for entry in entries})
 
-    @rule(partition=PARTITION, sated=st.booleans())
-    def set_sated(self, partition: int, sated: bool) -> None:
+    @rule(partition=PARTITION, no_more_input=st.booleans())
+    def set_no_more_input(self, partition: int, no_more_input: bool) -> None:
         """Nothing more comes of it for now, or something may again."""
         holding = self.model.holdings.get(partition)
         if holding is not None:
-            self.gatherer.set_sated(holding.session, sated)
+            self.assembler.set_no_more_input(holding.session, no_more_input)
 
     @precondition(lambda self: self.lingering)
     @rule(partition=PARTITION, goes=st.booleans())
     def sate_all_but(self, partition: int, goes: bool) -> None:
         """One partition only may bring more; perhaps it is taken away then."""
-        self.set_sated(partition, sated=False)
+        self.set_no_more_input(partition, no_more_input=False)
         for number in self.model.holdings:
             if number != partition:
-                self.set_sated(number, sated=True)
-        self.gatherings()
+                self.set_no_more_input(number, no_more_input=True)
+        self.pending()
         if goes:
             self.stop_or_lose(partition)
 
@@ -282,7 +282,7 @@ class Gathered(SyncCore):
             started.append(entry)
             self._count_taken(1)
             if len(started) == looked_at:
-                self.scheduler.keep_books()
+                self.scheduler.flush_counters()
                 self.check_all()
             if len(started) > ends:
                 return None
@@ -388,15 +388,15 @@ class Gathered(SyncCore):
                 and self.ways.only(holding.partition) is batching
             ]
             owners = {*owners, *own}
-        return any(not owner.session.is_sated for owner in owners)
+        return any(not owner.session.no_more_input for owner in owners)
 
     # -- what always holds ------------------------------------------------------------------------------
 
     def gathered(self, holding: Holding) -> list[AnyRecord]:
         """Of each lane all but the first must follow it, one after the other."""
         heads = []
-        for gathering in self.open:
-            part = [entry for entry in holding.entries if entry.record in set(gathering.parts.get(holding.session, ()))]
+        for pending in self.open:
+            part = [entry for entry in holding.entries if entry.record in set(pending.parts.get(holding.session, ()))]
             for lane in dict.fromkeys(entry.lane for entry in part):
                 of_lane = [entry for entry in part if entry.lane == lane]
                 if lane is None:
@@ -408,7 +408,7 @@ class Gathered(SyncCore):
         return heads
 
     @invariant()
-    def gatherings(self) -> None:
+    def pending(self) -> None:
         """Each is what it says, and waits only for what may come."""
         may_start = {entry.record: entry for entry in Before(self).may_start}
         everywhere: list[AnyRecord] = []
@@ -444,7 +444,7 @@ class Gathered(SyncCore):
         for holding in self.model.holdings.values():
             assert (holding.session in line) == bool(holding.session.ready)
         for one in self.open:
-            assert not one.is_due or self.gatherer._kinds[one.batching].line in line
+            assert not one.is_due or self.assembler._kinds[one.batching].line in line
 
     @invariant()
     def heads(self) -> None:
@@ -459,15 +459,15 @@ class Gathered(SyncCore):
     @invariant()
     def starts_are_counted(self) -> None:
         """Whoever reads on hears that there is room."""
-        assert self.scheduler.tally.taken_left == self.taken_left
+        assert self.scheduler.counters.taken_left == self.taken_left
         assert self.heard_taken >= self.expected_taken
         self.heard_taken = self.expected_taken = 0  # it is told of what is left to linger, too
         if self.taken_left <= 0:
-            self.taken_left = self.scheduler.tally.taken_left = 5
+            self.taken_left = self.scheduler.counters.taken_left = 5
 
     def check_all(self) -> None:
         super().check_all()
-        self.gatherings()
+        self.pending()
         self.heads()
 
 

@@ -10,10 +10,10 @@ from collections.abc import Collection
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from aioparallel.engine.counters import EndState
 from aioparallel.engine.isolation import ENDED
-from aioparallel.engine.outlets import Offered
+from aioparallel.engine.sinks import Offered
 from aioparallel.engine.sources import NO_CEILING
-from aioparallel.engine.tally import EndState
 from aioparallel.records import Record
 from tests.support.model.group import Fate
 from tests.support.model.model import BEGUN, UNFINISHED, Entry, State
@@ -91,7 +91,7 @@ class Moves(Sessions):
             entry.state = State.IN_FLIGHT
             started.append(entry)
             if len(started) == looked_at:
-                self.scheduler.keep_books()
+                self.scheduler.flush_counters()
                 self.check_all()
             if len(started) > ends:
                 return None
@@ -105,7 +105,7 @@ class Moves(Sessions):
             if outcome is not OUTPUT or len(self.model.entries(State.PRODUCING)) >= MAX_PRODUCING:
                 return None
             if len(started) == sent_at:
-                self.scheduler.keep_books()
+                self.scheduler.flush_counters()
                 self.check_all()
             if left:
                 self._ended(started[-1], EndState.SUCCEEDED)

@@ -40,7 +40,7 @@ from aioparallel.testing.memory import (
 from aioparallel.testing.memory.link import Link
 from aioparallel.testing.memory.refused import Refused
 from aioparallel.testing.memory.transactional_connections import InMemoryTransactionalBrokers
-from aioparallel.transactions import pace
+from aioparallel.transactions import size
 
 __all__ = ["Course", "Member", "World"]
 
@@ -392,7 +392,7 @@ class Course:
 
     async def run(self) -> None:
         """Play it, and check."""
-        with patch.multiple(pace, _FIRST=self.world.room, _LEAST=min(self.world.room, 1_000)):
+        with patch.multiple(size, _FIRST=self.world.room, _LEAST=min(self.world.room, 1_000)):
             await self._play()
 
     async def _play(self) -> None:

@@ -60,7 +60,7 @@ async def test_a_silent_broker_ends_the_reading(monkeypatch: pytest.MonkeyPatch,
     """In time, wherever it falls silent: when connecting, or when the position is asked for."""
     monkeypatch.setattr(reading, "STALLED", 0.1)
     monkeypatch.setattr(reading, "AIOKafkaConsumer", lambda **_options: Silent(starts=starts))
-    monkeypatch.setattr(reading, "Silence", lambda *_of, **_options: SimpleNamespace(failure=None))
+    monkeypatch.setattr(reading, "BrokerWatch", lambda *_of, **_options: SimpleNamespace(failure=None))
     monkeypatch.setattr(reading, "find_broker", found)
     reads = reading.read_spans({TopicPartition("orders.dlq", 0): Span(0, 5)}, "nowhere:1", {})
     with pytest.raises((ClientError, TimeoutError), match="is the cluster reachable"):

@@ -137,8 +137,8 @@ async def test_unacknowledged_outputs_are_bounded_and_starting_slows_down() -> N
     async with consumer:
         running = asyncio.ensure_future(consumer.run(handle))
         await until(lambda: started == 14)
-        assert isinstance(consumer._delivery.outlet, Outbox)
-        assert consumer._delivery.outlet.unacknowledged_bytes == 10 * size
+        assert isinstance(consumer._delivery.output_sink, Outbox)
+        assert consumer._delivery.output_sink.unacknowledged_bytes == 10 * size
         stats = consumer.stats()
         assert (stats.producing, stats.in_flight, stats.buffered) == (10, 4, 36)
         broker.faults.heal()

@@ -177,5 +177,5 @@ async def test_acknowledged_in_the_turn_in_which_the_session_goes() -> None:
         engine, stats = consumer._engine, consumer.stats()
     assert engine is not None
     assert (told, stats.succeeded, stats.dropped, stats.producing) == (1, 0, 1, 0)
-    assert not engine._processor.scheduler._orphans.left
+    assert not engine._processor.scheduler._stale_lanes.left
     assert committed(broker) in {None, 0}

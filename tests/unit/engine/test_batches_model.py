@@ -71,9 +71,9 @@ def test_who_may_bring_more_again_is_waited_for() -> None:
         lambda state: state.start(count=1),
         lambda state: state.make_due(pick=0),
         lambda state: state.start(count=1),
-        lambda state: state.set_sated(partition=1, sated=True),
-        lambda state: state.set_sated(partition=0, sated=True),
-        lambda state: state.set_sated(partition=0, sated=False),
+        lambda state: state.set_no_more_input(partition=1, no_more_input=True),
+        lambda state: state.set_no_more_input(partition=0, no_more_input=True),
+        lambda state: state.set_no_more_input(partition=0, no_more_input=False),
         lambda state: state.fetch(partition=1, cells=[None], back=0),
         lambda state: state.start(count=1),
     )

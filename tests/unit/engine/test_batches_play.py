@@ -1,4 +1,4 @@
-"""Batches in the whole engine, in virtual time: handlers and outlets that fail in every way they can."""
+"""Batches in the whole engine, in virtual time: handlers and sinks that fail in every way they can."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from aioparallel import FailurePolicy, Options, RetryPolicy
 from aioparallel.batches import Batch, By, batches
-from aioparallel.engine.outlets import Abandoned, Done, Offered, Receipts
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.signals import Signals
+from aioparallel.engine.sinks import Abandoned, DeliveryListener, Done, Offered
 from aioparallel.engine.sources import Source
 from aioparallel.handlers import Batchings, Stack, together
 from aioparallel.records import Record
@@ -43,7 +43,7 @@ MOST_ATTEMPTS = 2
 
 
 class Play:
-    """One run, and what is noted of it. It is the outlet, and where those go that are given up."""
+    """One run, and what is noted of it. It is the output sink, and the dead-letter sink."""
 
     is_exact = False
 
@@ -143,9 +143,9 @@ class Play:
         for offset in offsets:
             self.complete(source, offset)
 
-    # -- as an outlet -----------------------------------------------------------------------------------
+    # -- as an output sink ------------------------------------------------------------------------------
 
-    def offer(self, record: AnyRecord, value: object, receipts: Receipts) -> Offered | None:
+    def offer(self, record: AnyRecord, value: object, listener: DeliveryListener) -> Offered | None:
         return None
 
     def collect(self, record: AnyRecord, value: object) -> object | None:
@@ -155,13 +155,13 @@ class Play:
         return None
 
     def deliver(
-        self, record: AnyRecord, collected: object, receipts: Receipts, together: Sequence[AnyRecord] = ()
+        self, record: AnyRecord, collected: object, listener: DeliveryListener, together: Sequence[AnyRecord] = ()
     ) -> None:
         assert isinstance(collected, _Output)
         fate, delay = next(self.fates, ("taken", 0.0))
-        asyncio.get_running_loop().call_later(delay, self._left, record, collected, receipts, fate)
+        asyncio.get_running_loop().call_later(delay, self._left, record, collected, listener, fate)
 
-    def _left(self, record: AnyRecord, output: _Output, receipts: Receipts, fate: str) -> None:
+    def _left(self, record: AnyRecord, output: _Output, listener: DeliveryListener, fate: str) -> None:
         output.awaited -= 1
         if fate == "refused":
             output.refused += [one for one in output.call if output.whole or one is record]
@@ -171,9 +171,9 @@ class Play:
             # Before it is told: what follows happens within that.
             output.over()
         if fate == "taken":
-            receipts.delivered([record])
+            listener.delivered([record])
         else:
-            receipts.undelivered(record, ValueError("refused") if fate == "refused" else Abandoned())
+            listener.undelivered(record, ValueError("refused") if fate == "refused" else Abandoned())
 
     def dispose(self, record: AnyRecord, error: Exception, retry_topic: str | None, done: Done) -> None:
         self.put_away.add(record)
@@ -226,14 +226,14 @@ async def run(
     retry = RetryPolicy(first_delay=0.2, multiplier=1, jitter=0, max_attempts=MOST_ATTEMPTS)
 
     async def put_away(record: AnyRecord, error: Exception) -> None:
-        raise AssertionError("the outlet does")
+        raise AssertionError("the output sink does")
 
     options = Options(max_concurrency=2, handler_timeout=1.0, failures=FailurePolicy(retry=retry, dead_letter=put_away))
     stack = Stack(handler, Batchings({}, together(handler, (), ())))
     fatal: list[BaseException] = []
     signals = Signals()
     signals.fatal = fatal.append
-    processor = Processor(stack, options, options.failures.patience, signals, outlet=play, disposal=play)
+    processor = Processor(stack, options, options.failures.patience, signals, output_sink=play, dead_letter_sink=play)
     sources = [Source(partition) for partition in range(len(logs))]
     for source, keys in zip(sources, logs, strict=True):
         source.complete = partial(play.complete, source)
@@ -252,7 +252,7 @@ async def run(
         play.cancelling = False
         processor.scheduler.drop(sources[0])
     for source in sources[1:]:
-        processor.set_sated(source, True)
+        processor.set_no_more_input(source, True)
     async with asyncio.timeout(1000):
         while processor.scheduler.unfinished and not fatal:
             await asyncio.sleep(0.05)
@@ -276,7 +276,7 @@ def play(
     dropped_at: float | None = None,
     seconds: float = 0.0,
 ) -> None:
-    """``again``: what handlers and outlets do, they do over and over."""
+    """``again``: what handlers and sinks do, they do over and over."""
     one = Play(actions, fates, again)
     handler = batches(one.handle, size=size, linger=linger, by=by, on_error=on_error)
     logging.disable(logging.WARNING)
@@ -303,7 +303,7 @@ def play(
 )
 @settings(max_examples=examples(300), deadline=None)
 def test_each_record_has_one_outcome_of_its_own(**what: Any) -> None:
-    """Whatever handlers and outlets do: keys in order, attempts as documented, and nothing is given up for another."""
+    """Whatever handlers and sinks do: keys in order, attempts as documented, and nothing is given up for another."""
     play(**what)
 
 

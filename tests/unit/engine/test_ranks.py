@@ -119,7 +119,7 @@ def test_slow_handlers_of_one_rank_do_not_take_all_slots() -> None:
     course.feed(2, 5_000)
     quick: list[Record] = []
     for _ in range(4_000):
-        while course.scheduler.tally.in_flight < 70:
+        while course.scheduler.counters.in_flight < 70:
             record = course.scheduler.take()
             assert record is not None
             if course.rank_of(record) == 2:
@@ -175,7 +175,7 @@ def test_a_rank_that_was_held_back_has_saved_nothing_up() -> None:
     hanging: list[Record] = []
     quick: deque[Record] = deque()
     for _ in range(20_000):
-        while course.scheduler.tally.in_flight < 70:
+        while course.scheduler.counters.in_flight < 70:
             record = course.scheduler.take()
             assert record is not None
             (hanging if course.rank_of(record) == 2 else quick).append(record)

@@ -47,7 +47,7 @@ def test_a_session_beyond_its_share_of_the_slots_lets_the_others_go_first() -> N
     feed(scheduler, healthy, *(b"k%d" % n for n in range(500)))
     running: list[Record] = []
     for _ in range(400):
-        while scheduler.tally.in_flight < 10:
+        while scheduler.counters.in_flight < 10:
             record = scheduler.take()
             assert record is not None
             if record.partition == 1:
@@ -56,7 +56,7 @@ def test_a_session_beyond_its_share_of_the_slots_lets_the_others_go_first() -> N
         scheduler.succeed(running.pop(0))
     for record in running:
         scheduler.succeed(record)
-    while scheduler.tally.in_flight < 10 and (record := scheduler.take()) is not None:
+    while scheduler.counters.in_flight < 10 and (record := scheduler.take()) is not None:
         if record.partition == 1:
             scheduler.succeed(record)
     assert (len(hanging.in_flight), healthy.buffered) == (10, 0)
@@ -164,7 +164,7 @@ def test_draining_counts_success_and_starts_nothing() -> None:
     assert calls == [0]
     assert session.ledger.next_commit == 1
     scheduler.drop(session)
-    assert scheduler.tally.admitted == 3 == scheduler.tally.succeeded + scheduler.tally.dropped
+    assert scheduler.counters.admitted == 3 == scheduler.counters.succeeded + scheduler.counters.dropped
 
 
 def test_ceiling_holds_back_higher_offsets() -> None:
@@ -312,9 +312,9 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_appears_or_vanishes(self) -> None:
-        s, tally = self.scheduler, self.scheduler.tally
-        assert tally.admitted == s.buffered + s.parked + tally.in_flight + tally.succeeded + tally.dropped
-        assert tally.in_flight == len(self.running)
+        s, counters = self.scheduler, self.scheduler.counters
+        assert counters.admitted == s.buffered + s.parked + counters.in_flight + counters.succeeded + counters.dropped
+        assert counters.in_flight == len(self.running)
         for session in self.sessions.values():
             assert session.in_flight == {r for r in self.running if r._source is session}
         assert s.ready == sum(len(session.ready) for session in self.sessions.values())

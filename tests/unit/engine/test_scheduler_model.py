@@ -9,7 +9,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from aioparallel.engine.tally import EndState
+from aioparallel.engine.counters import EndState
 from aioparallel.handling import Ordering
 from tests.support.examples import examples
 from tests.support.model.core import SyncCore

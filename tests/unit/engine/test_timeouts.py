@@ -9,8 +9,8 @@ from typing import Literal
 import pytest
 
 from aioparallel import FailurePolicy, Record, RetryPolicy
+from aioparallel.engine.cancellation import CancelReason, Worker
 from aioparallel.engine.deadlines import Watch
-from aioparallel.engine.hits import Hit, Worker
 from aioparallel.errors import HandlerTimeout
 from aioparallel.options import Options
 from aioparallel.testing.memory import InMemoryBroker
@@ -176,7 +176,7 @@ class Struck(Worker):
         self.struck = False
         self.record = Record("t", 0, 0)
 
-    def strike(self, hit: Hit, now: float) -> None:
+    def cancel(self, reason: CancelReason, now: float) -> None:
         self.struck = True
 
 

@@ -75,9 +75,9 @@ def test_a_new_generation_moves_what_is_held_of_its_group() -> None:
     """What is held of another group stays; one that was fenced may commit again, unless nobody knows what became of
     its last commit."""
     holdings = Holdings(Scheduler(), Told())
-    mine, fenced, forsaken = (holdings.begin(TopicPartition("t", n), Generation(1, "m", "g")) for n in range(3))
+    mine, fenced, abandoned = (holdings.begin(TopicPartition("t", n), Generation(1, "m", "g")) for n in range(3))
     other = holdings.begin(TopicPartition("u", 0), Generation(1, "m", "h"))
-    fenced.fenced = forsaken.fenced = forsaken.forsaken = other.fenced = True
+    fenced.fenced = abandoned.fenced = abandoned.abandoned = other.fenced = True
     holdings.move_to(Generation(2, "m", "g"))
-    assert [session.generation.id for session in (mine, fenced, forsaken, other)] == [2, 2, 2, 1]
-    assert [session.fenced for session in (mine, fenced, forsaken, other)] == [False, False, True, True]
+    assert [session.generation.id for session in (mine, fenced, abandoned, other)] == [2, 2, 2, 1]
+    assert [session.fenced for session in (mine, fenced, abandoned, other)] == [False, False, True, True]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioparallel.engine.tally import Tally
+from aioparallel.engine.counters import Counters
 from aioparallel.group.client import Committed
 from aioparallel.group.offset_commits import MetadataLimit, Sample
 from aioparallel.group.sampling import Sampler
@@ -14,13 +14,13 @@ from aioparallel.records import TopicPartition
 class _Scheduler:
     """What a sampler asks of one."""
 
-    tally: Tally
+    counters: Counters
 
 
 def sampler() -> Sampler:
     """That has written nothing yet."""
     scheduler = _Scheduler()
-    scheduler.tally = Tally.__new__(Tally)
+    scheduler.counters = Counters.__new__(Counters)
     return Sampler(Options(), scheduler, lambda: None, blocks=True)  # type: ignore[arg-type]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import aioparallel.transactions.pace as pace_module
+import aioparallel.transactions.size as size_module
 from aioparallel import Outgoing, ParallelConsumer, Producing, Record, Transactions
 from aioparallel.observe.health import ProblemKind
 from aioparallel.observe.stats import TransactionStats
@@ -21,7 +21,7 @@ from aioparallel.testing.memory import (
     InMemoryTransactionalProducer,
     Request,
 )
-from aioparallel.transactions.pace import Pace
+from aioparallel.transactions.size import TransactionSize
 from tests.support.transactions import consuming
 from tests.support.transactions.consuming import broker_of, copy
 from tests.support.virtual_time import VirtualLoop
@@ -155,11 +155,11 @@ def test_slow_outputs_are_told_before_anything_is_aborted() -> None:
 
 def test_the_pace_follows_what_brokers_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """It settles at a quarter of the time, from both sides, and never at nothing."""
-    monkeypatch.setattr(pace_module, "_FIRST", 10**6)
-    monkeypatch.setattr(pace_module, "_LEAST", 1_000)
+    monkeypatch.setattr(size_module, "_FIRST", 10**6)
+    monkeypatch.setattr(size_module, "_LEAST", 1_000)
     for rate in (5_000, 10**5, 10**6, 10**9):
         for first in (0.0, 0.01, 1.0, 6.0):
-            pace = Pace(32 * 10**6, 8.0)
+            pace = TransactionSize(32 * 10**6, 8.0)
             for _ in range(30):
                 size = pace.bytes
                 if first + size / rate < 8:

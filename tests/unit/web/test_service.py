@@ -613,7 +613,7 @@ async def test_a_run_that_ends_as_if_it_were_cancelled_has_failed(
             raise asyncio.CancelledError
         await asyncio.sleep(3_600)
 
-    monkeypatch.setattr(ParallelConsumer, "_run_engine", lambda self, handler, outlet: run(self, handler))
+    monkeypatch.setattr(ParallelConsumer, "_run_engine", lambda self, handler, output_sink: run(self, handler))
     async with ConsumerService(factory(broker), Seen(), restart=QUICK) as service:
         await until(lambda: runs == 2)
         assert service.restarts == 1

@@ -1,28 +1,27 @@
-"""How much one transaction takes: no more than the brokers take in a part of its time. No I/O, no clock."""
+"""Adapts the size of a transaction to the speed of the brokers. No I/O, no clock."""
 
 from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["Pace"]
+__all__ = ["TransactionSize"]
 
 _FIRST: Final = 8 * 1024 * 1024
 _LEAST: Final = 64 * 1024
-"""Bytes of the first one, and those that it takes however slow they are."""
+"""Bytes of the first transaction, and the smallest limit however slow the brokers are."""
 _FASTER, _CAREFULLY = 4, 1.5
-"""Times as much, at most, in the next one; and near what was too much once."""
+"""How many times larger the next transaction may be; and near a size that was once too large."""
 _PART: Final = 0.25
-"""Of the time for sending, that sending should take: the rest is for what goes slower now and then."""
+"""The part of the time for sending that sending should take. The rest is a reserve for slow moments."""
 
 
-class Pace:
-    """``most``: bytes of one at most. ``seconds``: after which a transaction is aborted that is not sent.
+class TransactionSize:
+    """``most``: the most bytes of one transaction. ``seconds``: a transaction that is not sent by then is aborted.
 
-    What the first acknowledgement takes is a way to the brokers and back, whatever the size; the time behind that is
-    as long as the size is large.
+    The first acknowledgement takes one round trip, whatever the size. The time after that grows with the size.
 
-    Brokers may be slow for good (a quota, a narrow link). Cut as large as before, what was not done in time would not
-    be the next time.
+    Brokers may be slow for good (a quota, a narrow link). A transaction that was too large would be too large again, so
+    the next one is smaller.
     """
 
     def __init__(self, most: int, seconds: float) -> None:
@@ -30,11 +29,11 @@ class Pace:
         self._seconds = seconds
         self._careful_from = most
         self.bytes = min(most, _FIRST)
-        """That the next one takes."""
+        """The limit of the next transaction."""
 
     def in_time(self, size: int, first: float, seconds: float, *, is_part: bool) -> None:
-        """So many bytes were acknowledged, the first after ``first`` seconds and all after ``seconds``. ``is_part``:
-        more had waited."""
+        """``size`` bytes were acknowledged, the first after ``first`` seconds and all after ``seconds``. ``is_part``:
+        more outputs were waiting."""
         took, aim = max(seconds - first, 1e-6), max(self._seconds - first, 0.0) * _PART
         fits = int(size * aim / took)
         if took > aim:
@@ -45,7 +44,7 @@ class Pace:
             self.bytes = min(self._most, most, max(self.bytes, fits))
 
     def late(self, size: int, acknowledged: int) -> None:
-        """Its time was over when that much of ``size`` was acknowledged."""
+        """The time ended when ``acknowledged`` of ``size`` bytes were acknowledged."""
         self._careful_from = size // 4
         fits = int(acknowledged * _PART)
         self.bytes = max(_LEAST, min(self.bytes, max(fits, size // 8)))

@@ -1,4 +1,4 @@
-"""Dialing: connections are left before their login ends, kept where no new one can be had, and not tried too often."""
+"""Connector: connections are left before their login ends, kept if no new one can be had, not tried too often."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from aioparallel.clients.aiokafka import dialing
+from aioparallel.clients.aiokafka import connector
+from aioparallel.clients.aiokafka.broker_watch import BrokerWatch
 from aioparallel.clients.aiokafka.connecting import cut_off
-from aioparallel.clients.aiokafka.dialing import Dialing
+from aioparallel.clients.aiokafka.connector import Connector
 from aioparallel.clients.aiokafka.internals import Connections
 from aioparallel.clients.aiokafka.secure_connection import LoginFailed
-from aioparallel.clients.aiokafka.silence import Silence
 from tests.support.waiting import DEADLINE
 
 LIFE = 40.0
@@ -71,8 +71,8 @@ class Stage:
             _sync_task=None,
             force_metadata_update=lambda: None,
         )
-        monkeypatch.setattr(dialing, "open_connection", self._open)
-        self.dialing = Dialing(cast("Connections", self.connections), lambda _cluster_id: True)
+        monkeypatch.setattr(connector, "open_connection", self._open)
+        self.connector = Connector(cast("Connections", self.connections), lambda _cluster_id: True)
 
     async def _close(self) -> None:
         for one in self.connections._conns.values():
@@ -90,14 +90,14 @@ class Stage:
 async def test_a_connection_is_left_before_its_login_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a new one; what is under way on it is waited for, and then it is closed."""
     stage = Stage(monkeypatch)
-    first = await stage.dialing.connect(1)
-    assert await stage.dialing.connect(1) is first
+    first = await stage.connector.connect(1)
+    assert await stage.connector.connect(1) is first
     (old,) = stage.made
     old.has_requests = True
     old.age()
-    assert stage.dialing.ready(1, 0) is None
-    second = await stage.dialing.connect(1)
-    assert (second is first, old.is_open, await stage.dialing.connect(1) is second) == (False, True, True)
+    assert stage.connector.ready(1, 0) is None
+    second = await stage.connector.connect(1)
+    assert (second is first, old.is_open, await stage.connector.connect(1) is second) == (False, True, True)
     old.has_requests = False
     while old.is_open:
         await asyncio.sleep(0.05)
@@ -107,11 +107,11 @@ async def test_a_connection_is_left_before_its_login_ends(monkeypatch: pytest.Mo
 async def test_what_is_left_is_closed_with_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it waits for."""
     stage = Stage(monkeypatch)
-    await stage.dialing.connect(1)
+    await stage.connector.connect(1)
     (old,) = stage.made
     old.has_requests = True
     old.age()
-    await stage.dialing.connect(1)
+    await stage.connector.connect(1)
     await stage.connections.close()
     assert not old.is_open
 
@@ -121,18 +121,18 @@ async def test_where_no_new_login_can_be_had_the_old_one_serves(
 ) -> None:
     """As long as it is good; it is tried once a second, and told once."""
     stage = Stage(monkeypatch)
-    first = await stage.dialing.connect(1)
+    first = await stage.connector.connect(1)
     (old,) = stage.made
     old.age()
     stage.refuses = True
     with caplog.at_level(logging.WARNING):
-        assert [await stage.dialing.connect(1) for _ in range(5)] == [first] * 5
+        assert [await stage.connector.connect(1) for _ in range(5)] == [first] * 5
     assert stage.tries == 2
     (line,) = caplog.messages
     assert "no token: nobody home" in line
-    assert "no token: nobody home" in stage.dialing.reason(1)
+    assert "no token: nobody home" in stage.connector.reason(1)
     old.ends = asyncio.get_running_loop().time()
-    assert await stage.dialing.connect(1) is None
+    assert await stage.connector.connect(1) is None
     await stage.connections.close()
 
 
@@ -140,20 +140,20 @@ async def test_a_login_that_takes_long_holds_up_nobody(monkeypatch: pytest.Monke
     """Requests go over the old connection as long as its login is good; one new login at a time, and none is waited for
     when the client is closed."""
     stage = Stage(monkeypatch)
-    silence = Silence(stage.connections, "kafka:9093", 1.0)
-    stage.dialing = silence._dialing
-    first = await silence.get_connection(1)
+    broker_watch = BrokerWatch(stage.connections, "kafka:9093", 1.0)
+    stage.connector = broker_watch._connector
+    first = await broker_watch.get_connection(1)
     stage.answers.clear()
     stage.made[0].age()
     async with asyncio.timeout(DEADLINE):
-        assert [await silence.get_connection(1) for _ in range(3)] == [first] * 3
+        assert [await broker_watch.get_connection(1) for _ in range(3)] == [first] * 3
         stage.answers.set()
-        while (second := await silence.get_connection(1)) is first:
+        while (second := await broker_watch.get_connection(1)) is first:
             await asyncio.sleep(0)
         assert (stage.tries, stage.made[0].is_open, stage.made[1].is_open) == (2, False, True)
         stage.answers.clear()
         stage.made[1].age()
-        assert await silence.get_connection(1) is second
+        assert await broker_watch.get_connection(1) is second
         await asyncio.sleep(0)
         await stage.connections.close()
         while len(asyncio.all_tasks()) > 1:
@@ -165,13 +165,13 @@ async def test_a_connection_made_for_a_closed_client_is_closed(monkeypatch: pyte
     """Who cuts off a client that cannot be closed leaves none open: not one that waits for answers, not one that is
     being made."""
     stage = Stage(monkeypatch)
-    await stage.dialing.connect(1)
+    await stage.connector.connect(1)
     (old,) = stage.made
     old.has_requests = True
     old.age()
-    await stage.dialing.connect(1)
+    await stage.connector.connect(1)
     stage.answers.clear()
-    connecting = asyncio.create_task(stage.dialing.connect(2))
+    connecting = asyncio.create_task(stage.connector.connect(2))
     await asyncio.sleep(0)
     cut_off(stage.connections, ())
     stage.answers.set()
@@ -183,7 +183,7 @@ async def test_a_broker_that_moves_while_it_is_dialled_is_dialled_anew(monkeypat
     """At its address before another broker of the same cluster may be by now, which answers as that one would."""
     stage = Stage(monkeypatch)
     stage.answers.clear()
-    connecting = asyncio.ensure_future(stage.dialing.connect(1))
+    connecting = asyncio.ensure_future(stage.connector.connect(1))
     while not stage.tries:
         await asyncio.sleep(0)
     moved = SimpleNamespace(host="kafka", port=9094)
@@ -191,6 +191,6 @@ async def test_a_broker_that_moves_while_it_is_dialled_is_dialled_anew(monkeypat
     stage.answers.set()
     found = await connecting
     assert (found, [one.is_open for one in stage.made]) == (None, [False])
-    again = cast("Any", await stage.dialing.connect(1))
+    again = cast("Any", await stage.connector.connect(1))
     assert again is stage.made[1]
     await stage.connections.close()

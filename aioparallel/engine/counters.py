@@ -1,8 +1,8 @@
-"""The books: how many records are where, and their moves from one place to the next.
+"""How many records are in each state, and their moves from one state to the next.
 
 At every step admitted = buffered + parked + in flight + producing + ended + dropped, where ended is succeeded +
-dead-lettered + skipped + released (I5). What is buffered and parked is counted by source alone: the sums are wanted
-once a fetch, the parts once a record.
+dead-lettered + skipped + released (I5). Only the sources count buffered and parked records: a fetch needs the sums, and
+each record changes the parts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.records import Record
 
-__all__ = ["EndState", "Tally"]
+__all__ = ["Counters", "EndState"]
 
 AnyRecord = Record[Any, Any]
 
@@ -28,18 +28,17 @@ class EndState(enum.Enum):
 
     SUCCEEDED = "succeeded"
     DEAD_LETTERED = "dead-lettered"
-    """In the dead-letter topic, put away by a function, or in a retry topic."""
+    """Sent to the dead-letter topic or a retry topic, or taken by a function."""
     SKIPPED = "skipped"
     RELEASED = "released"
-    """Whoever delivered it delivers it again; it is not complete."""
+    """The consumer receives it again; it is not complete."""
 
 
-class Tally:
-    """Counts of records. Written by the scheduler and its turns.
+class Counters:
+    """Counts records. The scheduler and its turns write them.
 
-    ``taken_left``, ``succeeded_left``: so many more starts, or successes, until the signal of that name. A countdown is
-    one subtraction on the hot path, where asking every time "is it time to fetch, or to commit?" would be many. Set by
-    the fetcher and the committer.
+    ``taken_left``, ``succeeded_left``: how many records start, or succeed, before the signal of that name is sent. The
+    fetcher and the committer set them. A countdown costs one subtraction for each record.
     """
 
     __slots__ = (
@@ -76,7 +75,7 @@ class Tally:
     # -- starts -----------------------------------------------------------------------------------------
 
     def start(self, record: AnyRecord) -> None:
-        """From buffered, or parked, to in flight."""
+        """Move it from buffered or parked to in flight."""
         source = record._source
         source.in_flight.add(record)
         self.in_flight += 1
@@ -90,19 +89,19 @@ class Tally:
             self.signals.taken()
 
     def start_and_succeed(self, source: Source, records: Sequence[AnyRecord]) -> None:
-        """From buffered to their end, in one turn."""
+        """Move them from buffered to succeeded."""
         source.complete_all([record.offset for record in records])
         self._leave_buffer(source, records)
         self.count_succeeded(len(records))
 
     def start_and_produce(self, source: Source, records: Sequence[AnyRecord]) -> None:
-        """From buffered to producing, in one turn."""
+        """Move them from buffered to producing."""
         source.producing.update(records)
         self.producing += len(records)
         self._leave_buffer(source, records)
 
     def start_together(self, call: Call) -> None:
-        """From buffered, or parked, to in flight."""
+        """Move it from buffered or parked to in flight."""
         for source, records in call.parts.items():
             fresh = records
             if source.parked and (retried := [record for record in records if record._parks]):
@@ -114,7 +113,7 @@ class Tally:
             self._leave_buffer(source, fresh)
 
     def produce_together(self, call: Call) -> None:
-        """From in flight to producing."""
+        """Move from in flight to producing."""
         for source, records in call.parts.items():
             source.in_flight.difference_update(records)
             self.in_flight -= len(records)
@@ -131,7 +130,7 @@ class Tally:
     # -- ends -------------------------------------------------------------------------------------------
 
     def produce(self, record: AnyRecord) -> None:
-        """From in flight to producing."""
+        """Move from in flight to producing."""
         source = record._source
         source.in_flight.remove(record)
         self.in_flight -= 1
@@ -139,7 +138,7 @@ class Tally:
         self.producing += 1
 
     def leave(self, record: AnyRecord) -> None:
-        """Neither in flight nor producing any more."""
+        """Remove it from in flight or producing."""
         source = record._source
         if record in source.producing:
             source.producing.remove(record)
@@ -149,7 +148,7 @@ class Tally:
             self.in_flight -= 1
 
     def count(self, outcome: EndState) -> None:
-        """One has ended in this way."""
+        """Count a record that has ended this way."""
         if outcome is EndState.SUCCEEDED:
             self.count_succeeded(1)
         elif outcome is EndState.DEAD_LETTERED:
@@ -160,7 +159,7 @@ class Tally:
             self.released += 1
 
     def move(self, counted: EndState, outcome: EndState) -> None:
-        """A record that has ended, and was counted so, has ended otherwise: what it let leave was refused."""
+        """Count a record that was counted as ended differently: the broker refused its output."""
         if counted is EndState.SUCCEEDED:
             self.succeeded -= 1
         else:
@@ -171,20 +170,20 @@ class Tally:
             self.dead_lettered += 1
 
     def count_succeeded(self, count: int) -> None:
-        """So many have ended well."""
+        """Count records that have succeeded."""
         self.succeeded += count
         self.succeeded_left, succeeded_left = self.succeeded_left - count, self.succeeded_left
         if self.succeeded_left <= 0 < succeeded_left:
             self.signals.succeeded()
 
-    # -- not yet ----------------------------------------------------------------------------------------
+    # -- waiting and dropped ----------------------------------------------------------------------------------------
 
     def park(self, record: AnyRecord) -> None:
-        """It waits for its next attempt."""
+        """Park it until its next attempt."""
         self.parking.enter(record)
 
     def drop(self, source: Source) -> None:
-        """What of this source has not begun will not any more."""
+        """Drop the records of this source that have not started."""
         self.dropped += source.buffered + len(source.parked)
         source.buffered = source.buffered_bytes = 0
         self.parking.forget(source)

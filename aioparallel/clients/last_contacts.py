@@ -1,8 +1,7 @@
-"""Which brokers answer, and when each kind of request was answered last. Plain; times are passed in, of any one clock.
+"""Which brokers answer, and when each kind of request was answered last. Plain; ``now()`` gives the time of any clock.
 
-A broker *owes* something from the moment when a request was sent, or could not be sent, that it has not answered since:
-whatever it answers ends that. A request that nobody repeats is forgotten after a while, for a broker that is not asked
-any more says nothing about itself.
+A broker *owes* an answer from the moment when a request was sent, or could not be sent, until it answers any request. A
+failed request that is not repeated is forgotten after a while: a broker that is no longer asked may be well.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from typing import Final
 from aioparallel.observe.stats import BrokerContact
 from aioparallel.records import TopicPartition
 
-__all__ = ["Contacts"]
+__all__ = ["LastContacts"]
 
-# Seconds after which a request that has failed, and was not repeated, says nothing any more.
+# Seconds after which a failed request that was not repeated is forgotten.
 _FORGOTTEN: Final = 10.0
 
 
 class _Contact:
-    """With one broker."""
+    """The contact with one broker."""
 
     __slots__ = ("answered", "asked", "owes_since", "reason", "under_way")
 
@@ -33,8 +32,8 @@ class _Contact:
         self.reason = ""
 
 
-class Contacts:
-    """Of one client. ``now()``: seconds. ``explain(error)``: why a request has failed, for people."""
+class LastContacts:
+    """The contacts of one client. ``now()``: seconds. ``explain(error)``: says for people why a request failed."""
 
     def __init__(self, now: Callable[[], float], explain: Callable[[Exception], str] = str) -> None:
         self._now = now

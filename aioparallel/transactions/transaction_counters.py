@@ -1,4 +1,4 @@
-"""What became of one member's transactions: counted, and told in the log once in a while."""
+"""Counts how the transactions of one member end, and logs aborts at most every few seconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from aioparallel.observe.health import Problem, ProblemKind
 
-__all__ = ["Figures", "Why"]
+__all__ = ["AbortReason", "TransactionCounters"]
 
 logger = logging.getLogger(__name__)
 
@@ -17,46 +17,48 @@ _QUIET: Final = 5.0
 """Seconds between two lines about aborts."""
 _OFTEN: Final = 3
 _LONG: Final = 10.0
-"""Aborts in a row, or seconds of them, that somebody should hear of."""
+"""Aborts in a row, or seconds of aborts, that become a health problem."""
 _REMEMBERED: Final = 100
-"""Transactions whose times are kept."""
+"""How many durations are kept."""
 
 
-class Why(NamedTuple):
-    """A cause, of few kinds, and what people are told."""
+class AbortReason(NamedTuple):
+    """``cause``: one of a few kinds, for statistics. ``text``: for people."""
 
     cause: str
-    told: str
+    text: str
 
 
-class Figures:
-    """``now``: seconds, by the loop's clock."""
+class TransactionCounters:
+    """``now`` is the event loop's time."""
 
     def __init__(self) -> None:
         self.aborts_in_a_row = 0
-        """Since the last one that was committed, or took out of the next one what the brokers refuse."""
+        """Since the last commit, or the last abort that took outputs out which the brokers refuse."""
         self.aborted: Counter[str] = Counter()
-        """Why, and how often."""
+        """How many aborts each cause had."""
         self.fenced = 0
         self.seconds: deque[float] = deque(maxlen=_REMEMBERED)
-        """Of the last ones that were committed."""
+        """Durations of the last committed transactions."""
         self._told = float("-inf")
         self._since = 0.0
         self.why = ""
-        """Of the last one, if it was aborted."""
+        """Why the last transaction was aborted; empty if it was not."""
 
     def was_committed(self, seconds: float) -> None:
-        """One more, after so many seconds."""
+        """Count a committed transaction that took this long."""
         self.aborts_in_a_row = 0
         self.why = ""
         self.seconds.append(seconds)
 
-    def was_aborted(self, transactional_id: str, why: Why, now: float, *, began: float, is_progress: bool) -> None:
-        """One more. ``is_progress``: the next one has less that is refused."""
+    def was_aborted(
+        self, transactional_id: str, why: AbortReason, now: float, *, began: float, is_progress: bool
+    ) -> None:
+        """Count an abort. ``is_progress``: the next transaction has fewer outputs that the brokers refuse."""
         if not self.aborts_in_a_row:
             self._since = began
         self.aborts_in_a_row += not is_progress
-        self.why = why.told
+        self.why = why.text
         self.aborted[why.cause] += 1
         quiet = now - self._told < _QUIET
         if not quiet:
@@ -65,15 +67,15 @@ class Figures:
             logging.DEBUG if quiet else logging.WARNING,
             "A transaction of %s was aborted, nothing of it is visible: %s",
             transactional_id,
-            why.told,
+            why.text,
             extra={"action": "transaction_aborted", "transactional_id": transactional_id},
         )
 
     def problems(self, transactional_id: str, now: float) -> Sequence[Problem]:
-        """One abort after the other."""
+        """Report repeated aborts."""
         times = self.aborts_in_a_row
         if not times or (times < _OFTEN and now - self._since < _LONG):
             return ()
-        text = "the last transaction" if times == 1 else f"the last {times} transactions"
-        said = f"{text} of {transactional_id} {'was' if times == 1 else 'were'} aborted: {self.why}"
-        return (Problem(ProblemKind.TRANSACTIONS_ABORTED, said),)
+        which = "the last transaction" if times == 1 else f"the last {times} transactions"
+        text = f"{which} of {transactional_id} {'was' if times == 1 else 'were'} aborted: {self.why}"
+        return (Problem(ProblemKind.TRANSACTIONS_ABORTED, text),)

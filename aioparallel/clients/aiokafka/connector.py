@@ -20,9 +20,9 @@ from aiokafka.errors import StaleMetadata
 from aioparallel.clients.aiokafka.internals import Connection, Connections, MetadataAnswer
 from aioparallel.clients.aiokafka.metadata_messages import Metadata, cluster_id_of
 from aioparallel.clients.aiokafka.secure_connection import PASSWORD, LoggedIn, LoginFailed, open_connection, renewed
-from aioparallel.clients.aiokafka.trust import distrust
+from aioparallel.clients.aiokafka.trust import explain_connection_error
 
-__all__ = ["Dialing", "cut", "options_of", "stop_dialing"]
+__all__ = ["Connector", "cut", "options_of", "stop_connecting"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _LEAVE: Final = 120.0
 _NO_REASON: Final = "it cannot be reached"
 
 
-class Dialing:
+class Connector:
     """Of one client. ``connections``: its; their password is kept up to date. ``is_ours(cluster_id)``: whether this is
     its cluster, or may be."""
 
@@ -183,7 +183,7 @@ class Dialing:
 
     def _failed(self, node: object, error: Exception) -> None:
         server = self._server(node)
-        distrusted = distrust(error, server, options_of(self._connections))
+        distrusted = explain_connection_error(error, server, options_of(self._connections))
         reason = str(error) or type(error).__name__ if distrusted is None else str(distrusted)
         self._reasons[node] = reason
         now = self._loop.time()
@@ -216,11 +216,11 @@ def cut(connection: Connection) -> None:
         writer.transport.abort()
 
 
-def stop_dialing(connections: Connections) -> None:
+def stop_connecting(connections: Connections) -> None:
     """Make no connection for this client any more, though it cannot be closed."""
-    dialing = getattr(connections.close, "__self__", None)
-    if isinstance(dialing, Dialing):
-        dialing.stop()
+    connector = getattr(connections.close, "__self__", None)
+    if isinstance(connector, Connector):
+        connector.stop()
 
 
 def options_of(connections: Connections) -> dict[str, object]:

@@ -6,11 +6,11 @@ import random
 from collections import defaultdict
 from math import inf
 
-from aioparallel.group.offset_commits import Said
+from aioparallel.group.offset_commits import LedgerSnapshot
 from aioparallel.group.sessions import Session
 from aioparallel.offsets import OffsetMap, decode_offset_map
 from aioparallel.records import Outgoing, Record, TopicPartition
-from aioparallel.transactions.cut import Taken, share
+from aioparallel.transactions.batch import Taken, slice_of
 from aioparallel.transactions.waiting import Entry
 
 SESSION = Session(TopicPartition("in", 0))
@@ -48,10 +48,10 @@ def test_what_a_cut_map_leaves_behind_keeps_the_order_of_each_key() -> None:
         said, entries = course(chance)
         room, least = chance.choice([inf, inf, 40_000, 3_000, 500, 0]), chance.choice([0, 1])
         limit = chance.choice([8, 12, 16, 20, 200])
-        taken = Taken(Said(SESSION, said, (0, 0)), entries, -1)
-        one = share(taken, limit, "all", room, least)
+        taken = Taken(LedgerSnapshot(SESSION, said, (0, 0)), entries, -1)
+        one = slice_of(taken, limit, "all", room, least)
         # What waits for more of a map waits for it whatever room there is.
-        assert one.behind == share(taken, limit, "all", inf).behind
+        assert one.behind == slice_of(taken, limit, "all", inf).behind
         cuts += one.whole.cut
         parts += one.is_part
         if one.is_passed_over:

@@ -4,14 +4,13 @@ aiokafka then waits ``request_timeout_ms``, 40 s by default, wherever the silent
 one broker after the other in random order, the coordinator is looked up at a random one, and while it connects to one
 broker it connects to no other. So one broker of three stops what has nothing to do with it. Here
 
-* metadata is asked of one broker after the other without waiting for the one before: the next one after a second;
-* whoever may ask any broker asks those first that have answered;
-* heartbeats, and what else is answered at once by a broker that is well, are not waited for as long;
-* who connects, or waits for an answer to a join, leaves a broker that the metadata does not know any more;
-* a fetch that takes too long has the metadata looked at: its partitions may have another leader by now;
-* where no broker that is known tells metadata, the configured addresses are asked: all may have moved. How metadata is
-  asked for, ``metadata_updates.py`` has;
-* connecting to one broker holds up nobody who wants another one; how that is done, ``dialing.py`` has.
+* metadata requests go to one broker after the other, the next one after a second without an answer;
+* requests that any broker can answer go first to those that have answered;
+* heartbeats, and other requests that a healthy broker answers at once, have a shorter timeout;
+* a connection attempt, or a wait for a join, ends when the broker is no longer in the metadata;
+* a fetch that takes too long triggers a metadata update: its partitions may have another leader by now;
+* if no known broker answers a metadata request, the configured addresses are asked (``metadata_updates.py``);
+* connecting to one broker does not hold up requests to others: see ``connector.py``.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
 from aioparallel.clients.aiokafka.bootstrapping import Bootstrap
-from aioparallel.clients.aiokafka.dialing import Dialing, options_of
+from aioparallel.clients.aiokafka.connector import Connector, options_of
 from aioparallel.clients.aiokafka.first_answer import NEXT, first_answer
 from aioparallel.clients.aiokafka.heartbeats import Heartbeat
 from aioparallel.clients.aiokafka.internals import Connection, Connections, FetchAnswer, JoinAnswer, MetadataAnswer
 from aioparallel.clients.aiokafka.log_identity import FetchedEpochs
 from aioparallel.clients.aiokafka.metadata_updates import BOOTSTRAP, REBOOTSTRAP_AFTER, MetadataUpdates
 from aioparallel.clients.aiokafka.offset_messages import CommitRequest, OffsetFetch
-from aioparallel.clients.contacts import Contacts
+from aioparallel.clients.last_contacts import LastContacts
 from aioparallel.codes import ErrorCode
 from aioparallel.errors import ClusterChanged
 from aioparallel.records import TopicPartition
 
-__all__ = ["Silence", "first_answer"]
+__all__ = ["BrokerWatch", "first_answer"]
 
 logger = logging.getLogger(__name__)
 
@@ -65,10 +64,10 @@ _KINDS: Final = {
 }
 
 
-class Silence:
-    """Knows which brokers of one client owe an answer, and keeps them from holding up the rest.
+class BrokerWatch:
+    """Knows which brokers of one client owe an answer, and keeps them from holding up the others.
 
-    Puts itself before four of aiokafka's methods, once: ``send``, ``_get_conn``, ``get_random_node`` and
+    It wraps four of aiokafka's methods: ``send``, ``_get_conn``, ``get_random_node`` and
     ``_metadata_update``. ``servers``: as configured. ``patience``: seconds for a heartbeat. ``fetch_wait``: seconds
     that a broker which is well may keep a fetch waiting. ``rebootstrap_after``: seconds without metadata after which
     the client begins again. ``cluster_id``: of the cluster that it must be; None: the first it meets.
@@ -96,16 +95,16 @@ class Silence:
         self._locks: defaultdict[object, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._send = connections.send
         self._bootstrap = Bootstrap(servers, lambda: options_of(connections), cluster_id)
-        self._dialing = Dialing(connections, self._bootstrap.is_ours)
+        self._connector = Connector(connections, self._bootstrap.is_ours)
         self._loop = asyncio.get_running_loop()
-        self.contacts = Contacts(self._loop.time, _explain)
+        self.last_contacts = LastContacts(self._loop.time, _explain)
         """What was heard of which broker."""
         self.join_code: int = ErrorCode.NONE
         """What the last join or sync was answered with."""
         self.epochs = FetchedEpochs()
         """Which leaders wrote what was fetched."""
         self._metadata = MetadataUpdates(
-            connections, self._bootstrap, self._dialing, self.brokers, self._ask, rebootstrap_after, on_failure
+            connections, self._bootstrap, self._connector, self.brokers, self._ask, rebootstrap_after, on_failure
         )
         connections.send = self.send  # type: ignore[method-assign]
         connections._get_conn = self.get_connection
@@ -141,14 +140,14 @@ class Silence:
                 answer = await self._unless_gone(node_id, self._send(node_id, request, group=group))
             except TimeoutError:
                 raise self._left(node_id, group) from None
-            self.contacts.answered(node_id, _HEARTBEAT)
+            self.last_contacts.answered(node_id, _HEARTBEAT)
             self.join_code = cast("JoinAnswer", answer).error_code
             return answer
-        with self.contacts.asking(node_id, *_KINDS.get(type(request), ())):
+        with self.last_contacts.asking(node_id, *_KINDS.get(type(request), ())):
             answer = await self._send_in_time(node_id, request, group)
         if isinstance(request, FetchRequest):
             self.epochs.heard(cast("FetchAnswer", answer))
-            self.contacts.heard(
+            self.last_contacts.heard(
                 [
                     TopicPartition(topic, entry[0])
                     for topic, entries in cast("FetchAnswer", answer).topics
@@ -167,7 +166,7 @@ class Silence:
             except TimeoutError:
                 raise self._left(node_id, group) from None
             except kafka.NodeNotReadyError:
-                raise kafka.NodeNotReadyError(self._dialing.reason(node_id)) from None
+                raise kafka.NodeNotReadyError(self._connector.reason(node_id)) from None
         self._silent.discard(node_id)
         return answer
 
@@ -229,16 +228,16 @@ class Silence:
         self, node_id: object, *, group: int = ConnectionGroup.DEFAULT, no_hint: bool = False
     ) -> Connection | None:
         """``AIOKafkaClient._get_conn``, with a lock for each broker instead of one for all."""
-        if (connection := self._dialing.ready(node_id, group)) is not None:
+        if (connection := self._connector.ready(node_id, group)) is not None:
             return connection
-        if (old := self._dialing.old(node_id, group)) is not None:
-            self._dialing.renew(node_id, group, self._connect)
+        if (old := self._connector.old(node_id, group)) is not None:
+            self._connector.renew(node_id, group, self._connect)
             return old
         return await self._connect(node_id, group)
 
     async def _connect(self, node_id: object, group: int) -> Connection | None:
         async with self._locks[node_id, group]:
-            connecting = self._dialing.connect(node_id, group)
+            connecting = self._connector.connect(node_id, group)
             if node_id == BOOTSTRAP:
                 return await connecting
             try:
@@ -251,12 +250,12 @@ class Silence:
 
     async def _connected(self, node: object) -> Connection:
         if (connection := await self.get_connection(node)) is None:
-            raise ConnectionError(self._dialing.reason(node))
+            raise ConnectionError(self._connector.reason(node))
         return connection
 
     async def _ask(self, node: object, request: object) -> MetadataAnswer | None:
         try:
-            with self._watching(node, NEXT), self.contacts.asking(node):
+            with self._watching(node, NEXT), self.last_contacts.asking(node):
                 answer = cast("MetadataAnswer", await (await self._connected(node)).send(request))
         except Exception as error:  # whatever it is, another broker may answer, and aiokafka's task must go on
             logger.debug("No metadata from %s: %r", node, error, extra={"action": "no_metadata", "node": node})

@@ -1,4 +1,4 @@
-"""Takes what goes into each transaction: of which sessions, and how much of each."""
+"""Builds each transaction: chooses the sessions, and how much of each goes in."""
 
 from __future__ import annotations
 
@@ -11,63 +11,63 @@ from typing import Final
 from aioparallel.group.committing import Member
 from aioparallel.group.sampling import Sampler
 from aioparallel.group.sessions import Session
-from aioparallel.transactions.cut import Cut, Share, Taken, quick_share, share, take
+from aioparallel.transactions.batch import PartitionSlice, Taken, TransactionBatch, quick_slice, slice_of, take
 from aioparallel.transactions.outbox import TransactionOutbox
-from aioparallel.transactions.pace import Pace
+from aioparallel.transactions.size import TransactionSize
 
-__all__ = ["Cutter"]
+__all__ = ["TransactionBuilder"]
 
 _MANY_LANES: Final = 200_000
-"""Records that may be complete and not committed, where their order is kept (100 bytes for each). Then nothing more of
-the session starts: one abort after the other must not fill the memory."""
+"""The most records of a session that may be complete and not committed where lane order matters (100 bytes each). Above
+that, no more of its records start, so repeated aborts do not fill the memory."""
 
 _LEFT_OUT: Final = 5.0
-"""Seconds for which a partition is left alone whose offsets are refused: it would have all others aborted with it."""
+"""Seconds for which a partition is left out after a refusal of its offsets. It would abort all others with it."""
 
 
-class Cutter:
-    """One for each committer. ``pace``: how much a transaction takes."""
+class TransactionBuilder:
+    """Each committer has one. ``size``: the limit of a transaction."""
 
-    def __init__(self, outbox: TransactionOutbox, member: Member, sampler: Sampler, pace: Pace) -> None:
+    def __init__(self, outbox: TransactionOutbox, member: Member, sampler: Sampler, size: TransactionSize) -> None:
         self._outbox = outbox
         self._waiting = outbox.waiting
         self._member = member
         self._options = member.options
         self._sampler = sampler
-        self._pace = pace
+        self._size = size
         self._loop = asyncio.get_running_loop()
-        self._passed_over: set[Session] = set()  # for want of room in the last transaction
-        self._short: dict[Session, int] = {}  # whose map did not fit, and in which cut
-        self._left_out: dict[Session, float] = {}  # whose offsets are refused, until then
-        self._on_probation: set[Session] = set()  # whose offsets were refused the last time
+        self._passed_over: set[Session] = set()  # nothing of them fitted into the last transaction
+        self._short: dict[Session, int] = {}  # whose map did not fit, and in which batch
+        self._left_out: dict[Session, float] = {}  # whose offsets the brokers refuse, and until when
+        self._on_probation: set[Session] = set()  # whose offsets were refused last time
         self.count = 0
-        """Cuts so far."""
+        """Batches so far."""
         self.is_part = False
-        """Whether more has waited for the last transaction than goes with it."""
+        """Whether outputs wait that did not fit into the last batch."""
 
     def is_short(self, session: Session, since: int) -> bool:
-        """Whether its map did not fit in one of the cuts behind the first ``since``."""
+        """Whether its map did not fit in a batch after number ``since``."""
         return self._short.get(session, 0) > since
 
     def is_refused(self, session: Session) -> bool:
-        """Whether the brokers have refused its offsets, a short while ago."""
+        """Whether the brokers refused its offsets within the last seconds."""
         until = self._left_out.get(session)
         if until is not None and self._loop.time() >= until:
             del self._left_out[session]
         return session in self._left_out
 
     def refused(self, session: Session) -> None:
-        """The brokers refuse its offsets. Nothing more of it starts until they take them."""
+        """The brokers refuse its offsets. Start no more of its records until they accept them."""
         self._left_out[session] = self._loop.time() + _LEFT_OUT
         self._on_probation.add(session)
 
     def accepted(self, session: Session) -> None:
-        """They have taken them."""
+        """The brokers have accepted its offsets."""
         self._on_probation.discard(session)
 
-    async def take(self) -> Cut:
-        """Of all sessions, as they are now; they may go meanwhile."""
-        shares: list[Share] = []
+    async def take(self) -> TransactionBatch:
+        """Take a slice of each session. Sessions may go meanwhile."""
+        slices: list[PartitionSlice] = []
         self.count += 1
         self._short = {session: cut for session, cut in self._short.items() if not session.dropped}
         self._left_out = {session: until for session, until in self._left_out.items() if not session.dropped}
@@ -75,26 +75,26 @@ class Cutter:
         self._outbox.cutting()
         left_behind = 0
         sessions = self._turn_of([session for session in self._member.sessions() if session.may_commit()])
-        rooms, left = self._rooms(sessions), float(self._pace.bytes)
+        rooms, left = self._rooms(sessions), float(self._size.bytes)
         for session in sessions:
             if not session.may_commit():
                 continue  # went meanwhile
             if self._is_left_out(session):
-                # What is in flight of it ends, and waits here for long: no more of it, and none of the others' room.
+                # Its records in flight end and wait here for long: start no more, and give its room to the others.
                 self._sampler.hold_back(session)
                 left_behind += self._waiting.size_of(session)
                 continue
             if not (session.dirty or self._waiting.has(session) or self._sampler.is_held_back(session)):
                 continue
             taken = take(session, self._waiting)
-            # What is larger than the room of its session goes in its turn, one by one.
-            one = await self._share(taken, rooms.get(session, inf), 1 if left > 0 else 0)
+            # An output larger than the room of its session goes alone, in its turn.
+            one = await self._slice(taken, rooms.get(session, inf), 1 if left > 0 else 0)
             if not session.may_commit():
                 continue  # went while its map was written
             if session in self._on_probation or len(taken.lanes) > _MANY_LANES:
                 self._sampler.hold_back(session)
             else:
-                self._sampler.note(one.whole, taken.said.map, taken.promised)
+                self._sampler.note(one.whole, taken.ledger.map, taken.promised)
             left_behind += one.behind
             await self._sampler.wrote(session, one.maps)
             if one.is_short:
@@ -107,15 +107,15 @@ class Cutter:
             if one.says_nothing:
                 self._sampler.acknowledged(one.sample)
             else:
-                shares.append(one)
+                slices.append(one)
         self._outbox.left_behind(left_behind)
-        self.is_part = bool(self._passed_over) or any(one.is_part for one in shares)
-        return Cut([one for one in shares if one.sample.session.may_commit()])
+        self.is_part = bool(self._passed_over) or any(one.is_part for one in slices)
+        return TransactionBatch([one for one in slices if one.sample.session.may_commit()])
 
     def _rooms(self, sessions: Iterable[Session]) -> Mapping[Session, float]:
-        """Bytes for each of them, where not all may go that waits: as many for each, and what one does not need is for
-        the others."""
-        left: float = self._pace.bytes
+        """The bytes for each session if not all waiting outputs fit: equal parts, and what a session does not need goes
+        to the others."""
+        left: float = self._size.bytes
         if self._outbox.bytes <= left:
             return {}
         sizes = {session: self._waiting.size_of(session) for session in sessions if not self._is_left_out(session)}
@@ -127,16 +127,16 @@ class Cutter:
         return rooms
 
     def _turn_of(self, sessions: Sequence[Session]) -> Sequence[Session]:
-        """Those first that there was no room for the last time."""
+        """Sort the sessions that did not fit last time to the front."""
         first, self._passed_over = self._passed_over, set()
         return sorted(sessions, key=lambda session: session not in first) if first else sessions
 
-    async def _share(self, taken: Taken, room: float, least: int) -> Share:
+    async def _slice(self, taken: Taken, room: float, least: int) -> PartitionSlice:
         limit, formats = self._sampler.limit.characters, self._options.offset_map_formats
-        if not taken.said.is_large and (one := quick_share(taken, limit, formats, room)) is not None:
+        if not taken.ledger.is_large and (one := quick_slice(taken, limit, formats, room)) is not None:
             return one
-        write = partial(share, taken, limit, formats, room, least)
-        return await self._sampler.write(write, is_large=taken.said.is_large or taken.is_much)
+        write = partial(slice_of, taken, limit, formats, room, least)
+        return await self._sampler.write(write, is_large=taken.ledger.is_large or taken.is_much)
 
     def _is_left_out(self, session: Session) -> bool:
         return session in self._waiting.held or self.is_refused(session)

@@ -1,0 +1,113 @@
+"""Which brokers owe an answer, with times passed in."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aioparallel.clients.last_contacts import LastContacts
+from aioparallel.observe.stats import BrokerContact
+from aioparallel.records import TopicPartition
+
+NAMES: dict[object, str] = {1: "one:9092", 2: "two:9092"}
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def last_contacts(clock: Clock) -> LastContacts:
+    return LastContacts(clock)
+
+
+def of(last_contacts: LastContacts, node: int) -> BrokerContact:
+    return next(one for one in last_contacts.brokers(NAMES) if one.broker == node)
+
+
+def fail(last_contacts: LastContacts, node: int, error: BaseException) -> None:
+    with pytest.raises(type(error)), last_contacts.asking(node):
+        raise error
+
+
+def test_who_answers_owes_nothing(last_contacts: LastContacts, clock: Clock) -> None:
+    """From the request to its answer it is owed; the answer is told by its kind."""
+    with last_contacts.asking(1, "fetch"):
+        clock.now = 0.5
+        assert of(last_contacts, 1).owes == 0.5
+    clock.now = 1.5
+    assert of(last_contacts, 1) == BrokerContact(1, "one:9092", answered=1.0, owes=None, reason="")
+    assert last_contacts.since_answered("fetch") == 1.0
+    assert last_contacts.since_answered("commit") is None
+
+
+def test_what_fails_is_owed_from_the_first_failure_on(last_contacts: LastContacts, clock: Clock) -> None:
+    """However often it is tried; any answer ends it."""
+    for second in range(6):
+        clock.now = float(second)
+        fail(last_contacts, 1, ConnectionError("refused"))
+    assert of(last_contacts, 1).owes == 5.0
+    assert of(last_contacts, 1).reason == "refused"
+    assert of(last_contacts, 1).answered is None
+    last_contacts.answered(1)
+    assert of(last_contacts, 1).owes is None
+    assert of(last_contacts, 1).reason == ""
+
+
+def test_with_another_request_under_way_an_answer_counts_from_then(last_contacts: LastContacts, clock: Clock) -> None:
+    """Long waits for records beside heartbeats that are answered: it is not silent."""
+    with last_contacts.asking(1, "fetch"):
+        clock.now = 3.0
+        with last_contacts.asking(1, "heartbeat"):
+            pass
+        clock.now = 3.5
+        assert of(last_contacts, 1).owes == 0.5
+
+
+def test_who_gives_up_says_nothing(last_contacts: LastContacts, clock: Clock) -> None:
+    """Cancelled by whoever asked, while nothing else was owed; with a failure before that it goes on."""
+    fail(last_contacts, 1, asyncio.CancelledError())
+    clock.now = 3.0
+    assert of(last_contacts, 1).owes is None
+    fail(last_contacts, 2, ConnectionError())
+    clock.now = 5.0
+    fail(last_contacts, 2, asyncio.CancelledError())
+    assert of(last_contacts, 2).owes == 2.0
+    assert of(last_contacts, 2).reason == "ConnectionError"
+
+
+def test_a_failure_that_nobody_repeats_is_forgotten(last_contacts: LastContacts, clock: Clock) -> None:
+    """Its partitions have another leader by now."""
+    fail(last_contacts, 1, ConnectionError("refused"))
+    clock.now = 9.0
+    assert of(last_contacts, 1).owes == 9.0
+    clock.now = 11.0
+    assert of(last_contacts, 1).owes is None
+
+
+def test_who_is_not_of_the_cluster_is_left_out(last_contacts: LastContacts) -> None:
+    """Counted out, or the first address that was given; nothing is kept of it."""
+    fail(last_contacts, 3, ConnectionError("refused"))
+    fail(last_contacts, 1, ConnectionError("refused"))
+    assert [one.broker for one in last_contacts.brokers(NAMES)] == [1]
+    assert [one.broker for one in last_contacts.brokers({**NAMES, 3: "three:9092"})] == [1]
+
+
+def test_what_was_heard_of_logs(last_contacts: LastContacts, clock: Clock) -> None:
+    """Since when, by partition."""
+    first, second = TopicPartition("t", 0), TopicPartition("t", 1)
+    last_contacts.heard([first])
+    clock.now = 2.0
+    last_contacts.heard([second])
+    clock.now = 3.0
+    assert (last_contacts.since_heard(first), last_contacts.since_heard(second)) == (3.0, 1.0)
+    assert last_contacts.since_heard(TopicPartition("t", 2)) is None
