@@ -29,7 +29,7 @@ CALLED = {
     "stats()": ("Stats", "FlowStats"),
 }
 
-FILE = re.compile(r"[\w.*/-]+\.(py|md|toml|json|yml)|[\w.-]+/(?:[\w.*-]+/?)*")
+FILE = re.compile(r"[\w.*/-]+\.(py|md|toml|json|yml)|[\w.-]+/(?:[\w.*-]+/)*[\w.*-]*")
 
 
 def prose(page: Path) -> str:
