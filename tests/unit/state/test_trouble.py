@@ -27,7 +27,7 @@ from aioparallel.state.unapplied import Unapplied, write_unapplied
 from aioparallel.state.view import Restored, StateView
 from aioparallel.state.writing import Unwanted, write_snapshot
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryProducer, Request
-from aioparallel.transactions import cutting
+from aioparallel.transactions import builder
 from tests.support.memory.keeping_state import GROUP, P0, broker_of, keeping, sums, totals, write
 from tests.support.memory.logs import Logs
 from tests.support.waiting import until
@@ -101,7 +101,7 @@ async def test_what_is_behind_an_output_that_waits_is_not_committed_before_it() 
 
 async def test_what_is_complete_and_not_committed_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each transaction is aborted, and handlers let nothing leave, which would wait: so nothing more starts."""
-    monkeypatch.setattr(cutting, "_MANY_LANES", 50)
+    monkeypatch.setattr(builder, "_MANY_LANES", 50)
     broker = broker_of()
     consumer = keeping(broker, sums(), together=True, max_buffered=1_000)
     async with running(consumer):
