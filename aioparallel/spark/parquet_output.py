@@ -96,8 +96,7 @@ class ParquetOutput:
                     self._check_replaced(files, units)
             _replace(files, self.path, rows, replaced, units)
         except BaseException:
-            if not _holds_replaced(files, staging):
-                _clear(files, staging)
+            _clear(files, staging, has_failed=True)
             raise
         _clear(files, staging)
 
@@ -224,9 +223,10 @@ def _files(files: Files, path: str, below: str = "") -> Iterator[str]:
             yield inner
 
 
-def _clear(files: Files, staging: str) -> None:
+def _clear(files: Files, staging: str, *, has_failed: bool = False) -> None:
     try:
-        files.remove(staging)
+        if not (has_failed and _holds_replaced(files, staging)):
+            files.remove(staging)
     except Exception as error:  # whether the rows are where they belong does not depend on it
         logger.warning("%s cannot be removed: %s", staging, error, extra={"action": "backfill_left", "path": staging})
 

@@ -179,6 +179,21 @@ def test_what_cannot_be_moved_back_is_kept(
         assert found(out) == OLD
 
 
+def test_the_error_of_the_run_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the file system is gone, too: what is left is no matter then."""
+
+    def gone(*_: object) -> bool:
+        raise OSError("no connection")
+
+    def fails(*_: object, **__: object) -> None:
+        monkeypatch.setattr(LocalFiles, "is_there", gone)
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(Frame, "parquet", fails)
+    with pytest.raises(ValueError, match="no such thing"):
+        output(tmp_path / "out").write(frame(NEW))
+
+
 def test_directories_of_others_are_not_put_back(tmp_path: Path) -> None:
     """Whose names begin alike."""
     left = tmp_path / f".out.backfill-2024.backfill-{32 * 'a'}"
