@@ -5,7 +5,7 @@ file       what it holds
 ========== =============================================================================================
 clock      by what a handler tells the engine that it only waits, and hears that it was left behind
 calls      one call of a blocking function, and the coroutine that waits for it
-lines      calls in a line, and the threads that take them
+thread_pool  the threads that run calls, first come first served
 plain      what may be such a function, checked
 threads    ``in_threads``
 processes  ``in_processes``

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from aioparallel.blocking.clock import CLOCK
 
-__all__ = ["BlockingCall", "Line", "outcome_of"]
+__all__ = ["BlockingCall", "CallQueue", "outcome_of"]
 
 
 class BlockingCall:
@@ -71,26 +71,26 @@ class BlockingCall:
             del error, self
 
 
-class Line(Protocol):
+class CallQueue(Protocol):
     """Where calls wait for a thread."""
 
     def put(self, call: BlockingCall) -> bool:
-        """True: it runs already. False: it waits. Raises RuntimeError where no thread can be started, and none is
-        there."""
+        """Return True if it runs already, False if it waits. Raises RuntimeError if there is no thread and none can be
+        started."""
 
     def take_out(self, call: BlockingCall) -> bool:
-        """Whether it was still waiting; then it will not run. One that runs is aborted where that is possible."""
+        """Return True if it was still waiting: then it does not run. A running call is aborted if possible."""
 
     @property
     def long_wait(self) -> float | None:
-        """Seconds of waiting that are worth a word; None: none are."""
+        """The seconds of waiting that are logged; None: not at all."""
 
     def note_wait(self, seconds: float) -> None:
-        """A call has waited so long, at least."""
+        """A call has waited at least this long."""
 
 
-async def outcome_of(call: BlockingCall, line: Line) -> Any:
-    """Put the call in line and wait until it is over. Returns or raises what its function did, or CancelledError."""
+async def outcome_of(call: BlockingCall, line: CallQueue) -> Any:
+    """Queue the call and wait until it is over. Returns or raises what its function did, or CancelledError."""
     if line.put(call):
         return await _end_of(call, line)
     clock, queued_at = CLOCK.get(), call.loop.time()
@@ -118,12 +118,12 @@ async def outcome_of(call: BlockingCall, line: Line) -> Any:
             restart()
 
 
-def _note(call: BlockingCall, line: Line) -> None:
+def _note(call: BlockingCall, line: CallQueue) -> None:
     if not call.taken and line.long_wait is not None:  # it may never begin, and then nobody else would say so
         line.note_wait(line.long_wait)
 
 
-async def _end_of(call: BlockingCall, line: Line) -> Any:
+async def _end_of(call: BlockingCall, line: CallQueue) -> Any:
     cancelled: BaseException | None = None
     while not call.is_over:
         try:

@@ -37,7 +37,7 @@ _GUARD = (
 
 class Child:
     """Starts its process when it is to :meth:`prepare`, and again when that is gone or has run ``max_tasks`` calls (0:
-    any number). See :class:`~aioparallel.blocking.lines.Hand`."""
+    any number). See :class:`~aioparallel.blocking.thread_pool.CallRunner`."""
 
     def __init__(self, function: bytes, name: str, max_tasks: int) -> None:
         self._function = function
@@ -79,7 +79,7 @@ class Child:
         return not self._max_tasks or self._calls < self._max_tasks
 
     def run(self, call: BlockingCall) -> None:
-        """See :class:`~aioparallel.blocking.lines.Hand`."""
+        """See :class:`~aioparallel.blocking.thread_pool.CallRunner`."""
         try:
             message = encoded(call.item)  # here, in the thread: a large item takes its time
         except BaseException as error:

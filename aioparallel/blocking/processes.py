@@ -21,8 +21,8 @@ from aioparallel.blocking.calls import BlockingCall, outcome_of
 from aioparallel.blocking.children import Child
 from aioparallel.blocking.crossing import NamedFunction, Wrapping, returned
 from aioparallel.blocking.guard import is_importing_main, refuse_in_import_of_main
-from aioparallel.blocking.lines import BlockingStats, Threads
 from aioparallel.blocking.plain import check_plain_handler, name_of
+from aioparallel.blocking.thread_pool import BlockingStats, ThreadPool
 from aioparallel.errors import ConfigurationError
 from aioparallel.handling import check_count
 from aioparallel.user_errors import text_of
@@ -89,7 +89,7 @@ class InProcesses(Wrapping, Generic[T, R]):
         name = name_of(function)
         self._named = reference if isinstance(reference, NamedFunction) else None
         pickled = pickle.dumps(reference)
-        self._threads = Threads(
+        self._pool = ThreadPool(
             processes,
             name,
             lambda: Child(pickled, f"aioparallel-{name}", max_tasks),
@@ -98,8 +98,8 @@ class InProcesses(Wrapping, Generic[T, R]):
             long_wait=None,
         )
         self._loops: dict[asyncio.AbstractEventLoop, AsyncGenerator[None]] = {}
-        _open.add(self._threads)
-        weakref.finalize(self, self._threads.close).atexit = False
+        _open.add(self._pool)
+        weakref.finalize(self, self._pool.close).atexit = False
 
     async def __call__(self, item: T) -> R:
         """Call the function with ``item`` in a process. Raises TypeError for an item that cannot be pickled."""
@@ -108,17 +108,17 @@ class InProcesses(Wrapping, Generic[T, R]):
         if loop not in self._loops:
             self._check_name()
             await self._end_with(loop)
-        reply: object = await outcome_of(BlockingCall(item, loop), self._threads)
+        reply: object = await outcome_of(BlockingCall(item, loop), self._pool)
         return cast("R", returned(item, reply))
 
     def stats(self) -> BlockingStats:
         """What it does at this moment."""
-        return self._threads.stats()
+        return self._pool.stats()
 
     def close(self) -> None:
         """End its processes; calls that run or wait fail. The next call starts them anew. Blocks for a second at
         most for each process, in general for milliseconds."""
-        self._threads.close()
+        self._pool.close()
 
     def __enter__(self) -> Self:
         return self
@@ -142,7 +142,7 @@ class InProcesses(Wrapping, Generic[T, R]):
         for other in [one for one in self._loops if one.is_closed()]:
             del self._loops[other]
         # What a loop does before it closes is to close the async generators that were begun in it.
-        self._loops[loop] = end = _until_the_end(loop, self._loops, self._threads)
+        self._loops[loop] = end = _until_the_end(loop, self._loops, self._pool)
         await anext(end)
 
     def _check_name(self) -> None:
@@ -173,7 +173,7 @@ def leaving_this_program() -> Iterator[None]:
 
 
 # To be closed at exit, before multiprocessing waits for all processes to end by themselves.
-_open: weakref.WeakSet[Threads] = weakref.WeakSet()
+_open: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
 
 
 @atexit.register
@@ -183,7 +183,7 @@ def _close_all() -> None:
 
 
 async def _until_the_end(
-    loop: asyncio.AbstractEventLoop, loops: dict[asyncio.AbstractEventLoop, AsyncGenerator[None]], threads: Threads
+    loop: asyncio.AbstractEventLoop, loops: dict[asyncio.AbstractEventLoop, AsyncGenerator[None]], threads: ThreadPool
 ) -> AsyncGenerator[None]:
     try:
         yield

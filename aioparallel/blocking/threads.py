@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 from aioparallel.blocking.calls import BlockingCall, outcome_of
-from aioparallel.blocking.lines import BlockingStats, Threads
 from aioparallel.blocking.plain import check_plain_handler, name_of
+from aioparallel.blocking.thread_pool import BlockingStats, ThreadPool
 from aioparallel.handling import check_count
 
 __all__ = ["InThreads", "in_threads"]
@@ -60,20 +60,20 @@ class InThreads(Generic[T, R]):
         functools.update_wrapper(self, function, updated=())
         self._function = function
         self._size = threads
-        hand = _Plain(function)
-        self._threads = Threads(
-            threads, name_of(function), lambda: hand, idle_seconds=_IDLE, prepares=False, long_wait=_LONG_WAIT
+        runner = _Plain(function)
+        self._pool = ThreadPool(
+            threads, name_of(function), lambda: runner, idle_seconds=_IDLE, prepares=False, long_wait=_LONG_WAIT
         )
-        weakref.finalize(self, self._threads.close).atexit = False
+        weakref.finalize(self, self._pool.close).atexit = False
 
     async def __call__(self, item: T) -> R:
         """Call the function with ``item`` in a thread. Raises RuntimeError when no thread can be started at all."""
-        result: R = await outcome_of(BlockingCall(item, asyncio.get_running_loop()), self._threads)
+        result: R = await outcome_of(BlockingCall(item, asyncio.get_running_loop()), self._pool)
         return result
 
     def stats(self) -> BlockingStats:
         """What it does at this moment."""
-        return self._threads.stats()
+        return self._pool.stats()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return InThreads, (self._function, self._size)
@@ -92,7 +92,7 @@ class _Plain:
         """Nothing."""
 
     def run(self, call: BlockingCall) -> None:
-        """See :class:`~aioparallel.blocking.lines.Hand`."""
+        """See :class:`~aioparallel.blocking.thread_pool.CallRunner`."""
         try:
             value = call.context.run(self._function, call.item)
         except BaseException as error:

@@ -18,12 +18,12 @@ from typing import Any
 
 from aioparallel.batches import Batching, Call
 from aioparallel.engine.counters import Counters
-from aioparallel.engine.fairness import Ring
+from aioparallel.engine.fairness import TurnQueue
 from aioparallel.engine.sources import Mixed, Source
 from aioparallel.handlers import Batchings
 from aioparallel.records import Record
 
-__all__ = ["BatchAssembler", "Line", "PendingBatch"]
+__all__ = ["BatchAssembler", "DueBatches", "PendingBatch"]
 
 AnyRecord = Record[Any, Any]
 
@@ -87,15 +87,15 @@ class PendingBatch:
         return most is None or not self.count or self.bytes + record._size <= most
 
 
-class Line:
+class DueBatches:
     """The due batches of one handler. It takes turns as a source does."""
 
-    __slots__ = ("holds", "in_ring", "rank", "ready")
+    __slots__ = ("holds", "is_queued", "rank", "ready")
 
     def __init__(self) -> None:
         self.ready: deque[PendingBatch] = deque()
         self.holds: set[Call] = set()
-        self.in_ring = False
+        self.is_queued = False
         self.rank = 0
 
 
@@ -103,7 +103,7 @@ class _Kind:
     """The state of one batch handler."""
 
     def __init__(self) -> None:
-        self.line = Line()
+        self.line = DueBatches()
         self.shared: PendingBatch | None = None  # with by="any"
         self.growing: set[Source] = set()  # may bring more
 
@@ -114,8 +114,8 @@ class BatchAssembler:
     It calls ``on_linger(batch)`` when a batch begins to wait for more, ``on_over(batch)`` when it no longer does.
     """
 
-    def __init__(self, ring: Ring, counters: Counters, batchings: Batchings) -> None:
-        self._ring = ring
+    def __init__(self, turns: TurnQueue, counters: Counters, batchings: Batchings) -> None:
+        self._turns = turns
         self._counters = counters
         self._batchings = batchings
         self._kinds: defaultdict[Batching, _Kind] = defaultdict(_Kind)
@@ -189,9 +189,9 @@ class BatchAssembler:
 
     # -- out --------------------------------------------------------------------------------------------
 
-    def take(self, member: Source | Line) -> Call | AnyRecord | None:
+    def take(self, member: Source | DueBatches) -> Call | AnyRecord | None:
         """Return a started call, or a record of a mixed source that runs alone. None: nothing can start now."""
-        if isinstance(member, Line):
+        if isinstance(member, DueBatches):
             return self._due(member)
         batching = member.batching
         assert batching is not None
@@ -199,7 +199,7 @@ class BatchAssembler:
             return self._head_by_head(member)
         return self._from(member, batching)
 
-    def _due(self, line: Line) -> Call | None:
+    def _due(self, line: DueBatches) -> Call | None:
         while line.ready:
             pending = line.ready.popleft()
             if not pending.is_over:
@@ -327,7 +327,7 @@ class BatchAssembler:
             return None
         if pending.owner is None:
             line = self._kinds[pending.batching].line
-            if self._ring.peers(source) > source.in_ring + line.in_ring:
+            if self._turns.peers(source) > source.is_queued + line.is_queued:
                 self.make_due(pending)
                 return None
         return self._start(pending)
@@ -392,7 +392,7 @@ class BatchAssembler:
         pending.is_due = True
         line = self._kinds[pending.batching].line
         line.ready.append(pending)
-        self._ring.join(line)
+        self._turns.join(line)
 
     # -- ceilings ---------------------------------------------------------------------------------------
 

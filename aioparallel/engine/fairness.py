@@ -1,4 +1,4 @@
-"""Whose turn it is: sources with something ready, one after the other, or those of the more urgent ones more often."""
+"""Whose turn it is: sources with ready records take turns, equally or by weight."""
 
 from __future__ import annotations
 
@@ -9,57 +9,55 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from aioparallel.engine.counters import Counters
 
-__all__ = ["FairRing", "InTurn", "MakeRing", "RankedRing", "Ring", "fair"]
+__all__ = ["MakeTurnQueue", "RoundRobin", "TurnQueue", "TurnTaker", "WeightedFairQueue", "round_robin"]
 
 
-class InTurn(Protocol):
-    """A source, or whatever else takes turns with sources."""
+class TurnTaker(Protocol):
+    """A source, or another object that takes turns with sources."""
 
-    in_ring: bool
+    is_queued: bool
     rank: int
-    """How urgent it is, from 0 on; see :class:`RankedRing`."""
+    """Its priority, from 0; see :class:`WeightedFairQueue`."""
 
     @property
     def ready(self) -> Sized:
-        """What may start."""
+        """The records that may start."""
 
     @property
     def holds(self) -> Collection[Any]:
-        """What it has of the slots: records in flight, or calls of several."""
+        """The slots that it holds: records in flight, or calls with several records."""
 
 
-class Ring(Protocol):
-    """Those that have something ready, and no others, take turns."""
+class TurnQueue(Protocol):
+    """The sources that have something ready take turns."""
 
     @property
     def line(self) -> Collection[Any]:
-        """Not empty while there is one."""
+        """The sources in it; empty if none has something ready."""
 
     def begin(self) -> Any:
-        """The source whose turn it is, until :meth:`end`. To be called while there is one."""
+        """Return the source whose turn it is, until :meth:`end`. Call it only while ``line`` is not empty."""
 
     def end(self, source: Any) -> None:
-        """Its turn is over: to the end of the line, or out of it."""
+        """Its turn is over: move it to the end of the line, or out of it."""
 
     def join(self, source: Any) -> None:
         """It has something ready."""
 
     def leave(self, source: Any) -> None:
-        """It has nothing ready any more."""
+        """It has nothing ready."""
 
     def peers(self, source: Any) -> int:
-        """How many have something ready of those that it could be gathered with, itself among them."""
+        """How many sources have something ready that could share a batch with it, itself included."""
 
 
-MakeRing = Callable[[int, "Counters"], Ring]
-"""For so many slots, from the books that count what starts."""
+MakeTurnQueue = Callable[[int, "Counters"], TurnQueue]
+"""Makes one, given the number of slots and the counters of started records."""
 
 
-class FairRing:
-    """Sources take turns; one that holds more than its share of the ``slots`` lets the others go first. So a topic
-    whose handlers hang takes no more than its part from those that are well.
-
-    ``line``: those sources that have something ready; for looking at it.
+class RoundRobin:
+    """Sources take turns. A source that holds more than its share of the ``slots`` lets the others go first, so a topic
+    whose handlers hang does not slow down the others.
     """
 
     __slots__ = ("_slots", "line")
@@ -69,82 +67,81 @@ class FairRing:
         self.line: deque[Any] = deque()
 
     def begin(self) -> Any:
-        """See :class:`Ring`; it stays in front."""
+        """See :class:`TurnQueue`. The source stays in front."""
         line = self.line
         first = line[0]
         count = len(line)
         if len(first.holds) * count <= self._slots:
             return first
-        for _ in range(count):  # where none is within its share, the first is first again
+        for _ in range(count):  # if none is within its share, the first one is in front again
             line.rotate(-1)
             if len(line[0].holds) * count <= self._slots:
                 break
         return line[0]
 
-    def end(self, source: InTurn) -> None:
-        """See :class:`Ring`."""
+    def end(self, source: TurnTaker) -> None:
+        """See :class:`TurnQueue`."""
         if not source.ready:
             self.leave(source)
-        elif source.in_ring:
+        elif source.is_queued:
             self.line.rotate(-1)
 
-    def join(self, source: InTurn) -> None:
-        """See :class:`Ring`."""
-        if not source.in_ring:
-            source.in_ring = True
+    def join(self, source: TurnTaker) -> None:
+        """See :class:`TurnQueue`."""
+        if not source.is_queued:
+            source.is_queued = True
             self.line.append(source)
 
-    def leave(self, source: InTurn) -> None:
-        """See :class:`Ring`."""
-        if source.in_ring:
-            source.in_ring = False
+    def leave(self, source: TurnTaker) -> None:
+        """See :class:`TurnQueue`."""
+        if source.is_queued:
+            source.is_queued = False
             self.line.remove(source)
 
-    def peers(self, source: InTurn) -> int:
-        """See :class:`Ring`."""
+    def peers(self, source: TurnTaker) -> int:
+        """See :class:`TurnQueue`."""
         return len(self.line)
 
 
-def fair(slots: int, counters: Counters) -> Ring:
-    """All are equally urgent."""
-    return FairRing(slots)
+def round_robin(slots: int, counters: Counters) -> TurnQueue:
+    """All sources have the same priority."""
+    return RoundRobin(slots)
 
 
-# Parts of the slots. So many may start before those that each rank holds are counted anew: to count them each time
-# would take time by their number.
+# After slots / 32 starts, the slots of each rank are counted anew. Counting takes time by their number.
 _COUNT_PART = 32
-# So many a rank may hold beyond its part: how many each holds goes up and down by chance, and without the slack the
-# light ones would get what the heavy ones are refused.
+# A rank may hold slots / 16 beyond its part. The slots that it holds vary by chance; without this slack, light ranks
+# would get what heavy ones are refused.
 _SLACK_PART = 16
-# Of so many turns one at most goes by age: where handlers are so long that all wait for longer, it would be each.
+# At most one of eight turns goes by age. If handlers are so long that all ranks wait longer, each turn would.
 _AGED_PART = 8
 
 
 class _Rank:
-    """The sources of one urgency."""
+    """The sources of one priority."""
 
-    __slots__ = ("held", "may_hold", "ring", "since", "sources", "spent", "weight")
+    __slots__ = ("held", "may_hold", "since", "sources", "spent", "turns", "weight")
 
     def __init__(self, weight: float, slots: int) -> None:
         self.weight = weight
-        self.ring = FairRing(slots)
-        self.sources: dict[Any, None] = {}  # that have started something, and may hold slots
-        self.held = 0  # slots, as they were counted last, and what has started since
-        self.may_hold = 0.0  # so many while those are in the line that are there now
-        self.spent = 0.0  # starts by weight: the rank that has spent least is the next
-        self.since = 0.0  # when it had its last turn, or had something ready again
+        self.turns = RoundRobin(slots)
+        self.sources: dict[Any, None] = {}  # that have started records, and may hold slots
+        self.held = 0  # slots at the last count, and the starts since
+        self.may_hold = 0.0  # valid while the line is as it is
+        self.spent = 0.0  # starts by weight: the rank that spent least is next
+        self.since = 0.0  # when it had its last turn, or became ready again
 
 
-class RankedRing:
-    """Sources of several ranks: while several ranks have something ready they start records in proportion to their
-    ``weights``, and what one does not use the others do. Within a rank they take turns as in a :class:`FairRing`.
+class WeightedFairQueue:
+    """Sources of several ranks. Ranks that have something ready start records in proportion to their ``weights``; what
+    one does not use goes to the others. Sources of one rank take turns as in a :class:`RoundRobin`.
 
-    A rank that holds more than its part of the ``slots`` lets the others go first, so slow handlers of one do not take
-    away all that the more urgent ones free. Where one with something ready has had no turn for ``ageing`` seconds of
-    ``clock`` it has the next one, whatever it weighs; but of eight turns one at most.
+    A rank that holds more than its part of the ``slots`` lets the others go first, so slow handlers of one rank do not
+    take all slots. A rank that has something ready and has had no turn for ``ageing`` seconds of ``clock`` has the next
+    one, but at most one of eight turns goes that way.
 
-    It is a weighted fair queue with virtual time: each start of a rank costs 1/weight; one that was not ready for a
-    while has saved nothing up, and one that was held back by its part no more than the slots that there are.
+    It is weighted fair queueing with virtual time: each start of a rank costs 1/weight. A rank that was not ready saves
+    nothing up. A rank that its part held back saves up no more than the number of slots.
     """
 
     def __init__(
@@ -158,22 +155,22 @@ class RankedRing:
         self._ranks = [_Rank(weight, slots) for weight in weights]
         self._by_weight = sorted(self._ranks, key=_weight, reverse=True)
         self.line: list[_Rank] = []
-        self._spent = 0.0  # by the rank that had the last turn, before it
+        self._spent = 0.0  # what the rank of the last turn had spent before it
         self._before = 0  # taken_left of the counters when the turn began
         self._count_in = 0  # starts until slots are counted anew
         self._age_in = _AGED_PART  # turns until one may go by age
 
     def begin(self) -> Any:
-        """See :class:`Ring`."""
+        """See :class:`TurnQueue`."""
         line = self.line
         rank = line[0] if len(line) == 1 else self._chosen()
         self._before = self._counters.taken_left
-        return rank.ring.begin()
+        return rank.turns.begin()
 
-    def end(self, source: InTurn) -> None:
-        """See :class:`Ring`."""
+    def end(self, source: TurnTaker) -> None:
+        """See :class:`TurnQueue`."""
         rank = self._ranks[source.rank]
-        rank.ring.end(source)
+        rank.turns.end(source)
         started = self._before - self._counters.taken_left
         self._spent = rank.spent
         if started > 0:
@@ -182,31 +179,31 @@ class RankedRing:
             rank.held += started
             self._count_in -= started
         rank.since = self._clock()
-        if not rank.ring.line:
+        if not rank.turns.line:
             self._leave_line(rank)
 
-    def join(self, source: InTurn) -> None:
-        """See :class:`Ring`."""
-        if source.in_ring:
+    def join(self, source: TurnTaker) -> None:
+        """See :class:`TurnQueue`."""
+        if source.is_queued:
             return
         rank = self._ranks[source.rank]
-        rank.ring.join(source)
+        rank.turns.join(source)
         if rank not in self.line:
             rank.spent = max(rank.spent, min([one.spent for one in self.line], default=self._spent))
             rank.since = self._clock()
             # The heaviest first: of those that have spent as much it has the next turn.
             self._line_up([one for one in self._by_weight if one is rank or one in self.line])
 
-    def leave(self, source: InTurn) -> None:
-        """See :class:`Ring`."""
+    def leave(self, source: TurnTaker) -> None:
+        """See :class:`TurnQueue`."""
         rank = self._ranks[source.rank]
-        rank.ring.leave(source)
-        if not rank.ring.line:
+        rank.turns.leave(source)
+        if not rank.turns.line:
             self._leave_line(rank)
 
-    def peers(self, source: InTurn) -> int:
-        """See :class:`Ring`."""
-        return self._ranks[source.rank].ring.peers(source)
+    def peers(self, source: TurnTaker) -> int:
+        """See :class:`TurnQueue`."""
+        return self._ranks[source.rank].turns.peers(source)
 
     def _leave_line(self, rank: _Rank) -> None:
         if rank in self.line:

@@ -17,7 +17,7 @@ from aioparallel.engine.deadlines import Watch
 from aioparallel.engine.drains import Drains
 from aioparallel.engine.endings import Endings
 from aioparallel.engine.failure_log import FailureLog
-from aioparallel.engine.fairness import MakeRing, fair
+from aioparallel.engine.fairness import MakeTurnQueue, round_robin
 from aioparallel.engine.holds import Worst
 from aioparallel.engine.lingering import Lingering
 from aioparallel.engine.retries import Retries
@@ -49,7 +49,7 @@ class Processor:
     event loop.
 
     ``output_sink`` takes what handlers return, ``dead_letter_sink`` the records that failed for good. The owner sets
-    the functions of ``signals``. ``ring``: whose turn it is.
+    the functions of ``signals``. ``turns``: makes the queue of sources that take turns.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Processor:
         output_sink: OutputSink | None = None,
         dead_letter_sink: DeadLetterSink | None = None,
         log: FailureLog | None = None,
-        ring: MakeRing = fair,
+        turns: MakeTurnQueue = round_robin,
     ) -> None:
         self._drains = Drains()
         # All that is in flight may fail at once and be parked beyond the bound that is looked at before starts.
@@ -75,7 +75,7 @@ class Processor:
             on_drained=self._drains.drained,
             on_full=self._fullness_changed,
             batchings=stack.batchings,
-            ring=ring,
+            turns=turns,
         )
         self._told_full: dict[Hashable, float] = {}
         self.left_behind: Sequence[LeftBehind] = ()

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 from aioparallel.batches import Call
-from aioparallel.engine.batch_assembler import BatchAssembler, Line
+from aioparallel.engine.batch_assembler import BatchAssembler, DueBatches
 from aioparallel.engine.counters import Counters, EndState
-from aioparallel.engine.fairness import MakeRing, fair
+from aioparallel.engine.fairness import MakeTurnQueue, round_robin
 from aioparallel.engine.isolation import ENDED
 from aioparallel.engine.lanes import StaleLanes, lane_keys
 from aioparallel.engine.parking import Parking
@@ -48,7 +48,7 @@ class Scheduler:
     ``slots``: handlers that may run at once, for what is fair. ``max_parked``: see
     :class:`~aioparallel.engine.parking.Parking`. ``on_drained(source)`` hears that nothing of a stopped source is in
     flight or producing any more, or that nobody waits for it because it was dropped; ``on_full(source)`` that it became
-    full of parked records, or no more. ``ring``: whose turn it is.
+    full of parked records, or no more. ``turns``: makes the queue of sources that take turns.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Scheduler:
         on_drained: Callable[[Source], None] = _ignore,
         on_full: Callable[[Source], None] = _ignore,
         batchings: Batchings | None = None,
-        ring: MakeRing = fair,
+        turns: MakeTurnQueue = round_robin,
     ) -> None:
         self._ordering = ordering
         self._order_by = order_by
@@ -73,10 +73,10 @@ class Scheduler:
         self.sources: dict[Source, None] = {}
         self._parking = Parking(max_parked, self.sources, self._fullness_changed)
         self.counters = Counters(self._parking, signals or Signals())
-        self._ring = ring(slots, self.counters)
-        self._line = self._ring.line
+        self._turns = turns(slots, self.counters)
+        self._line = self._turns.line
         self._turn = Turn(self.counters, self.put_back)
-        self.assembler = None if batchings is None else BatchAssembler(self._ring, self.counters, batchings)
+        self.assembler = None if batchings is None else BatchAssembler(self._turns, self.counters, batchings)
         """None: all records run by themselves."""
         self.paused = False
 
@@ -148,7 +148,7 @@ class Scheduler:
         if self.assembler is not None:
             self.assembler.admitted(source, records, len(ready) - heads)
         if ready:
-            self._ring.join(source)
+            self._turns.join(source)
 
     # -- out --------------------------------------------------------------------------------------------
 
@@ -162,10 +162,10 @@ class Scheduler:
         """
         if not self._line or self.paused:
             return None
-        ring = self._ring
-        source = ring.begin()
+        turns = self._turns
+        source = turns.begin()
         try:
-            if type(source) is not Line and source.batching is None:
+            if type(source) is not DueBatches and source.batching is None:
                 taken = self._turn.run(source, step, hand_over, most)
             else:
                 assert self.assembler is not None
@@ -176,7 +176,7 @@ class Scheduler:
                     return found, TOGETHER
                 taken = self._run_by_itself(found, step)
         finally:
-            ring.end(source)
+            turns.end(source)
         if taken is not None and taken[1] is ENDED:
             self.succeed(taken[0])
             return None
@@ -227,8 +227,8 @@ class Scheduler:
         else:
             record._next = None
             source.ready.append(following)
-            if not source.in_ring:
-                self._ring.join(source)
+            if not source.is_queued:
+                self._turns.join(source)
 
     def succeed_together(self, call: Call) -> None:
         """:meth:`succeed` for all records of a call in flight."""
@@ -256,7 +256,7 @@ class Scheduler:
                 if not mates or following not in mates:
                     ready.append(following)
             if ready:
-                self._ring.join(source)
+                self._turns.join(source)
         self.counters.in_flight -= count
         self.counters.count_succeeded(count)
 
@@ -333,8 +333,8 @@ class Scheduler:
             else:
                 record._next = None
                 source.ready.append(following)
-                if not source.in_ring:
-                    self._ring.join(source)
+                if not source.is_queued:
+                    self._turns.join(source)
         count = 0
         for source, offsets in completed.items():
             source.complete_all(offsets)
@@ -360,7 +360,7 @@ class Scheduler:
             del source.lanes[record._lane]
         elif following not in mates:
             source.ready.append(following)
-            self._ring.join(source)
+            self._turns.join(source)
 
     def produce(self, record: AnyRecord) -> None:
         """The handler has ended, its outputs are on their way: no longer in flight, the lane still closed.
@@ -401,7 +401,7 @@ class Scheduler:
         source = record._source
         if not source.stopped:
             source.ready.append(record)
-            self._ring.join(source)
+            self._turns.join(source)
 
     def _end_stopped(self, record: AnyRecord, source: Source, outcome: EndState | None) -> None:
         """An outcome in a source that drains (it still counts), or was dropped (nothing counts, I6). The record is not
@@ -436,7 +436,7 @@ class Scheduler:
         self.flush_counters()
         if not source.stopped:
             source.stopped = True
-            self._ring.leave(source)
+            self._turns.leave(source)
             source.ready.clear()
             source.held.clear()
             if self.assembler is not None:
@@ -490,6 +490,6 @@ class Scheduler:
         if source.held and not source.stopped:
             source.ready.extend(source.held)
             source.held.clear()
-            self._ring.join(source)
+            self._turns.join(source)
         if self.assembler is not None and not source.stopped:
             self.assembler.hold(source)

@@ -53,7 +53,7 @@ class Source:
         "held",
         "holds",
         "in_flight",
-        "in_ring",
+        "is_queued",
         "lanes",
         "map_ceiling",
         "name",
@@ -76,7 +76,7 @@ class Source:
         self.put_away: Callable[[int], None] = _no_ledger
         self.lanes: dict[Hashable, Record] = {}  # by key, the record that came last; see lanes.py
         self.ready: deque[Record] = deque()  # heads of lanes, and records without order
-        self.in_ring = False  # among those that take turns; see fairness.py
+        self.is_queued = False  # among those that take turns; see fairness.py
         self.rank = 0
         self.buffered = 0
         self.buffered_bytes = 0

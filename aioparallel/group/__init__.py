@@ -4,7 +4,7 @@
 
     client.py           the interface that a Kafka client must have; this room owns it
     sessions.py         a session: a source with a ledger, a generation, and what was acknowledged
-    holdings.py         the sessions of this member, by partition
+    assigned_partitions.py  the sessions of this member, by partition
     assignment.py       sessions from assigned to given away
     opening.py          sessions from assigned to open: positions read, starts found
     resets.py           positions that the log does not hold, moved into it

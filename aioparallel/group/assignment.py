@@ -16,9 +16,9 @@ from typing import Any
 from aioparallel.engine.processor import Processor
 from aioparallel.errors import OffsetOutOfRange
 from aioparallel.group.admission import Admission
+from aioparallel.group.assigned_partitions import AssignedPartitions
 from aioparallel.group.client import Client, CommitFault, Fetched, Generation
 from aioparallel.group.committing import Keeping
-from aioparallel.group.holdings import Holdings
 from aioparallel.group.opening import Opener
 from aioparallel.group.ranking import is_one
 from aioparallel.group.resets import Resets, differs
@@ -41,7 +41,7 @@ END_TIMEOUT = 5.0
 
 
 class Assignment:
-    """What comes and goes. Implements the client's ``RebalanceListener``; its sessions are in ``holdings``.
+    """What comes and goes. Implements the client's ``RebalanceListener``; its sessions are in ``assigned``.
 
     ``on_change()`` hears that fetching should be planned anew; ``on_ended(task)`` of each opener or reset
     that has ended, however. ``is_whole()``: see :class:`~aioparallel.group.ranking.Ranking`.
@@ -54,7 +54,7 @@ class Assignment:
         options: Options,
         processor: Processor,
         admission: Admission,
-        holdings: Holdings,
+        assigned: AssignedPartitions,
         keeping: Keeping,
         *,
         on_change: Callable[[], None],
@@ -64,7 +64,7 @@ class Assignment:
         self._options = options
         self._processor = processor
         self._admission = admission
-        self._holdings = holdings
+        self._assigned = assigned
         self._committer = keeping.committer
         self._on_change = on_change
         self._on_ended = on_ended
@@ -84,12 +84,12 @@ class Assignment:
             refuses_unreadable_maps=keeping.refuses_unreadable_maps,
             refuses_resets=keeping.refuses_resets,
             is_error=is_error,
-            read_before=holdings.read_before,
+            read_before=assigned.read_before,
         )
         self._resets = Resets(
             client,
             starts,
-            holdings,
+            assigned,
             processor,
             self._opener,
             self._truncations,
@@ -97,10 +97,10 @@ class Assignment:
             refuses=keeping.refuses_resets,
             is_error=is_error,
         )
-        self.unreadable = UnreadablePartitions(client, holdings, options.skip_unreadable, on_change)
+        self.unreadable = UnreadablePartitions(client, assigned, options.skip_unreadable, on_change)
         """Those whose data cannot be read."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self.sessions: Mapping[TopicPartition, Session] = holdings.sessions
+        self.sessions: Mapping[TopicPartition, Session] = assigned.sessions
         self._has_assignment = False  # between a join and the next revoked or lost
         self._is_whole = is_whole
 
@@ -108,10 +108,10 @@ class Assignment:
 
     def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
         """New sessions, closed until the opener is through; kept ones move to the new generation."""
-        self._holdings.move_to(generation)
+        self._assigned.move_to(generation)
         abandoned = [session for session in self.sessions.values() if session.abandoned]
-        new = [self._holdings.begin(partition, generation) for partition in sorted(partitions)]
-        new += [self._holdings.replace(session) for session in abandoned if session.current]
+        new = [self._assigned.begin(partition, generation) for partition in sorted(partitions)]
+        new += [self._assigned.replace(session) for session in abandoned if session.current]
         self._processor.cancel(abandoned)
         self._has_assignment = True
         if new:
@@ -121,7 +121,7 @@ class Assignment:
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Settle: drain, commit, drop. Bounded by drain_timeout and commit_timeout."""
         self._has_assignment = False
-        sessions = self._holdings.of(partitions)
+        sessions = self._assigned.of(partitions)
         try:
             await self.settle(sessions, self._options.drain_timeout)
         except BaseException:
@@ -134,7 +134,7 @@ class Assignment:
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         """Gone already: cancel what runs, drop without a commit."""
         self._has_assignment = False
-        sessions = self._holdings.of(partitions)
+        sessions = self._assigned.of(partitions)
         if sessions:
             logger.warning(
                 "lost %d partitions without a last commit: records of theirs may run again at their next owner",
@@ -146,7 +146,7 @@ class Assignment:
 
     def _let_go(self, sessions: Collection[Session]) -> None:
         for session in sessions:
-            self._holdings.end(session)
+            self._assigned.end(session)
         self._processor.cancel(list(sessions))
 
     # -- giving away ------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class Assignment:
         deadline = loop.time() + drain_timeout + CANCEL_GRACE + self._options.commit_timeout
         for session in sessions:
             if session.state is SessionState.OPENING:
-                self._holdings.end(session)  # nothing was read yet, so nothing is to be said
+                self._assigned.end(session)  # nothing was read yet, so nothing is to be said
         settling = [session for session in sessions if session.current]
         await self._admission.settle(settling, drain_timeout, CANCEL_GRACE)
         owing = await self._committer.commit_until(settling, deadline)
@@ -183,7 +183,7 @@ class Assignment:
                 extra={"action": "settle_uncommitted"},
             )
         for session in settling:
-            self._holdings.end(session)
+            self._assigned.end(session)
         return owing
 
     async def close(self) -> None:
@@ -198,7 +198,7 @@ class Assignment:
 
     def reset(self, error: OffsetOutOfRange) -> None:
         """The log does not hold a session's position: let it be moved. Raises the error where nobody may move it."""
-        session = self._holdings.sessions.get(error.partition)
+        session = self._assigned.sessions.get(error.partition)
         if session is None or session.state is not SessionState.OPEN or session.resetting:
             return
         if self._options.auto_offset_reset == "error":

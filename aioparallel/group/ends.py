@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from aioparallel.group.assigned_partitions import AssignedPartitions
 from aioparallel.group.client import REQUEST_TIMEOUT, Client
-from aioparallel.group.holdings import Holdings
 from aioparallel.group.sessions import Session, SessionState
 
 __all__ = ["Ends"]
@@ -25,16 +25,16 @@ class Ends:
     cluster is asked before a target is lowered.
     """
 
-    def __init__(self, client: Client, holdings: Holdings, on_change: Callable[[], None]) -> None:
+    def __init__(self, client: Client, assigned: AssignedPartitions, on_change: Callable[[], None]) -> None:
         self._client = client
-        self._holdings = holdings
+        self._assigned = assigned
         self._on_change = on_change
 
     async def run(self) -> None:
         """Look for ever; ends by cancellation."""
         while True:
             await asyncio.sleep(_INTERVAL)
-            if doubtful := [session for session in self._holdings.sessions.values() if self._seems_cut(session)]:
+            if doubtful := [session for session in self._assigned.sessions.values() if self._seems_cut(session)]:
                 await self._ask(doubtful)
 
     def _seems_cut(self, session: Session) -> bool:
@@ -63,5 +63,5 @@ class Ends:
                 session.target,
                 extra={"action": "target_lowered", "end": end, "target": session.target},
             )
-            self._holdings.lower_target(session, end)
+            self._assigned.lower_target(session, end)
         self._on_change()

@@ -182,9 +182,9 @@ class Intake:
             quotas = dict.fromkeys([session.partition for session in borrowers], lent)
             left -= lent * len(borrowers)
         wanted = sum([missing for _, missing in below])
-        fair = left if wanted <= left else max(1, left // len(below))
+        round_robin = left if wanted <= left else max(1, left // len(below))
         for partition, missing in below:
-            quotas[partition] = min(missing, fair)
+            quotas[partition] = min(missing, round_robin)
         step = self._until_dry(without, room) if without or wanted > left else self._step
         state = room.full if withheld else "fetching" if quotas else "enough ready"
         return Plan(quotas, room.common if quotas else 0, step, state)

@@ -62,7 +62,7 @@ class Opener:
     ``refuses_unreadable_maps``, ``refuses_resets``: see :class:`~aioparallel.group.committing.Keeping`.
     ``is_error``: a position outside the log ends the run. ``truncations`` hears of logs that lost records.
     ``patience``, ``spawn``: see :class:`~aioparallel.group.turns.Turns`.
-    ``read_before``: see :class:`~aioparallel.group.holdings.Holdings`.
+    ``read_before``: see :class:`~aioparallel.group.assigned_partitions.AssignedPartitions`.
     """
 
     def __init__(

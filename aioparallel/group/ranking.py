@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from aioparallel.engine.fairness import MakeRing, fair
+from aioparallel.engine.fairness import MakeTurnQueue, round_robin
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.group.intake import Intake, Plan
 from aioparallel.group.sessions import Session
@@ -45,7 +45,7 @@ def no_rank(partition: TopicPartition) -> int:
 class Ranking(NamedTuple):
     """In what a run with ranks differs from one without."""
 
-    ring: MakeRing = fair
+    turns: MakeTurnQueue = round_robin
     rank_of: RankOf = no_rank
     planner: MakePlanner = Intake
     is_whole: Callable[[], bool] = is_one

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from aioparallel.engine.processor import Processor
 from aioparallel.errors import OffsetOutOfRange, PositionOutsideLog
+from aioparallel.group.assigned_partitions import AssignedPartitions
 from aioparallel.group.client import REQUEST_PAUSE, REQUEST_TIMEOUT, Client, Fetched
-from aioparallel.group.holdings import Holdings
 from aioparallel.group.leader_epochs import UNKNOWN, LeaderEpochs
 from aioparallel.group.opening import Opener
 from aioparallel.group.sessions import Session, SessionState
@@ -58,7 +58,7 @@ class Resets:
         self,
         client: Client,
         starts: Starts,
-        holdings: Holdings,
+        assigned: AssignedPartitions,
         processor: Processor,
         opener: Opener,
         truncations: Truncations,
@@ -71,7 +71,7 @@ class Resets:
         self._is_error = is_error
         self._client = client
         self._starts = starts
-        self._holdings = holdings
+        self._assigned = assigned
         self._processor = processor
         self._opener = opener
         self._truncations = truncations
@@ -195,7 +195,7 @@ class Resets:
 
     def _replace(self, session: Session, ledger: Ledger, topic_id: bytes) -> Session:
         """What was read belongs to another log: a new session. What is in flight of the old one is cancelled."""
-        gone, session = session, self._holdings.replace(session)
+        gone, session = session, self._assigned.replace(session)
         self._processor.cancel([gone])
         session.ledger = ledger
         session.promised = ledger.restored_until

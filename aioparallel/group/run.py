@@ -21,6 +21,7 @@ from aioparallel.engine.waiting import unless, why_ended
 from aioparallel.errors import FetchFailed, InstanceFenced, NotCommitted
 from aioparallel.group.admission import MakeAdmission, at_once
 from aioparallel.group.arrivals import ArrivalWatch
+from aioparallel.group.assigned_partitions import AssignedPartitions
 from aioparallel.group.assignment import CANCEL_GRACE, END_TIMEOUT, Assignment
 from aioparallel.group.client import Client, Generation
 from aioparallel.group.committer import in_group
@@ -28,7 +29,6 @@ from aioparallel.group.committing import MakeKeeping, Member, reasons
 from aioparallel.group.companions import Companion
 from aioparallel.group.ends import Ends
 from aioparallel.group.fetcher import Fetcher
-from aioparallel.group.holdings import Holdings
 from aioparallel.group.ranking import UNRANKED, Ranking
 from aioparallel.group.run_state import RunState
 from aioparallel.group.sessions import SessionState
@@ -92,7 +92,7 @@ class GroupRun:
             output_sink=output_sink,
             dead_letter_sink=dead_letter_sink,
             log=FailureLog({"group_id": group_id}),
-            ring=ranking.ring,
+            turns=ranking.turns,
         )
         self._admission = admission(self._processor, self._fail)
         self._companion = companion
@@ -108,7 +108,7 @@ class GroupRun:
                 self._fail_at_end,
             )
         )
-        holdings = Holdings(scheduler, kept.positions, targets, companion, ranking.rank_of)
+        assigned = AssignedPartitions(scheduler, kept.positions, targets, companion, ranking.rank_of)
         self._committer = kept.committer
         self._keepers_problems = kept.problems
         self._assignment = Assignment(
@@ -117,13 +117,13 @@ class GroupRun:
             options,
             self._processor,
             self._admission,
-            holdings,
+            assigned,
             kept,
             on_change=self._changed,
             on_ended=self._task_ended,
             is_whole=ranking.is_whole,
         )
-        self._ends = Ends(client, holdings, self._changed)
+        self._ends = Ends(client, assigned, self._changed)
         self._arrivals = ArrivalWatch(client, timed_topics, self._assignment.sessions.values) if timed_topics else None
         planner = ranking.planner(options, scheduler, self._admission.waiting)
         self._fetcher = Fetcher(

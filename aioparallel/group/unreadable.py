@@ -15,8 +15,8 @@ from contextlib import aclosing
 from typing import Final
 
 from aioparallel.errors import FetchFailed, UnreadableBatch
+from aioparallel.group.assigned_partitions import AssignedPartitions
 from aioparallel.group.client import Client, Fetched, Span
-from aioparallel.group.holdings import Holdings
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.records import TopicPartition
 
@@ -33,10 +33,14 @@ class UnreadablePartitions:
     partition and the offset that it bears. ``on_change()`` hears that fetching should be planned anew."""
 
     def __init__(
-        self, client: Client, holdings: Holdings, skip: Collection[tuple[str, int, int]], on_change: Callable[[], None]
+        self,
+        client: Client,
+        assigned: AssignedPartitions,
+        skip: Collection[tuple[str, int, int]],
+        on_change: Callable[[], None],
     ) -> None:
         self._client = client
-        self._holdings = holdings
+        self._assigned = assigned
         self._skip = frozenset(skip)
         self._on_change = on_change
         self._timers: dict[Session, asyncio.TimerHandle] = {}
@@ -45,7 +49,7 @@ class UnreadablePartitions:
 
     def found(self, error: FetchFailed, stamped: Session | None) -> None:
         """The data at a partition's position cannot be read. ``stamped``: its session when it was asked for."""
-        session = self._holdings.sessions.get(error.partition)
+        session = self._assigned.sessions.get(error.partition)
         if session is None or session is not stamped or session.state is not SessionState.OPEN or session.resetting:
             return
         if session.waits or session.ledger.position > error.offset:

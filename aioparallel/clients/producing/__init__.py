@@ -4,7 +4,7 @@
 
     producer.py         QueueingProducer, behind ``delivery/producer.py``: coroutines and timers
     transactional.py    the same within Kafka's transactions
-    carrying.py         requests on their way, and brokers that do not answer them
+    request_sender.py   requests in flight, and brokers that do not answer them
     brokers.py          what it needs of a cluster; a client implements it
     trouble.py          whether anything can be sent at all
     overview.py         what waits for which broker

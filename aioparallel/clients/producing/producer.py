@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from aioparallel.clients.producing.brokers import Brokers
-from aioparallel.clients.producing.carrying import LONGEST_PAUSE, Carrier
 from aioparallel.clients.producing.overview import by_broker, silence_of
 from aioparallel.clients.producing.partition_queue import PartitionQueue
 from aioparallel.clients.producing.pending import outputs_of
 from aioparallel.clients.producing.queues import PartitionQueues
+from aioparallel.clients.producing.request_sender import LONGEST_PAUSE, RequestSender
 from aioparallel.clients.producing.trouble import Trouble
 from aioparallel.delivery.producer import OnDelivered, PendingOutput
 from aioparallel.errors import AuthenticationFailed, BrokerUnreachable, NotAuthorized
@@ -85,7 +85,7 @@ class QueueingProducer:
         self._identifying: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
         self._work = asyncio.Event()
-        self._carrier = Carrier(partition_queues, self._brokers, retry_backoff, self._work.set)
+        self._sender = RequestSender(partition_queues, self._brokers, retry_backoff, self._work.set)
         self._is_awake = False
         """Whether the work is set and not yet begun."""
         self._idle = asyncio.Event()
@@ -153,7 +153,7 @@ class QueueingProducer:
         if self._loop is None:
             return ()
         now, brokers = self._loop.time(), self._brokers
-        silent = self._carrier.silent(now)
+        silent = self._sender.silent(now)
         queues = self._partition_queues.queues
         return by_broker(queues, brokers.leader_of, brokers.address_of, silent, now, self._delivery_timeout)
 
@@ -182,7 +182,7 @@ class QueueingProducer:
                 if timer is not None:
                     timer.cancel()
             beside = (self._sending, self._refreshing, self._identifying)
-            tasks = self._carrier.close()
+            tasks = self._sender.close()
             for task in beside:
                 if task is not None:
                     task.cancel()
@@ -252,15 +252,15 @@ class QueueingProducer:
 
     async def _send_ready(self) -> None:
         """Send all that may be sent now. What is ready later, with an answer or new metadata, wakes us again."""
-        partition_queues, carrier = self._partition_queues, self._carrier
+        partition_queues, sender = self._partition_queues, self._sender
         while partition_queues.has_ready:
             sent = False
-            for node, queues in partition_queues.by_node(self._brokers.leader_of, carrier.busy).items():
-                if carrier.count(node) and sum(len(queue.waiting) for queue in queues) < _WORTH:
+            for node, queues in partition_queues.by_node(self._brokers.leader_of, sender.busy).items():
+                if sender.count(node) and sum(len(queue.waiting) for queue in queues) < _WORTH:
                     continue  # its answer wakes us again
                 if batches := partition_queues.fill(queues, node, _REQUEST_BYTES):
                     sent = True
-                    carrier.carry(node, batches)
+                    sender.send(node, batches)
                 # Encoding holds the loop; others have their turn in between.
                 await asyncio.sleep(0)
             if partition_queues.needs_identity and (self._identifying is None or self._identifying.done()):
@@ -322,7 +322,7 @@ class QueueingProducer:
 
     def _metadata_changed(self) -> None:
         self._partition_queues.update(self._brokers.partitions_of, asyncio.get_running_loop().time())
-        self._carrier.metadata_changed()
+        self._sender.metadata_changed()
         self._work.set()
 
     async def _refresh(self) -> None:
@@ -341,7 +341,7 @@ class QueueingProducer:
             given_up = self._partition_queues.give_up_missing(
                 since, since + self._delivery_timeout, self._explain_missing, passing=self._missing_may_come
             )
-            self._carrier.cut({batch.node for batch in given_up}, "it has not answered in time")
+            self._sender.cut({batch.node for batch in given_up}, "it has not answered in time")
             self._work.set()
             await asyncio.sleep(pause)
             pause = min(LONGEST_PAUSE, max(0.05, pause) * 1.5)
@@ -359,7 +359,7 @@ class QueueingProducer:
         self._timer = None
         # Timers run up to the clock's resolution early.
         outdated = self._partition_queues.expire(loop.time() + 0.001, self._explain_timeout)
-        self._carrier.cut({batch.node for batch in outdated.cut}, "it has not answered in time")
+        self._sender.cut({batch.node for batch in outdated.cut}, "it has not answered in time")
         self._set_timer(outdated.next_deadline)
         self._work.set()
 

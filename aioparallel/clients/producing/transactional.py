@@ -101,7 +101,7 @@ class TransactionalQueueingProducer(QueueingProducer):
     def abandon(self) -> None:
         """See :class:`~aioparallel.transactions.TransactionalProducer`."""
         # A broker that owes an answer would keep the next transaction waiting as well.
-        self._carrier.cut(self._carrier.silent(asyncio.get_running_loop().time()), "it has not answered in time")
+        self._sender.cut(self._sender.silent(asyncio.get_running_loop().time()), "it has not answered in time")
         left = [(queue, self._explain_abandoned(queue), queue.drain()) for queue in self._partition_queues.queues]
         self._partition_queues.clear()
         for queue, reason, entries in left:

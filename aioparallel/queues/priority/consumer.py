@@ -14,7 +14,7 @@ from aioparallel.batches import BatchHandler
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.delivery.producer import Producer
 from aioparallel.engine.counters import Counters
-from aioparallel.engine.fairness import RankedRing
+from aioparallel.engine.fairness import WeightedFairQueue
 from aioparallel.engine.sinks import OutputSink
 from aioparallel.errors import ConfigurationError
 from aioparallel.group.client import Client
@@ -121,7 +121,7 @@ class PriorityConsumer(ParallelConsumer[K_co, V_co]):
             )
         client = cast("PriorityClient", self._client)
         self._ranking = Ranking(
-            ring=self._ring,
+            turns=self._turns,
             rank_of=self._rank_of,
             planner=partial(PollPlanner, client=client, budget=self._budget, weights=self._weights),
             is_whole=client.is_whole,
@@ -136,10 +136,10 @@ class PriorityConsumer(ParallelConsumer[K_co, V_co]):
     def _priority_client(self, clients: Sequence[Client]) -> PriorityClient:
         return PriorityClient(clients, self._priority_topics, self._budget)
 
-    def _ring(self, slots: int, counters: Counters) -> RankedRing:
+    def _turns(self, slots: int, counters: Counters) -> WeightedFairQueue:
         heaviest = max(self._weights)  # which is 1 then: by tiny ones starts could not be divided
         weights = [weight / heaviest for weight in self._weights]
-        return RankedRing(slots, counters, weights, self._ageing, asyncio.get_running_loop().time)
+        return WeightedFairQueue(slots, counters, weights, self._ageing, asyncio.get_running_loop().time)
 
     def _rank_of(self, partition: TopicPartition) -> int:
         return self._priority_topics.priority(partition.topic)

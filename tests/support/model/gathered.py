@@ -440,7 +440,7 @@ class Gathered(SyncCore):
         """Or nobody would look."""
         line = list(self.scheduler._line)
         assert len(line) == len(set(line))
-        assert all(member.in_ring for member in line)
+        assert all(member.is_queued for member in line)
         for holding in self.model.holdings.values():
             assert (holding.session in line) == bool(holding.session.ready)
         for one in self.open:

@@ -18,7 +18,7 @@ import pytest
 
 from aioparallel import RetryPolicy, in_threads, parallel_map
 from aioparallel.blocking import threads
-from aioparallel.blocking.lines import Threads
+from aioparallel.blocking.thread_pool import ThreadPool
 from aioparallel.blocking.threads import InThreads
 from aioparallel.errors import HandlerTimeout
 from aioparallel.policies import is_async
@@ -304,19 +304,19 @@ async def test_a_loop_that_is_gone_does_not_break_the_thread() -> None:
 
 async def test_a_thread_that_cannot_start_fails_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless another thread is there to take it."""
-    gate, start = Gate(), Threads._start
+    gate, start = Gate(), ThreadPool._start
     handler = in_threads(gate, threads=2)
 
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(Threads, "_start", refuse)
+    monkeypatch.setattr(ThreadPool, "_start", refuse)
     with pytest.raises(RuntimeError, match="can't start"):
         await handler(0)
-    monkeypatch.setattr(Threads, "_start", start)
+    monkeypatch.setattr(ThreadPool, "_start", start)
     first = asyncio.create_task(handler(1))
     await until(lambda: gate.began)
-    monkeypatch.setattr(Threads, "_start", refuse)
+    monkeypatch.setattr(ThreadPool, "_start", refuse)
     second = asyncio.create_task(handler(2))
     await until(lambda: handler.stats().waiting)
     gate.opened.set()

@@ -198,7 +198,7 @@ def test_a_thread_that_goes_on_is_abandoned_by_name(caplog: pytest.LogCaptureFix
     actions = [getattr(one, "action", "") for one in caplog.records]
     assert [action for action in actions if "handler" in action] == ["handler_abandoned"]
     assert not consumer.left_behind
-    handle._threads.close()  # or it would stay, idle, for half a minute
+    handle._pool.close()  # or it would stay, idle, for half a minute
 
 
 # -- event loops of others ----------------------------------------------------------------------------------

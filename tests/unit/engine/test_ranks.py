@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from aioparallel.batches import Batch, Batching, Call, batches
-from aioparallel.engine.fairness import RankedRing
+from aioparallel.engine.fairness import WeightedFairQueue
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.handlers import Batchings
 from aioparallel.handling import Ordering
@@ -30,8 +30,8 @@ class Course:
 
     def __init__(self, weights: list[float], slots: int, ageing: float = math.inf, partitions: int = 1) -> None:
         self.clock = Clock()
-        ring = partial(RankedRing, weights=weights, ageing=ageing, clock=self.clock)
-        self.scheduler = Scheduler(Ordering.UNORDERED, slots=slots, ring=ring)
+        turns = partial(WeightedFairQueue, weights=weights, ageing=ageing, clock=self.clock)
+        self.scheduler = Scheduler(Ordering.UNORDERED, slots=slots, turns=turns)
         self.slots = slots
         self.sessions = {}
         self.running: deque[Record] = deque()
@@ -198,11 +198,11 @@ def test_what_ranks_hold_is_counted_in_time_by_slots() -> None:
         for partition in range(90):
             course.feed(rank, 4, partition)
     course.fill()
-    ring = course.scheduler._ring
-    assert isinstance(ring, RankedRing)
+    turns = course.scheduler._turns
+    assert isinstance(turns, WeightedFairQueue)
     for _ in range(300):
         course.end_one()
-        assert sum(len(rank.sources) for rank in ring._ranks) <= 2 * 10 + 1
+        assert sum(len(rank.sources) for rank in turns._ranks) <= 2 * 10 + 1
 
 
 def test_a_call_of_several_partitions_takes_one_slot() -> None:
@@ -214,10 +214,10 @@ def test_a_call_of_several_partitions_takes_one_slot() -> None:
     async def run(call: Call) -> None:
         pass
 
-    ring = partial(RankedRing, weights=[1.0, 2.0], ageing=math.inf, clock=Clock())
+    turns = partial(WeightedFairQueue, weights=[1.0, 2.0], ageing=math.inf, clock=Clock())
     terms = [batches(save, size=20, linger=0) for _ in range(2)]
     by_topic = {f"t{rank}": Batching(one, run) for rank, one in enumerate(terms)}
-    scheduler = Scheduler(slots=30, ring=ring, batchings=Batchings(by_topic, None))
+    scheduler = Scheduler(slots=30, turns=turns, batchings=Batchings(by_topic, None))
     for rank in range(2):
         for partition in range(20):
             session = make_session(100 * rank + partition)
@@ -229,8 +229,8 @@ def test_a_call_of_several_partitions_takes_one_slot() -> None:
         taken = scheduler.run_ready(lambda record: None, lambda record, ended: None, [None])
         if taken is not None:
             calls.append(taken[0])
-    ranked = scheduler._ring
-    assert isinstance(ranked, RankedRing)
+    ranked = scheduler._turns
+    assert isinstance(ranked, WeightedFairQueue)
     ranked._line_up([])
     for one in ranked._ranks:
         one.may_hold = 0
@@ -256,17 +256,17 @@ def test_ranks_come_and_go() -> None:
         course.end_one()
     assert set(course.started) == {0, 1}
     assert not course.scheduler.has_ready
-    ring = course.scheduler._ring
-    assert isinstance(ring, RankedRing)
-    ring._count()
-    assert not any(rank.sources for rank in ring._ranks)
+    turns = course.scheduler._turns
+    assert isinstance(turns, WeightedFairQueue)
+    turns._count()
+    assert not any(rank.sources for rank in turns._ranks)
 
 
 def test_the_order_of_a_key_holds_within_a_rank() -> None:
     """One record of each key at a time, whoever else has turns."""
     clock = Clock()
-    ring = partial(RankedRing, weights=[1.0, 2.0], ageing=math.inf, clock=clock)
-    scheduler = Scheduler(Ordering.KEY, slots=4, ring=ring)
+    turns = partial(WeightedFairQueue, weights=[1.0, 2.0], ageing=math.inf, clock=clock)
+    scheduler = Scheduler(Ordering.KEY, slots=4, turns=turns)
     sessions = [make_session(0), make_session(1)]
     for rank, session in enumerate(sessions):
         session.rank = rank

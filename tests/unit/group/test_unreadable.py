@@ -10,8 +10,8 @@ import pytest
 
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.errors import ConfigurationError, UnreadableBatch
+from aioparallel.group.assigned_partitions import AssignedPartitions
 from aioparallel.group.client import Generation, Span
-from aioparallel.group.holdings import Holdings
 from aioparallel.group.unreadable import UnreadablePartitions, read_past
 from aioparallel.observe.health import ProblemKind
 from aioparallel.offsets import Ledger
@@ -20,7 +20,7 @@ from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 from tests.support.memory.consuming import Seen, committed, consumer_of, produce
 from tests.support.waiting import until
-from tests.unit.group.test_holdings import Told
+from tests.unit.group.test_assigned_partitions import Told
 
 HELD, WELL = TopicPartition("m", 0), TopicPartition("m", 1)
 
@@ -168,11 +168,11 @@ def test_what_names_no_batch_is_refused(wrong: object) -> None:
 async def test_what_is_told_late_or_twice_moves_nothing(broker: InMemoryBroker) -> None:
     """Several clients in one bring an error after the place was passed, or again while the partition is held."""
     client, told = InMemoryClient(broker, "g"), list[None]()
-    holdings = Holdings(Scheduler(), Told())
-    session = holdings.begin(HELD, Generation(1, "m"))
+    assigned = AssignedPartitions(Scheduler(), Told())
+    session = assigned.begin(HELD, Generation(1, "m"))
     session.opened = True
     session.ledger = Ledger(4)
-    unreadable = UnreadablePartitions(client, holdings, [(*HELD, 4)], lambda: told.append(None))
+    unreadable = UnreadablePartitions(client, assigned, [(*HELD, 4)], lambda: told.append(None))
     known, other = (UnreadableBatch(HELD, offset, offset, offset + 3, "torn") for offset in (4, 7))
     unreadable.found(known, None)  # of another epoch
     assert session.ledger.position == 4

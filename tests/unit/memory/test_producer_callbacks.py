@@ -133,7 +133,7 @@ async def test_no_backoff_is_no_storm(broker: InMemoryBroker) -> None:
     """Without a pause between attempts they would be hundreds a second."""
     producer = InMemoryProducer(broker)
     await send(producer, *numbered(0, 1))
-    producer._carrier._retry_backoff = 0.0
+    producer._sender._retry_backoff = 0.0
     attempts = 0
     decide = broker.faults.decide
 

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Collection, Mapping
 
 from aioparallel.engine.scheduler import Scheduler
+from aioparallel.group.assigned_partitions import AssignedPartitions
 from aioparallel.group.client import CommitFault, Committed, Generation
-from aioparallel.group.holdings import Holdings
 from aioparallel.group.sessions import SessionState
 from aioparallel.records import TopicPartition
 
@@ -40,44 +40,44 @@ class Told:
 def test_a_store_is_told_once_when_a_partition_goes() -> None:
     """A session that another one replaces after a reset has not given its partition away; one that ends has, once."""
     store = Told()
-    holdings = Holdings(Scheduler(), store)
-    first = holdings.begin(P, Generation(1, "m"))
-    second = holdings.replace(first)
+    assigned = AssignedPartitions(Scheduler(), store)
+    first = assigned.begin(P, Generation(1, "m"))
+    second = assigned.replace(first)
     assert (first.state, second.epoch, second.generation) == (SessionState.DROPPED, 2, first.generation)
     assert store.released == []
-    holdings.end(first)
-    assert holdings.sessions == {P: second}
-    holdings.end(second)
-    holdings.end(second)
-    assert (holdings.sessions, store.released) == ({}, [P])
+    assigned.end(first)
+    assert assigned.sessions == {P: second}
+    assigned.end(second)
+    assigned.end(second)
+    assert (assigned.sessions, store.released) == ({}, [P])
 
 
 def test_a_partition_that_is_assigned_twice_begins_anew() -> None:
     """Without a revoke between, the session before is over, and its partition released before it begins again."""
     store = Told()
-    holdings = Holdings(Scheduler(), store, {P: 10})
-    first = holdings.begin(P, Generation(1, "m"))
-    holdings.lower_target(first, 5)
-    second = holdings.begin(P, Generation(2, "m"))
+    assigned = AssignedPartitions(Scheduler(), store, {P: 10})
+    first = assigned.begin(P, Generation(1, "m"))
+    assigned.lower_target(first, 5)
+    second = assigned.begin(P, Generation(2, "m"))
     assert first.state is SessionState.DROPPED
     assert (second.epoch, second.target, store.released) == (2, 5, [P])
 
 
 def test_a_partition_that_comes_up_after_the_start_holds_nothing_to_read() -> None:
     """With ``until="end"`` the ends of the start are the targets, and it had none."""
-    holdings = Holdings(Scheduler(), Told(), {P: 10})
-    assert holdings.begin(P, Generation(1, "m")).target == 10
-    assert holdings.begin(TopicPartition("t", 1), Generation(1, "m")).target == 0
-    assert Holdings(Scheduler(), Told()).begin(P, Generation(1, "m")).target == sys.maxsize
+    assigned = AssignedPartitions(Scheduler(), Told(), {P: 10})
+    assert assigned.begin(P, Generation(1, "m")).target == 10
+    assert assigned.begin(TopicPartition("t", 1), Generation(1, "m")).target == 0
+    assert AssignedPartitions(Scheduler(), Told()).begin(P, Generation(1, "m")).target == sys.maxsize
 
 
 def test_a_new_generation_moves_what_is_held_of_its_group() -> None:
     """What is held of another group stays; one that was fenced may commit again, unless nobody knows what became of
     its last commit."""
-    holdings = Holdings(Scheduler(), Told())
-    mine, fenced, abandoned = (holdings.begin(TopicPartition("t", n), Generation(1, "m", "g")) for n in range(3))
-    other = holdings.begin(TopicPartition("u", 0), Generation(1, "m", "h"))
+    assigned = AssignedPartitions(Scheduler(), Told())
+    mine, fenced, abandoned = (assigned.begin(TopicPartition("t", n), Generation(1, "m", "g")) for n in range(3))
+    other = assigned.begin(TopicPartition("u", 0), Generation(1, "m", "h"))
     fenced.fenced = abandoned.fenced = abandoned.abandoned = other.fenced = True
-    holdings.move_to(Generation(2, "m", "g"))
+    assigned.move_to(Generation(2, "m", "g"))
     assert [session.generation.id for session in (mine, fenced, abandoned, other)] == [2, 2, 2, 1]
     assert [session.fenced for session in (mine, fenced, abandoned, other)] == [False, False, True, True]

@@ -1,4 +1,4 @@
-"""Requests on their way: what follows from their answers, and from answers that do not come."""
+"""Sends produce requests, and handles their answers and missing answers."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from aioparallel.clients.producing.partition_queue import RecordBatch
 from aioparallel.clients.producing.queues import PartitionQueues
 from aioparallel.clients.producing.requests import ProduceRequest, Requests
 
-__all__ = ["LONGEST_PAUSE", "Carrier"]
+__all__ = ["LONGEST_PAUSE", "RequestSender"]
 
 logger = logging.getLogger(__name__)
 
 LONGEST_PAUSE: Final = 1.0
 """Seconds between two attempts, after several that failed."""
 _SHORTEST_PAUSE: Final = 0.01
-"""Seconds before the second attempt, whatever the options say; each next pause is twice as long."""
+"""Seconds before the second attempt, whatever the options say. Each following pause is twice as long."""
 _REQUESTS_IN_FLIGHT: Final = 3
-"""To each broker, at most."""
+"""The most requests in flight to one broker."""
 _LOOK_AGAIN: Final = 1.0
 """Seconds between two looks at the metadata while a broker is silent."""
 
 
-class Carrier:
-    """Carries batches to the brokers and their answers back to the queues; leaves brokers that have gone silent.
+class RequestSender:
+    """Sends batches to the brokers, returns the answers to the queues, and disconnects from silent brokers.
 
-    ``on_answered``: called when there may be something to send again. ``retry_backoff``: seconds.
+    ``on_answered`` is called when there may be something to send again. ``retry_backoff``: seconds.
     """
 
     def __init__(
@@ -44,18 +44,18 @@ class Carrier:
         self._tasks: set[asyncio.Task[None]] = set()
         self._look: asyncio.TimerHandle | None = None
 
-    def carry(self, node: int, batches: Sequence[RecordBatch]) -> None:
-        """One request with these batches goes on its way."""
+    def send(self, node: int, batches: Sequence[RecordBatch]) -> None:
+        """Send one request with these batches."""
         loop = asyncio.get_running_loop()
         request = self._requests.begin(node, self._brokers.address_of(node), batches, loop.time())
-        task = loop.create_task(self._carry(request))
+        task = loop.create_task(self._send(request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if self._look is None:
             self._look = loop.call_at(self._requests.next_look(loop.time()) or 0.0, self._look_at_silent)
 
     def count(self, node: int) -> int:
-        """Requests on their way to this node."""
+        """Requests in flight to this node."""
         return self._requests.count(node)
 
     @property
@@ -94,7 +94,7 @@ class Carrier:
             task.cancel()
         return set(self._tasks)
 
-    async def _carry(self, request: ProduceRequest) -> None:
+    async def _send(self, request: ProduceRequest) -> None:
         """One request, from the way there to what follows from its answers."""
         answers: Sequence[Answer] = ()
         try:

@@ -1,6 +1,6 @@
-"""Calls in a line, first come first served, and the threads that take them: started on demand, kept, ended when idle.
+"""A pool of threads that run blocking calls, first come first served. Threads start on demand and end when idle.
 
-Daemon threads: none of them keeps the interpreter from ending, whatever its function does.
+They are daemon threads: none keeps the interpreter from ending, whatever its function does.
 """
 
 from __future__ import annotations
@@ -15,64 +15,64 @@ from typing import NamedTuple, Protocol
 from aioparallel.blocking.calls import BlockingCall
 from aioparallel.errors import ConsumerStateError
 
-__all__ = ["BlockingStats", "Hand", "Threads"]
+__all__ = ["BlockingStats", "CallRunner", "ThreadPool"]
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two lines about long waits.
+# Seconds between two log lines about long waits.
 _QUIET = 60.0
 
 
 class BlockingStats(NamedTuple):
-    """What a blocking handler does at this moment."""
+    """The calls and threads of a blocking handler at one moment."""
 
     running: int
-    """Calls that threads or processes have begun."""
+    """Calls that run in threads or processes."""
     waiting: int
-    """Calls that wait for one."""
+    """Calls that wait for a thread or process."""
     threads: int
-    """Threads that are there, idle ones among them; for ``in_processes`` one for each process."""
+    """Threads, including idle ones; ``in_processes`` has one for each process."""
 
 
-class Hand(Protocol):
-    """What one thread runs calls with."""
+class CallRunner(Protocol):
+    """Runs the calls of one thread."""
 
     def prepare(self) -> None:
-        """Be ready for a call; raises what keeps it from that, and a call that waits fails with it."""
+        """Get ready for a call. If it raises, a waiting call fails with that error."""
 
     def run(self, call: BlockingCall) -> None:
-        """Run it, and tell its end. Raises nothing."""
+        """Run it and report its end. Raises nothing."""
 
     def abort(self) -> None:
-        """End the call that runs, where that is possible. From any thread, quickly."""
+        """End the running call if that is possible. Any thread may call it; it returns quickly."""
 
     def close(self) -> None:
-        """No more calls. From any thread, also amid the others."""
+        """Take no more calls. Any thread may call it, also during the other methods."""
 
 
 class _Thread:
-    __slots__ = ("given", "hand", "woken")
+    __slots__ = ("given", "runner", "woken")
 
-    def __init__(self, hand: Hand) -> None:
-        self.hand = hand
+    def __init__(self, runner: CallRunner) -> None:
+        self.runner = runner
         self.given: BlockingCall | None = None  # already taken
         self.woken = threading.Semaphore(0)
 
 
-class Threads:
-    """At most ``size`` threads, named after ``name``, each with a hand of its own. What is called on the loop takes no
-    time; whoever cancels a call that runs has it aborted, under the lock that its end needs: never the one after it.
+class ThreadPool:
+    """At most ``size`` threads, named after ``name``, each with its own runner.
 
-    ``idle_seconds``: after which a thread without calls ends; None: when it is closed. ``prepares``: whether hands have
-    to be prepared: then a call waits in line meanwhile, and is not running. ``long_wait``: seconds that are worth a
-    line in the log; None: none are.
+    Methods called on the event loop do not block. Cancelling a running call aborts it under the lock that its end
+    takes, so the call after it is never aborted. ``idle_seconds``: a thread without calls ends after them; None: when
+    the pool is closed. ``prepares``: whether runners need :meth:`CallRunner.prepare`; a call waits meanwhile.
+    ``long_wait``: the seconds of waiting that are logged; None: not at all.
     """
 
     def __init__(
         self,
         size: int,
         name: str,
-        hand: Callable[[], Hand],
+        runner: Callable[[], CallRunner],
         *,
         idle_seconds: float | None,
         prepares: bool,
@@ -80,7 +80,7 @@ class Threads:
     ) -> None:
         self._size = size
         self._name = name
-        self._hand = hand
+        self._runner = runner
         self._idle_seconds = idle_seconds
         self._prepares = prepares
         self.long_wait = long_wait
@@ -92,14 +92,14 @@ class Threads:
         self._lock = threading.RLock()  # close() may come from a garbage collection, anywhere
         self._waiting: dict[BlockingCall, None] = {}
         self._idle: dict[_Thread, None] = {}
-        self._threads: set[_Thread] = set()
+        self._pool: set[_Thread] = set()
         self._running = 0
         self._numbers = 0
 
     # -- on the loop ------------------------------------------------------------------------------------
 
     def put(self, call: BlockingCall) -> bool:
-        """See :class:`~aioparallel.blocking.calls.Line`."""
+        """See :class:`~aioparallel.blocking.calls.CallQueue`."""
         if self._process != os.getpid():
             self._begin_anew()  # after a fork, where none of the threads is
         with self._lock:
@@ -116,20 +116,20 @@ class Threads:
     def _free_thread(self) -> _Thread | None:
         if self._idle:
             return self._idle.popitem()[0]  # the last one: those that are not needed stay idle, and end
-        if len(self._threads) == self._size:
+        if len(self._pool) == self._size:
             return None
-        thread = _Thread(self._hand())
+        thread = _Thread(self._runner())
         try:
             self._start(thread)
         except RuntimeError:
-            if not self._threads:
+            if not self._pool:
                 raise
             return None  # one of the others takes the call
-        self._threads.add(thread)
+        self._pool.add(thread)
         return thread
 
     def take_out(self, call: BlockingCall) -> bool:
-        """See :class:`~aioparallel.blocking.calls.Line`."""
+        """See :class:`~aioparallel.blocking.calls.CallQueue`."""
         with self._lock:
             if call in self._waiting:
                 del self._waiting[call]
@@ -139,7 +139,7 @@ class Threads:
             return False
 
     def note_wait(self, seconds: float) -> None:
-        """A line in the log about long waits, one a minute at most."""
+        """Log long waits, at most once a minute."""
         now = time.monotonic()
         if self.long_wait is None or seconds < self.long_wait or now - self._noted_at < _QUIET:
             return
@@ -157,7 +157,7 @@ class Threads:
     def stats(self) -> BlockingStats:
         """A snapshot."""
         with self._lock:
-            return BlockingStats(self._running, len(self._waiting), len(self._threads))
+            return BlockingStats(self._running, len(self._waiting), len(self._pool))
 
     def close(self) -> None:
         """End the threads that are idle, and the hands of all. Calls that run in plain threads go on to their end. The
@@ -165,14 +165,14 @@ class Threads:
         if self._process != os.getpid():
             return
         with self._lock:
-            threads, waiting = list(self._threads), list(self._waiting)
-            for one in (self._threads, self._idle, self._waiting):
+            threads, waiting = list(self._pool), list(self._waiting)
+            for one in (self._pool, self._idle, self._waiting):
                 one.clear()
         for call in waiting:
             call.tell_end(None, ConsumerStateError(f"{self._name} was closed before it was called"))
         for thread in threads:
             thread.woken.release()
-            thread.hand.close()
+            thread.runner.close()
 
     # -- a thread ---------------------------------------------------------------------------------------
 
@@ -185,25 +185,25 @@ class Threads:
         while self._wait(thread):
             while (call := self._next(thread)) is not None:
                 call.tell_begin()
-                thread.hand.run(call)
+                thread.runner.run(call)
                 with self._lock:
                     self._running -= 1
                     call.abort = None
                 del call  # or an idle thread would keep the item
-        thread.hand.close()
+        thread.runner.close()
 
     def _wait(self, thread: _Thread) -> bool:
         """False: the thread is to end."""
         woken = thread.woken.acquire(timeout=self._idle_seconds)
         with self._lock:
-            if thread not in self._threads:  # closed, perhaps just after it was given a call
+            if thread not in self._pool:  # closed, perhaps just after it was given a call
                 return thread.given is not None
             # Else whoever has woken it took it out. (Also just after it gave up waiting: then it finds a call, and
             # later, idle again, the token of that.)
             if thread in self._idle:
                 del self._idle[thread]
                 if not woken:
-                    self._threads.discard(thread)
+                    self._pool.discard(thread)
                     return False
         return True
 
@@ -212,14 +212,14 @@ class Threads:
         if thread.given is not None:
             call, thread.given = thread.given, None
             return call
-        while self._prepares and self._waiting and thread in self._threads:
+        while self._prepares and self._waiting and thread in self._pool:
             try:
-                thread.hand.prepare()
+                thread.runner.prepare()
                 break
             except BaseException as error:  # a handler's module may raise SystemExit when it is imported
                 self._fail_one(thread, error)
         with self._lock:
-            if thread not in self._threads:
+            if thread not in self._pool:
                 return None
             if self._waiting:
                 call = next(iter(self._waiting))
@@ -231,13 +231,13 @@ class Threads:
 
     def _take(self, thread: _Thread, call: BlockingCall) -> None:
         call.taken = True
-        call.abort = thread.hand.abort
+        call.abort = thread.runner.abort
         self._running += 1
 
     def _fail_one(self, thread: _Thread, error: BaseException) -> None:
         with self._lock:
             call = next(iter(self._waiting), None)
-            if call is None or thread not in self._threads:
+            if call is None or thread not in self._pool:
                 return  # it was closed, and that is the cause; what waits now is for those after it
             del self._waiting[call]
         call.tell_end(None, error)

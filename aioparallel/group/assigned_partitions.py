@@ -1,4 +1,4 @@
-"""What this member holds: its sessions, by partition. Plain methods: no ``await``, no I/O."""
+"""The sessions of the partitions assigned to this member. Plain methods: no ``await``, no I/O."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from aioparallel.group.sessions import Session
 from aioparallel.group.stores import Positions
 from aioparallel.records import TopicPartition
 
-__all__ = ["Holdings"]
+__all__ = ["AssignedPartitions"]
 
 
-class Holdings:
-    """The sessions of this process, at most one for each partition. Written by the assignment, the opener and resets.
+class AssignedPartitions:
+    """At most one session for each partition. The assignment, the opener and resets change it.
 
-    ``companion``: what is kept beside them.
-    ``rank_of``: how urgent a partition is.
-    ``targets``: with ``until="end"``, the offset of each partition at which its sessions end; else None.
+    ``companion``: keeps data for each session.
+    ``rank_of``: the priority of a partition.
+    ``targets``: with ``until="end"``, the offset at which each partition's sessions end; else None.
     """
 
     def __init__(
@@ -39,22 +39,22 @@ class Holdings:
         self._epochs: dict[TopicPartition, int] = {}
         self.sessions: dict[TopicPartition, Session] = {}
         self.read_before: dict[TopicPartition, tuple[bytes, Committed | None]] = {}
-        """The topic id of each partition's last session that is over, and what was committed of it last."""
+        """For each partition whose last session is over, its topic id and its last committed position."""
 
     def begin(self, partition: TopicPartition, generation: Generation) -> Session:
-        """A new session; the one before it, if any, is over."""
+        """Begin a new session and end the one before it."""
         previous = self.sessions.get(partition)
         if previous is not None:
             self.end(previous)
         return self._next(partition, generation)
 
     def replace(self, session: Session) -> Session:
-        """A new session under the same generation: the log has changed, the owner has not."""
+        """Begin a new session in the same generation: the log has changed, the owner has not."""
         self._drop(session)
         return self._next(session.partition, session.generation)
 
     def end(self, session: Session) -> None:
-        """It is over. Ending twice is ending once."""
+        """End a session. Ending it again does nothing."""
         self._drop(session)
         if self.sessions.get(session.partition) is session:
             del self.sessions[session.partition]
@@ -66,18 +66,18 @@ class Holdings:
             self.read_before[session.partition] = session.topic_id, session.acknowledged
 
     def of(self, partitions: Collection[TopicPartition]) -> list[Session]:
-        """The sessions of those partitions that are held."""
+        """The sessions of the assigned ones among these partitions."""
         return [self.sessions[partition] for partition in partitions if partition in self.sessions]
 
     def move_to(self, generation: Generation) -> None:
-        """What is held of its group belongs to the member's new generation now."""
+        """Move the sessions of this group to the member's new generation."""
         for session in self.sessions.values():
             if session.generation.group == generation.group:
                 session.generation = generation
                 session.fenced = session.abandoned
 
     def lower_target(self, session: Session, end: int) -> None:
-        """The log ends before its target, and will not hold it again."""
+        """The log ends before the target of this session, and will not reach it again."""
         session.target = end
         if self._targets is not None:
             self._targets[session.partition] = end
@@ -89,6 +89,6 @@ class Holdings:
             session.beside = self._companion.beside(session)
         session.rank = self._rank_of(partition)
         if self._targets is not None:
-            # A partition that came up after the start holds nothing that was to be read.
+            # A partition added after the start has no records that are to be read.
             session.target = self._targets.get(partition, 0)
         return session
