@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-__all__ = ["collecting_quickly", "loop_factory", "quick_collections", "stopping_signals"]
+__all__ = ["GrowthWatch", "collecting_quickly", "loop_factory", "quick_collections", "stopping_signals"]
 
 # Objects that come to life, more than have died, until a young collection. What is in flight comes and goes in waves of
 # thousands; by a small number each wave is walked again and again (1,000: at 2,000 in flight a fifth of all time;
@@ -189,6 +189,34 @@ class _Freezer:
 
 def _thresholds(handlers: int) -> tuple[int, int, int]:
     return max(_YOUNG, _YOUNG_BY_HANDLER * handlers), 1_000, 1_000
+
+
+class GrowthWatch:
+    """Collects garbage when the process has grown by 32 MB, for whoever has the collector count to large numbers: few
+    objects may hold much memory, and the collector counts objects alone. Looks ten times a second, on an event loop."""
+
+    def __init__(self) -> None:
+        self._is_over = False
+        self._looked_at = self._collected_at = _resident()
+
+    def begin(self) -> None:
+        """On the event loop. Ends after :meth:`end`, which any thread may call."""
+        if self._is_over or not self._looked_at:
+            return
+        resident = _resident()
+        if resident > self._looked_at + _YOUNG_BYTES:
+            gc.collect(1)
+            resident = _resident()
+            if resident > self._collected_at * (1 + _MAY_GROW_PART) + _MAY_GROW_BYTES:
+                gc.collect()
+                self._collected_at = resident = _resident()
+            self._looked_at = resident
+        self._looked_at = min(self._looked_at, resident)
+        asyncio.get_running_loop().call_later(_LOOK, self.begin)
+
+    def end(self) -> None:
+        """It looks no more."""
+        self._is_over = True
 
 
 def _kept() -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from sys import getsizeof
+from types import FrameType
 from typing import Any, Final, TypeVar
 
 __all__ = ["Sized", "size_of", "size_of_error"]
@@ -29,6 +31,8 @@ _MANY: Final = 64
 _TOO_MANY: Final = 1_000
 # Exceptions behind one another that are looked at.
 _ERRORS: Final = 10
+# Classes of which it is known what to look at.
+_KINDS: Final = 1_000
 
 _Seen = dict[int, object]
 """What holds others, by its identity: it is counted once. It is kept, so that nothing else has that identity."""
@@ -85,11 +89,16 @@ def size_of_error(error: BaseException | None) -> int:
         trace = error.__traceback__
         while trace is not None:
             frame, trace = trace.tb_frame, trace.tb_next
-            if id(frame) not in seen and frame.f_locals is not frame.f_globals:
+            if id(frame) not in seen and not _is_none_of_its_own(frame):
                 seen[id(frame)] = frame
                 size += sum([_size_of_variable(one, seen) for one in frame.f_locals.values()])
         error = error.__cause__ or error.__context__
     return size
+
+
+def _is_none_of_its_own(frame: FrameType) -> bool:
+    """Whether it is of this package, or of a module's own code: its variables are all that is global there."""
+    return frame.f_code.co_name == "<module>" or str(frame.f_globals.get("__name__")).startswith("aioparallel.")
 
 
 def _size_of_variable(value: Any, seen: _Seen) -> int:
@@ -115,18 +124,19 @@ def _size_beside(value: Any, seen: _Seen) -> int:
 
 
 def _slowly(value: Any, seen: _Seen) -> int:
-    if isinstance(value, list | tuple | set | frozenset | deque):
+    kind: Any = type(value)
+    look, names = _look_of(kind)
+    if look == "elements":
         return _SCALAR + _sum(value, seen)
-    if isinstance(value, Mapping):
+    if look == "values":
         return _DICT + _KEY * len(value) + _sum(value.values(), seen)
-    if hasattr(type(value), "nbytes"):  # arrays of NumPy and Arrow, a memoryview
+    if look == "buffer":
         beside = 2 * _SCALAR + int(value.nbytes)
         return beside + _sum(value.tolist(), seen) if str(getattr(value, "dtype", "")) == "object" else beside
-    names = _fields_of(type(value))
-    if names is not None:
-        return _SCALAR + _sum([getattr(value, name, None) for name in names], seen)
+    attributes = [getattr(value, name, None) for name in names]
+    if look == "fields":
+        return _SCALAR + _sum(attributes, seen)
     # What else an object refers to may be shared by all: a client, a whole program.
-    attributes = [getattr(value, name, None) for name in _slots_of(type(value))]
     if type(getattr(value, "__dict__", None)) is dict:
         attributes += value.__dict__.values()
     if isinstance(value, BaseException):
@@ -134,18 +144,29 @@ def _slowly(value: Any, seen: _Seen) -> int:
     return getsizeof(value) + sum([getsizeof(one) for one in attributes if type(one) is str or type(one) is bytes])
 
 
-def _fields_of(kind: type) -> Iterable[str] | None:
+@lru_cache(_KINDS)
+def _look_of(kind: type) -> tuple[str, Sequence[str]]:
+    """What to look at in objects of this class, and which of their attributes."""
+    if issubclass(kind, list | tuple | set | frozenset | deque):
+        return "elements", ()
+    if issubclass(kind, Mapping):
+        return "values", ()
+    if hasattr(kind, "nbytes"):  # arrays of NumPy and Arrow, a memoryview
+        return "buffer", ()
+    if (fields := _fields_of(kind)) is not None:
+        return "fields", fields
+    slots = [vars(one).get("__slots__", ()) for one in kind.__mro__]
+    return "object", [name for names in slots for name in ((names,) if isinstance(names, str) else names)]
+
+
+def _fields_of(kind: type) -> list[str] | None:
     """Of a dataclass, or of one of attrs', msgspec's or Pydantic's; None: it is none."""
     if dataclasses.is_dataclass(kind):
         return [field.name for field in dataclasses.fields(kind)]
     if (attributes := getattr(kind, "__attrs_attrs__", None)) is not None:
         return [attribute.name for attribute in attributes]
-    return getattr(kind, "__struct_fields__", None) or getattr(kind, "__pydantic_fields__", None)
-
-
-def _slots_of(kind: type) -> list[str]:
-    slots = [vars(one).get("__slots__", ()) for one in kind.__mro__]
-    return [name for names in slots for name in ((names,) if isinstance(names, str) else names)]
+    fields = getattr(kind, "__struct_fields__", None) or getattr(kind, "__pydantic_fields__", None)
+    return None if fields is None else [*fields]
 
 
 def _sum(values: Any, seen: _Seen) -> int:

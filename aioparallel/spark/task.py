@@ -27,6 +27,7 @@ from aioparallel.engine.loop_thread import LoopThread, ThreadedFlow
 from aioparallel.engine.sizes import Sized
 from aioparallel.engine.work import Label, Work
 from aioparallel.errors import ConfigurationError, LoopThreadEnded
+from aioparallel.event_loop import GrowthWatch
 from aioparallel.spark.task_end import TaskEnd, connection_to_jvm
 from aioparallel.spark.values import fresh
 
@@ -86,8 +87,9 @@ class Shipment(Generic[T, R]):
         thread = LoopThread.of_this_process()
         with _fewer_collections(work.handling.max_concurrency):
             flow = thread.flow(work, scope=self.scope)
-            connection = connection_to_jvm()
+            connection, watch = connection_to_jvm(), GrowthWatch()
             with TaskEnd(connection, partial(_abandon, flow)) as end:
+                thread.call(watch.begin)
                 due = time.monotonic()
                 try:
                     yield Sized((), 0)  # pyarrow imports pandas for the first array: not while handlers run
@@ -101,6 +103,7 @@ class Shipment(Generic[T, R]):
                                 connection.outfile.flush()
                             due = time.monotonic() + _PULSE
                 finally:
+                    watch.end()
                     with contextlib.suppress(LoopThreadEnded):
                         flow.close()
                     if (end.has_come or _ends_with_its_task()) and thread.is_idle:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -95,3 +96,34 @@ def test_a_limit(spark: SparkSession, calls: Calls) -> None:
     assert df.count() == 5
     assert late(calls, time.time()) == []
     assert len(calls.times()) < 10_000
+
+
+def test_a_limit_before_large_rows(spark: SparkSession) -> None:
+    """Megabytes wait on both ways of the connection when the task ends."""
+
+    async def twice(row: dict[str, Any]) -> dict[str, Any]:
+        return {"text": 2 * row["text"]}
+
+    rows = spark.range(60, numPartitions=1).selectExpr("cast(repeat('x', 1000000) as binary) as text")
+    assert rows.transform(parallel_map(twice, schema="text binary")).limit(1).selectExpr("length(text)").first() == (
+        2_000_000,
+    )
+
+
+def test_a_worker_with_slow_calls_is_not_idle(spark: SparkSession) -> None:
+    """To a Spark that kills workers of which it hears nothing."""
+    names = [f"spark.sql.execution.pyspark.udf.{name}" for name in ("idleTimeoutSeconds", "killOnIdleTimeout")]
+
+    async def slow(row: dict[str, Any]) -> dict[str, Any]:
+        await asyncio.sleep(row["id"])
+        return row
+
+    operator = parallel_map(slow, schema="id bigint")
+    spark.range(1, numPartitions=1).transform(operator).count()  # it may take long to start one
+    for name, value in zip(names, ("2s", "true"), strict=True):
+        spark.conf.set(name, value)
+    try:
+        assert spark.range(4, numPartitions=1).transform(operator).count() == 4
+    finally:
+        for name in names:
+            spark.conf.unset(name)

@@ -363,5 +363,9 @@ def test_sizes_of_anything() -> None:
     """It raises nothing, and comes to an end."""
     endless: list[object] = []
     endless.append(endless)
+    deep: dict[str, object] = {}
+    for _ in range(5_000):
+        deep = {"next": deep}
     for value in (None, 1, Hostile(), endless, object, sys, pytest.mark, iter(())):
         assert 0 < size_of(value) < SIZE
+    assert 0 < size_of(deep) < 5_000 * 1_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
+import zoneinfo
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -98,6 +99,11 @@ def test_nothing_is_changed_without_a_word(kind: str | types.DataType, value: An
             "timestamp",
             datetime.datetime(2026, 1, 1, tzinfo=ODD),
             datetime.datetime(2025, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+        ),
+        (
+            "timestamp",
+            datetime.datetime(2025, 11, 2, 1, 30, tzinfo=zoneinfo.ZoneInfo("America/New_York"), fold=1),
+            datetime.datetime(2025, 11, 2, 6, 30, tzinfo=UTC),
         ),
         ("timestamp", pd.Timestamp("2026-01-01", tz="UTC"), datetime.datetime(2026, 1, 1, tzinfo=UTC)),
         ("array<int>", np.array([1, 2]), [1, 2]),

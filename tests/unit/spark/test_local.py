@@ -9,6 +9,7 @@ import logging
 import pickle
 import sys
 import threading
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from types import FunctionType
 from typing import Any
@@ -264,6 +265,30 @@ def test_mistakes(options: Any, wrong: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parallel_map(**{"handler": plain, "schema": "n int", **options})
     assert wrong in str(caught.value)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process takes is known on Linux")
+def test_garbage_of_few_objects_is_collected() -> None:
+    """Cycles that hold much: the collector counts objects, and is told to count to thousands while handlers run."""
+    alive: weakref.WeakSet[Page] = weakref.WeakSet()
+    most = 0
+
+    async def leave_a_cycle(row: Row) -> Row:
+        nonlocal most
+        page = Page()
+        alive.add(page)
+        most = max(most, len(alive))
+        await asyncio.sleep(0.002)
+        return {"n": row["n"]}
+
+    run_locally(parallel_map(leave_a_cycle, schema="n bigint", max_concurrency=4), numbers(2_000))
+    assert most < 1_200
+
+
+class Page:
+    def __init__(self) -> None:
+        self.body = b"x" * 100_000  # which are in memory, as those of bytes() are not
+        self.page = self
 
 
 def test_what_cannot_be_sent() -> None:
