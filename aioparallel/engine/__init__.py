@@ -23,11 +23,11 @@ What is called *pure* has plain methods only: no ``await``, no clock, no I/O; ti
     batch_endings.py  the same for the records of a batch
     cancellation.py cancels one handler without its worker
     deadlines.py    when handlers must have ended, and who cancels them
-    holds.py        who holds the event loop, judged from looks at it               pure
-    standing.py     where the loop's thread stands: record, handler, lines
-    hold_log.py     lines about handlers that hold the loop, and how many of them
-    pulse.py        the pulse of a loop, for a thread that waits for what does not come
-    loop_watch.py   the thread that looks, and lets the loop turn
+    blockages.py    which handler blocks the event loop, judged from samples       pure
+    stack_sampling.py  samples the stack of the loop's thread: record, handler, lines
+    blockage_log.py  logs handlers that block the loop
+    ping.py         a loop pings a thread, which notices when no ping comes
+    loop_watch.py   the thread that samples, and ends turns early
     gates.py        bounds of what is under way at one place, and who waits there
     other_threads.py  questions from other threads
     waiting.py      waiting that something else cuts short, and waiting that nothing does

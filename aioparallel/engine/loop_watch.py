@@ -1,15 +1,14 @@
-"""Watches an event loop from a thread beside it: hears that it turns, and looks at what holds it when it does not.
+"""Watches an event loop from another thread: notices that it does not turn, and samples what blocks it.
 
-There is one for each loop on which workers run, from their first record to the close of the last pool. The loop gives
-it a pulse ten times a second; what it costs is the handover of the lock of the interpreter at each
-(:mod:`~aioparallel.engine.pulse`).
+Each loop on which workers run has one, from their first record to the close of the last pool. The loop pings it ten
+times a second. Each ping costs one handover of the interpreter lock (:mod:`~aioparallel.engine.ping`).
 
-**Cutting short.** A turn starts up to 16 records one after the other (:mod:`~aioparallel.engine.turn`), and several
-workers may go on in one turn of the loop; with handlers that block 0.3 s each that would hold the loop for seconds.
-So when a pulse is overdue the thread clears :attr:`LoopWatch.quota`, the list over which a turn iterates: a ``for``
-over a list ends at its next step when that has become shorter, so the turn ends after the record that runs now, and
-its hot path has nothing to look at. And it sets :attr:`LoopWatch.overdue`: workers that would go on with other records
-wait for the loop's next turn. That is done without any doubt about who is to blame, for it costs little.
+**Ending a turn early.** A turn starts up to 16 records (:mod:`~aioparallel.engine.turn`), and several workers may go on
+in one turn of the loop. With handlers that block 0.3 s each, the loop would stand still for seconds. So when a ping is
+overdue the thread clears :attr:`LoopWatch.quota`, the list over which a turn iterates. A ``for`` over a list ends at
+its next step if the list has become shorter, so the turn ends after the running record, and its hot path checks nothing.
+The thread also sets :attr:`LoopWatch.overdue`: workers that would go on with other records wait for the next turn of
+the loop. This costs little, so it is done before it is clear which handler is to blame.
 """
 
 from __future__ import annotations
@@ -24,16 +23,24 @@ from time import monotonic
 from types import CodeType
 from typing import ClassVar, Final
 
-from aioparallel.engine.hold_log import HoldLog
-from aioparallel.engine.holds import LATE, OVERDUE, PULSE, TICK, Judge, Recent, Worst
-from aioparallel.engine.pulse import Pulse
-from aioparallel.engine.standing import look_at, run_queue_wait
+from aioparallel.engine.blockage_log import BlockageLog
+from aioparallel.engine.blockages import (
+    LATE,
+    OVERDUE,
+    PING_INTERVAL,
+    SAMPLE_INTERVAL,
+    BlockageDetector,
+    RecentBlockages,
+    WorstBlockage,
+)
+from aioparallel.engine.ping import Ping
+from aioparallel.engine.stack_sampling import run_queue_wait, sample_stack
 
 __all__ = ["LoopWatch"]
 
 # Records that a worker runs before it looks at the clock.
 _TURN: Final = 16
-# Seconds after a hold for which a turn is one record.
+# Seconds after a blockage in which a turn is one record.
 _WARY: Final = 5.0
 # Turns of the loop after which somebody should have heard of one.
 _DEAF: Final = 4
@@ -56,12 +63,12 @@ class LoopWatch:
         """A turn runs as many records as are in it, unless it is cleared meanwhile. Never kept: read for each turn."""
         self.overdue = False
         """Whether this turn of the loop lasts too long: what could wait for the next one should."""
-        self.recent = Recent()
+        self.recent = RecentBlockages()
         self._loop = weakref.ref(loop)
         self._members: weakref.WeakSet[object] = weakref.WeakSet()
         self._lock = threading.Lock()  # of members, and of the thread's end
         self._thread: threading.Thread | None = None
-        self._pulse: Pulse | None = None
+        self._pings: Ping | None = None
         self._timer: asyncio.Handle | None = None
         self._loop_thread, self._native_thread = threading.get_ident(), threading.get_native_id()
         self._rest: CodeType | None = None
@@ -69,8 +76,8 @@ class LoopWatch:
         self._turns = 0
         self._is_asked = False
         self._wary_until = 0.0
-        self._judge = Judge()
-        self._log = HoldLog()
+        self._detector = BlockageDetector()
+        self._log = BlockageLog()
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> LoopWatch:
@@ -90,12 +97,12 @@ class LoopWatch:
             self._members.add(member)
             if self._thread is not None:
                 return
-            pulse = self._pulse = Pulse()
+            ping = self._pings = Ping()
             self._thread = threading.Thread(
-                target=self._watch, args=(pulse,), name="aioparallel-loop-watch", daemon=True
+                target=self._watch, args=(ping,), name="aioparallel-loop-watch", daemon=True
             )
             self._thread.start()
-        self._timer = loop.call_soon(self._beat, pulse)
+        self._timer = loop.call_soon(self._ping, ping)
 
     def leave(self, member: object) -> None:
         """It runs nothing any more. With the last member the thread ends."""
@@ -103,21 +110,21 @@ class LoopWatch:
             self._members.discard(member)
             if self._members or self._thread is None:
                 return
-            thread, self._turned_at, self.recent = self._thread, monotonic(), Recent()
+            thread, self._turned_at, self.recent = self._thread, monotonic(), RecentBlockages()
             self._end()
         thread.join(_JOIN)
 
     def _end(self) -> None:
         """Under the lock."""
-        assert self._pulse is not None
-        self._pulse.end()
+        assert self._pings is not None
+        self._pings.end()
         if self._timer is not None:
             self._timer.cancel()
         # The timer knows the loop, which would be kept for ever by it.
-        self._pulse = self._thread = self._timer = None
+        self._pings = self._thread = self._timer = None
 
-    def worst(self) -> list[Worst]:
-        """The longest holds of the last minute, one for each handler."""
+    def worst(self) -> list[WorstBlockage]:
+        """The longest blockages of the last minute, one for each handler."""
         return self.recent.worst(monotonic())
 
     def breathe(self) -> Iterator[None]:
@@ -131,19 +138,19 @@ class LoopWatch:
 
     # -- in the loop ------------------------------------------------------------------------------------
 
-    def _beat(self, pulse: Pulse) -> None:
+    def _ping(self, ping: Ping) -> None:
         """Ten times a second."""
         loop = self._loop()
-        if pulse.ended or loop is None:
+        if ping.ended or loop is None:
             return
         # First: what comes then may raise, a KeyboardInterrupt say.
-        self._timer = loop.call_later(PULSE, self._beat, pulse)
-        self._turned(pulse, depth=2)
+        self._timer = loop.call_later(PING_INTERVAL, self._ping, ping)
+        self._turned(ping, depth=2)
 
-    def _turned(self, pulse: Pulse, depth: int = 1) -> None:
+    def _turned(self, ping: Ping, depth: int = 1) -> None:
         """The loop turns. ``depth``: frames from here to who runs it."""
         with self._lock:
-            if pulse.ended:
+            if ping.ended:
                 return
             if not self._members:
                 self._end()
@@ -153,33 +160,33 @@ class LoopWatch:
         self._turned_at = monotonic()
         self._turns += 1
         self.overdue = False
-        pulse.beat()
+        ping.ping()
 
     # -- in the thread ----------------------------------------------------------------------------------
 
-    def _watch(self, pulse: Pulse) -> None:
-        patience = PULSE + OVERDUE
-        self._judge.asked(monotonic())
+    def _watch(self, ping: Ping) -> None:
+        patience = PING_INTERVAL + OVERDUE
+        self._detector.asked(monotonic())
         try:
             while (loop := self._loop()) is not None and not loop.is_closed():
                 del loop  # or it would be kept for as long as it is silent
                 planned = monotonic() + patience
-                beaten = pulse.wait(patience)
+                beaten = ping.wait(patience)
                 now = monotonic()
                 if beaten:
                     self._told(now)
-                    patience = PULSE + OVERDUE
+                    patience = PING_INTERVAL + OVERDUE
                 else:
-                    self._missed(pulse, now, now - planned)
-                    patience = TICK
-                if pulse.ended:
+                    self._missed(ping, now, now - planned)
+                    patience = SAMPLE_INTERVAL
+                if ping.ended:
                     return
         finally:
-            self._ended(pulse)
+            self._ended(ping)
 
-    def _ended(self, pulse: Pulse) -> None:
+    def _ended(self, ping: Ping) -> None:
         with self._lock:
-            if self._pulse is pulse:  # else there is another one already, or none
+            if self._pings is ping:  # else there is another one already, or none
                 self._timer = None  # the loop's, which is closed: not to be touched from here
                 self._end()
             self.overdue = False
@@ -188,41 +195,41 @@ class LoopWatch:
         """The loop has turned, or the watch is over."""
         self.overdue = False
         self.recent.forget(now)
-        holds = self._judge.answered(self._turned_at)
-        self.recent.ended(holds)
-        for hold in holds:
-            self._log.ended(hold, now)
+        blockages = self._detector.answered(self._turned_at)
+        self.recent.ended(blockages)
+        for blockage in blockages:
+            self._log.ended(blockage, now)
         if now >= self._wary_until and len(self.quota) < _TURN:
             self.quota = [None] * _TURN
         self._is_asked = False
-        # Half a pulse later: what holds the loop may have begun just after this one, or just before the next.
-        self._judge.asked(self._turned_at + PULSE / 2)
+        # Half an interval later: what blocks the loop may have begun just after this ping, or just before the next.
+        self._detector.asked(self._turned_at + PING_INTERVAL / 2)
 
-    def _missed(self, pulse: Pulse, now: float, late: float) -> None:
+    def _missed(self, ping: Ping, now: float, late: float) -> None:
         """The loop should have turned."""
         loop = self._loop()
         if loop is None or not loop.is_running():
-            self._judge.late()  # between two calls of run_until_complete(), say
+            self._detector.late()  # between two calls of run_until_complete(), say
             return
         if not self._is_asked:
             self._is_asked = True
             with contextlib.suppress(RuntimeError):  # it was closed just now
                 # Its timers may stand still: a clock that somebody has frozen for a test.
-                loop.call_soon_threadsafe(self._turned, pulse)
+                loop.call_soon_threadsafe(self._turned, ping)
         self._cut()
-        self._look(now, late)
+        self._sample(now, late)
 
-    def _look(self, now: float, late: float) -> None:
+    def _sample(self, now: float, late: float) -> None:
         if late > LATE:
-            self._judge.late()
-        look = look_at(self._loop_thread, self._rest)
-        self._judge.looked(look, now, run_queue_wait(self._native_thread))
-        if self._judge.is_held:
+            self._detector.late()
+        sample = sample_stack(self._loop_thread, self._rest)
+        self._detector.sampled(sample, now, run_queue_wait(self._native_thread))
+        if self._detector.is_held:
             self._wary_until = now + _WARY
             self.quota = [None]  # what was there is cleared already
-        if (hold := self._judge.goes_on) is not None:
-            self.recent.goes_on(hold)
-            self._log.goes_on(hold, now)
+        if (blockage := self._detector.goes_on) is not None:
+            self.recent.goes_on(blockage)
+            self._log.goes_on(blockage, now)
 
     def _cut(self) -> None:
         """Let the loop turn after what runs now. Should it have turned meanwhile, that is heard next."""

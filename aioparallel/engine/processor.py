@@ -12,13 +12,13 @@ from collections.abc import Hashable, Sequence
 
 from aioparallel.batches import Call
 from aioparallel.engine.batch_endings import BatchEndings
+from aioparallel.engine.blockages import WorstBlockage
 from aioparallel.engine.cancellation import Stuck
 from aioparallel.engine.deadlines import Watch
 from aioparallel.engine.drains import Drains
 from aioparallel.engine.endings import Endings
 from aioparallel.engine.failure_log import FailureLog
 from aioparallel.engine.fairness import MakeTurnQueue, round_robin
-from aioparallel.engine.holds import Worst
 from aioparallel.engine.lingering import Lingering
 from aioparallel.engine.retries import Retries
 from aioparallel.engine.scheduler import AnyRecord, Scheduler
@@ -167,8 +167,8 @@ class Processor:
         return scheduler.unfinished == scheduler.parked and self._retries.next_time >= until
 
     @property
-    def holds(self) -> list[Worst]:
-        """The longest holds of the event loop in the last minute, the longest first; one for each handler."""
+    def blockages(self) -> list[WorstBlockage]:
+        """The longest blockages of the event loop in the last minute, one for each handler, the longest first."""
         return self._pool.loop_watch.worst()
 
     async def drain(self, sources: Sequence[Source], seconds: float, cancel_grace: float) -> None:

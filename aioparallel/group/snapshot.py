@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from aioparallel.engine.holds import Hold
+from aioparallel.engine.blockages import Blockage
 from aioparallel.engine.lanes import length_from
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.sources import Source
@@ -176,11 +176,11 @@ def _unreadable(sessions: Iterable[Session]) -> Iterator[Problem]:
         yield Problem(ProblemKind.UNREADABLE, f"and {len(found) - _AT_MOST} more partitions that cannot be read")
 
 
-def _held(hold: Hold, times: int) -> str:
-    record = hold.look.record
-    who = "something that is no handler" if record is None else f"{record.place}: its handler {hold.look.handler}"
+def _held(blockage: Blockage, times: int) -> str:
+    record = blockage.sample.record
+    who = "something that is no handler" if record is None else f"{record.place}: its handler {blockage.sample.handler}"
     often = f", the longest of {times} times in the last minute" if times > 1 else ""
-    return f"{who} held the event loop for {hold.seconds:.2g} s{often}"
+    return f"{who} held the event loop for {blockage.seconds:.2g} s{often}"
 
 
 def problems_of(
@@ -196,8 +196,8 @@ def problems_of(
             )
         elif session.fault is CommitFault.REFUSED:
             yield Problem(ProblemKind.COMMIT_REFUSED, f"{session.partition}: the broker refuses its commits")
-    for hold, times in processor.holds[:_AT_MOST]:
-        yield Problem(ProblemKind.LOOP_HELD, _held(hold, times))
+    for blockage, times in processor.blockages[:_AT_MOST]:
+        yield Problem(ProblemKind.LOOP_HELD, _held(blockage, times))
     for stuck in processor.stuck[:_AT_MOST]:
         record = stuck.record
         yield Problem(

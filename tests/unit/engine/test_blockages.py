@@ -15,10 +15,10 @@ import pytest
 import uvloop
 
 from aioparallel import LoopThread, RetryPolicy, Work, parallel_map
-from aioparallel.engine import hold_log, loop_watch
-from aioparallel.engine.holds import PULSE, Judge
+from aioparallel.engine import blockage_log, loop_watch
+from aioparallel.engine.blockages import PING_INTERVAL, BlockageDetector
 from aioparallel.engine.loop_watch import LoopWatch
-from aioparallel.engine.pulse import Pulse
+from aioparallel.engine.ping import Ping
 from aioparallel.handling import Handling
 from tests.support.engine.threads import read
 from tests.support.waiting import DEADLINE, SLACK, until
@@ -41,7 +41,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 @pytest.fixture(autouse=True)
 def _each_hold_has_its_line(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    monkeypatch.setattr(hold_log, "_PAUSE", 0.0)
+    monkeypatch.setattr(blockage_log, "_PAUSE", 0.0)
     with caplog.at_level(logging.WARNING):
         yield
 
@@ -274,14 +274,14 @@ def test_holds_after_idleness_are_told_in_full(
 ) -> None:
     """A record now and then, whose handler blocks: each time it is told, and how long it was. A hold of which the
     watching thread looked late, for it had no processor, is told from that look on: it says nothing here."""
-    late: list[Judge] = []
-    looked_late = Judge.late
+    late: list[BlockageDetector] = []
+    looked_late = BlockageDetector.late
 
-    def note(judge: Judge) -> None:
-        late.append(judge)
-        looked_late(judge)
+    def note(detector: BlockageDetector) -> None:
+        late.append(detector)
+        looked_late(detector)
 
-    monkeypatch.setattr(Judge, "late", note)
+    monkeypatch.setattr(BlockageDetector, "late", note)
     told: list[float] = []
     is_handled = asyncio.Event()
 
@@ -312,7 +312,7 @@ def test_holds_after_idleness_are_told_in_full(
 
     run(main())
     assert len(told) == 3
-    assert min(told) > 0.6 - PULSE
+    assert min(told) > 0.6 - PING_INTERVAL
 
 
 # -- the watch ------------------------------------------------------------------------------------------
@@ -341,26 +341,26 @@ def test_a_clock_that_stands_still_holds_up_nobody(monkeypatch: pytest.MonkeyPat
     loop.close()
 
 
-def test_a_beat_that_raises_is_not_the_last(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C may come in the middle of one, and be caught: handlers go on, and so do pulses."""
-    beats = 0
-    beat = Pulse.beat
+def test_a_ping_that_raises_is_not_the_last(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C may come in the middle of one, and be caught: handlers and pings go on."""
+    pings = 0
+    send = Ping.ping
 
-    def failing(pulse: Pulse) -> None:
-        nonlocal beats
-        beats += 1
-        if beats == 3:
+    def failing(ping: Ping) -> None:
+        nonlocal pings
+        pings += 1
+        if pings == 3:
             raise ValueError("in the middle")
-        beat(pulse)
+        send(ping)
 
-    monkeypatch.setattr(Pulse, "beat", failing)
+    monkeypatch.setattr(Ping, "ping", failing)
 
     async def handle(item: int) -> None:
         await asyncio.sleep(0.001)
 
     async def items() -> AsyncIterator[int]:
         item = 0
-        while beats < 8:
+        while pings < 8:
             yield (item := item + 1)
 
     async def main() -> None:

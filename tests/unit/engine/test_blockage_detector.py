@@ -4,90 +4,97 @@ from __future__ import annotations
 
 import pytest
 
-from aioparallel.engine.hold_log import HoldLog
-from aioparallel.engine.holds import LATE, TICK, Hold, Judge, Line, Look, Recent
+from aioparallel.engine.blockage_log import BlockageLog
+from aioparallel.engine.blockages import (
+    LATE,
+    SAMPLE_INTERVAL,
+    Blockage,
+    BlockageDetector,
+    RecentBlockages,
+    StackLine,
+    StackSample,
+)
 from aioparallel.records import Record
 
 
-def look(record: Record | None, handler: str = "handle") -> Look:
-    return Look(record, handler if record else "", (Line("file.py", 1, handler),))
+def sample(record: Record | None, handler: str = "handle") -> StackSample:
+    return StackSample(record, handler if record else "", (StackLine("file.py", 1, handler),))
 
 
 A, B = Record("t", 0, 1), Record("t", 0, 2)
 
 
-def judge_of(*looks: tuple[float, Record | None], late: float = 0.0, starved: float = 0.0) -> list[Hold]:
+def blockages_of(*looks: tuple[float, Record | None], late: float = 0.0, starved: float = 0.0) -> list[Blockage]:
     """What is found when these are seen at these times after the question, and the answer comes with the last one;
     each look so late, and the loop's thread without a processor for that part of the time."""
-    judge = Judge()
-    judge.asked(0.0)
+    detector = BlockageDetector()
+    detector.asked(0.0)
     for at, record in looks:
         if late > LATE:
-            judge.late()
-        judge.looked(look(record), at, starved * at)
-    return judge.answered(looks[-1][0])
+            detector.late()
+        detector.sampled(sample(record), at, starved * at)
+    return detector.answered(looks[-1][0])
 
 
 def test_two_looks_that_see_the_same_record_are_a_hold() -> None:
-    """It is told from the question on; one look is none."""
-    assert [(hold.look.record, round(hold.seconds, 3)) for hold in judge_of((0.05, A), (0.1, A), (0.3, A))] == [
-        (A, 0.3)
-    ]
-    assert judge_of((0.05, A)) == []
+    """It counts from the question on; one sample is not enough."""
+    found = blockages_of((0.05, A), (0.1, A), (0.3, A))
+    assert [(one.sample.record, round(one.seconds, 3)) for one in found] == [(A, 0.3)]
+    assert blockages_of((0.05, A)) == []
 
 
 def test_records_that_take_turns_are_none() -> None:
     """Quick ones in a turn of the loop that lasts: a busy machine."""
-    assert judge_of((0.05, A), (0.1, B), (0.15, A), (0.2, B)) == []
+    assert blockages_of((0.05, A), (0.1, B), (0.15, A), (0.2, B)) == []
 
 
 def test_one_after_the_other_has_its_own_time() -> None:
     """Two holds in one turn of the loop: none of them gets the time of the other."""
-    found = judge_of((0.05, A), (0.1, A), (0.15, B), (0.2, B), (0.25, B))
-    assert [(hold.look.record, round(hold.seconds, 3)) for hold in found] == [(A, 0.1), (B, 0.1)]
+    found = blockages_of((0.05, A), (0.1, A), (0.15, B), (0.2, B), (0.25, B))
+    assert [(blockage.sample.record, round(blockage.seconds, 3)) for blockage in found] == [(A, 0.1), (B, 0.1)]
 
 
 def test_who_looks_too_late_blames_nobody() -> None:
     """The process was stopped, or a garbage collection kept the interpreter to itself."""
-    assert judge_of((0.05, A), (2.0, A), (5.0, A), late=LATE * 2) == []
-    judge = Judge()
-    judge.asked(0.0)
-    judge.looked(look(A), 0.05, 0.0)
-    judge.late()
-    judge.looked(look(A), 9.0, 0.0)
-    judge.looked(look(A), 9.0 + TICK, 0.0)
-    (hold,) = judge.answered(9.06)
-    assert hold.seconds < 0.1  # what was before is not counted
+    assert blockages_of((0.05, A), (2.0, A), (5.0, A), late=LATE * 2) == []
+    detector = BlockageDetector()
+    detector.asked(0.0)
+    detector.sampled(sample(A), 0.05, 0.0)
+    detector.late()
+    detector.sampled(sample(A), 9.0, 0.0)
+    detector.sampled(sample(A), 9.0 + SAMPLE_INTERVAL, 0.0)
+    (blockage,) = detector.answered(9.06)
+    assert blockage.seconds < 0.1  # what was before is not counted
 
 
 def test_a_thread_without_a_processor_blames_nobody() -> None:
     """It stands at the same line because nobody lets it run."""
-    assert judge_of((0.05, A), (0.1, A), (0.4, A), starved=0.95) == []
-    assert len(judge_of((0.05, A), (0.1, A), (0.4, A), starved=0.5)) == 1
+    assert blockages_of((0.05, A), (0.1, A), (0.4, A), starved=0.95) == []
+    assert len(blockages_of((0.05, A), (0.1, A), (0.4, A), starved=0.5)) == 1
 
 
 def test_what_is_no_handler_is_told_after_a_second() -> None:
     """Short ones are nobody's business."""
-    assert judge_of((0.05, None), (0.5, None), (0.9, None)) == []
-    assert [hold.look.record for hold in judge_of((0.05, None), (0.5, None), (1.1, None))] == [None]
+    assert blockages_of((0.05, None), (0.5, None), (0.9, None)) == []
+    assert [blockage.sample.record for blockage in blockages_of((0.05, None), (0.5, None), (1.1, None))] == [None]
 
 
 def test_a_loop_about_to_turn_is_not_held() -> None:
     """Two looks at one record with a rest between them are not one after the other."""
-    judge = Judge()
-    judge.asked(0.0)
-    for at, seen in ((0.05, look(A)), (0.1, None), (0.15, look(A))):
-        judge.looked(seen, at, 0.0)
-    assert judge.answered(0.2) == []
+    detector = BlockageDetector()
+    detector.asked(0.0)
+    for at, seen in ((0.05, sample(A)), (0.1, None), (0.15, sample(A))):
+        detector.sampled(seen, at, 0.0)
+    assert detector.answered(0.2) == []
 
 
-def held(record: Record, since: float, seconds: float, handler: str = "handle") -> Hold:
-    return Hold(look(record, handler), since, since + seconds)
+def held(record: Record, since: float, seconds: float, handler: str = "handle") -> Blockage:
+    return Blockage(sample(record, handler), since, since + seconds)
 
 
 def test_a_line_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
     """For each handler, with the number left out; one that was told while it went on is not told again."""
-    log = HoldLog()
+    log = BlockageLog()
     for at in range(12):
         log.ended(held(A, at, 0.3), at + 0.3)
     log.ended(held(B, 5, 0.3, "another"), 5.3)
@@ -105,10 +112,10 @@ def test_a_line_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_holds_are_remembered_for_a_minute() -> None:
     """The longest of each handler, the longest first, and how many there were."""
-    recent = Recent()
+    recent = RecentBlockages()
     recent.ended([held(A, 0.0, 0.3), held(A, 1.0, 0.5), held(B, 2.0, 2.0, "another")])
-    assert [(worst.hold.seconds, worst.times) for worst in recent.worst(5.0)] == [(2.0, 1), (0.5, 2)]
+    assert [(worst.blockage.seconds, worst.times) for worst in recent.worst(5.0)] == [(2.0, 1), (0.5, 2)]
     assert [worst.times for worst in recent.worst(61.0)] == [1, 1]
     assert recent.worst(70.0) == []
     recent.goes_on(held(B, 60.0, 9.0))
-    assert [worst.hold.seconds for worst in recent.worst(70.0)] == [9.0]
+    assert [worst.blockage.seconds for worst in recent.worst(70.0)] == [9.0]
