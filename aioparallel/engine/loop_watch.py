@@ -6,7 +6,7 @@ times a second. Each ping costs one handover of the interpreter lock (:mod:`~aio
 **Ending a turn early.** A turn starts up to 16 records (:mod:`~aioparallel.engine.turn`), and several workers may go on
 in one turn of the loop. With handlers that block 0.3 s each, the loop would stand still for seconds. So when a ping is
 overdue the thread clears :attr:`LoopWatch.quota`, the list over which a turn iterates. A ``for`` over a list ends at
-its next step if the list has become shorter, so the turn ends after the running record, and its hot path checks nothing.
+its next step if the list has become shorter, so the turn ends after the running record. Its hot path checks nothing.
 The thread also sets :attr:`LoopWatch.overdue`: workers that would go on with other records wait for the next turn of
 the loop. This costs little, so it is done before it is clear which handler is to blame.
 """
