@@ -348,7 +348,7 @@ def batches(
     ``max_bytes``: of keys, values and headers of a batch; a single record may be larger. For Kafka's records.
     ``on_error``: an exception fails all records of the batch, each under the failure policy: they run again one by one
     (``"one_by_one"``), or as one batch (``"together"``). RetryLater means all of it, as one batch. No record is given
-    up for an error that it had in company: before its patience ends it runs by itself.
+    up for an error that it had in company: before its retries end it runs by itself.
 
     Raises ConfigurationError.
     """

@@ -46,7 +46,7 @@
     │   ├── RequestFailed                      a service could not be asked (aioparallel.http)
     │   ├── RequestTimeout (also TimeoutError) it did not answer in time
     │   ├── BadStatus                          it answered that it has failed
-    │   └── RecordStopped                      a record's patience has ended, and the policy says stop
+    │   └── RecordStopped                      a record's retries have ended, and the policy says stop
     ├── HandlerNotStopped                      a handler goes on though it was cancelled; its event loop has ended
     ├── WorkCancelled                          what was awaited was cancelled, and not by its consumer
     ├── RetryLater                             raised by a handler: try this record again after a delay
@@ -590,12 +590,12 @@ class InvalidValues(InvalidOutput):
 
 
 class RecordStopped(RecordFailure):
-    """The patience with one record has ended, and the policy says to stop the consumer."""
+    """The retries of one record have ended, and the policy says to stop the consumer."""
 
 
 class RetryLater(AioparallelError):
     """Raise it in a handler to have the record tried again after ``delay`` seconds: for what is expected, such as a
-    service that asks for patience. Logged at DEBUG. **Waiting is not failing**: it counts no attempt, and its seconds
+    service that requests a delay. Logged at DEBUG. **Waiting is not failing**: it counts no attempt, and its seconds
     do not count for ``RetryPolicy(max_elapsed=...)``; ``RetryPolicy(max_wait=...)`` bounds it.
 
     Raises ConfigurationError unless ``delay`` is from 0 to 10,000,000.

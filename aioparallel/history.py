@@ -42,8 +42,8 @@ class History:
     def __init__(self) -> None:
         self.alone = False  # runs in no batch with others: it has failed with them
         self.attempts_before = 0  # in the topics the record stood in before
-        self.idle_parks = 0  # times it was parked without an attempt: not due yet, or its handler asked for patience
-        self.waiting_since: float | None = None  # the handler asked for patience first, on the loop's clock
+        self.idle_parks = 0  # times it was parked without an attempt: not due yet, or its handler requested a delay
+        self.waiting_since: float | None = None  # when the handler first requested a delay, on the loop's clock
         self.waited = 0.0  # seconds it asked for since the first failed attempt
         self.trying_since: float | None = None  # first failed attempt in this topic, on the loop's clock
         self.first_failure: Failure | None = None
@@ -56,7 +56,7 @@ class History:
         self.undecodable: str | None = None  # why no handler may have it
 
     def waits(self, delay: float, now: float) -> None:
-        """The handler asks for patience: no attempt, and no failure. ``now``: on the loop's clock."""
+        """The handler requests a delay: no attempt, and no failure. ``now``: the event loop's time."""
         self.idle_parks += 1
         if self.waiting_since is None:
             self.waiting_since = now

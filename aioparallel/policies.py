@@ -14,11 +14,11 @@ from aioparallel.security.secret import hidden
 
 __all__ = [
     "DeadLetterFunction",
-    "EndOfPatience",
+    "EndOfRetries",
     "FailurePolicy",
     "OnProduced",
-    "Patience",
     "Producing",
+    "RetryBudget",
     "RetryFunction",
     "RetryPolicy",
     "TooLargeLetters",
@@ -28,10 +28,10 @@ __all__ = [
     "is_async",
 ]
 
-EndOfPatience = Literal["dead_letter", "skip", "stop", "release"]
+EndOfRetries = Literal["dead_letter", "skip", "stop", "release"]
 """What becomes of a record that is not tried any more. ``"release"``: whoever delivered it delivers it again, which no
 partition does by itself."""
-Verdict = float | EndOfPatience
+Verdict = float | EndOfRetries
 """Seconds until the next attempt, or what becomes of the record instead."""
 RetryFunction = Callable[[Record[Any, Any], Exception, int], Verdict]
 """Called with the record, what its handler raised, and the number of attempts so far (1 or more). Also for a
@@ -71,13 +71,13 @@ class RetryPolicy:
     for; None: any time."""
     max_wait: float | None = None
     """Seconds since the first RetryLater of a record in which its waits must end: one that would end later ends the
-    patience. Waiting is not failing, so nothing else bounds it. None: any time."""
+    retries. Waiting is not failing, so nothing else bounds it. None: any time."""
     count_waits: bool = False
     """Whether a RetryLater is an attempt that has failed, with a delay of its own: ``max_attempts`` and ``max_elapsed``
     bound it then, and ``max_wait`` does not. Without ``max_wait`` a record waits for what its process lacks (memory,
     files) for a minute then, and not for ever."""
     retry_on: type[Exception] | tuple[type[Exception], ...] = Exception
-    """Only these exceptions are tried again; others end the patience at once."""
+    """Only these exceptions are tried again; others end the retries at once."""
 
     def __post_init__(self) -> None:
         for name in ("first_delay", "max_delay"):
@@ -105,7 +105,7 @@ class RetryPolicy:
         return self.max_attempts is None and self.max_elapsed is None
 
     def delay(self, error: Exception, attempts: int, elapsed: float) -> float | None:
-        """Seconds until the next attempt, or None when the patience has ended.
+        """Seconds until the next attempt, or None when the retries have ended.
 
         ``attempts``: made so far. ``elapsed``: seconds since the first failure, without those of waits.
         """
@@ -120,7 +120,7 @@ class RetryPolicy:
         return planned
 
     def wait(self, wish: float, waiting: float) -> float | None:
-        """The delay that a RetryLater asks for, as it is, or None when the patience has ended.
+        """The delay that a RetryLater requests, as it is, or None when the retries have ended.
 
         ``waiting``: seconds since the record's first RetryLater.
         """
@@ -133,16 +133,16 @@ class RetryPolicy:
             return self.max_delay if self.first_delay else 0.0
 
 
-class Patience(NamedTuple):
-    """How long what fails is tried, and what becomes of it then."""
+class RetryBudget(NamedTuple):
+    """How often and how long a failing record is tried, and what happens to it then."""
 
     retry: RetryPolicy | RetryFunction
-    end: EndOfPatience
-    """``"dead_letter"``: it is handed to whoever takes such records."""
+    end: EndOfRetries
+    """``"dead_letter"``: the dead-letter sink gets it."""
     retry_topics: tuple[str, ...] = ()
-    """Where it goes before the end, one after the other."""
-    releases: bool = False
-    """Whether the function may say ``"release"``."""
+    """The topics where it goes before that, one after the other."""
+    redelivers: bool = False
+    """Whether the function may return ``"release"``: the record is delivered again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,15 +158,15 @@ class FailurePolicy:
     """A policy, or a function of the record, the exception and the attempts so far that gives the seconds to the next
     attempt, or "dead_letter", "skip" or "stop". It must be quick; when it raises, the consumer stops."""
     dead_letter: str | DeadLetterFunction | None = None
-    """Where a record goes when the patience has ended: a topic (which must exist), or an async function of the record
+    """Where a record goes when its retries have ended: a topic (which must exist), or an async function of the record
     and the exception. Its offset completes when that is acknowledged; until then it is tried for ever."""
     give_up: Literal["stop", "skip"] = "stop"
     """Without ``dead_letter``: ``"stop"`` ends the run with RecordStopped, the record not committed; ``"skip"``
     completes it, with a line in the log: the record is lost then, and that is what it says."""
     retry_topics: Mapping[str, float] = field(default_factory=dict)
-    """Topics by delay in seconds, shortest first: ``{"orders.retry.5s": 5, "orders.retry.1m": 60}``. When the patience
-    of ``retry`` ends the record goes to the next of them, where the same consumer reads it after the delay and has
-    the same patience again; after the last one, ``dead_letter`` or ``give_up``. Its key goes on meanwhile: **order is
+    """Topics by delay in seconds, shortest first: ``{"orders.retry.5s": 5, "orders.retry.1m": 60}``. When the
+    attempts of ``retry`` end the record goes to the next of them, where the same consumer reads it after the delay and
+    tries it as often again; after the last one, ``dead_letter`` or ``give_up``. Its key goes on meanwhile: **order is
     given up for progress**. Needs a ``retry`` with an end. A record that is too large for such a topic, with the
     headers that it gets, goes to ``dead_letter`` or ``give_up`` at once."""
     dead_letter_too_large: TooLargeLetters = "drop_value"
@@ -222,9 +222,11 @@ class FailurePolicy:
             )
 
     @property
-    def patience(self) -> Patience:
+    def retry_budget(self) -> RetryBudget:
         """The part that the engine goes by."""
-        return Patience(self.retry, self.give_up if self.dead_letter is None else "dead_letter", (*self.retry_topics,))
+        return RetryBudget(
+            self.retry, self.give_up if self.dead_letter is None else "dead_letter", (*self.retry_topics,)
+        )
 
 
 @dataclass(frozen=True, slots=True)

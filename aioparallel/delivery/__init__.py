@@ -6,7 +6,7 @@
     delivery.py      what one run needs of all this, put together and closed
     outbox.py        what handlers return, on its way to the producer
     results.py       the same as a stream, for ``async for``
-    dead_letters.py  the end of patience: to a topic, to a function
+    dead_letters.py  the end of retries: to a topic, to a function
     letters.py       a dead letter's headers, written and read
     retry_topics.py  records that come back
     topics_read.py   what is read: retry topics as well, own topics not

@@ -1,4 +1,4 @@
-"""Where records go whose patience has ended: the dead-letter topic, a function, or the next retry topic.
+"""Where records go whose retries have ended: the dead-letter topic, a function, or the next retry topic.
 
 While that is not possible the record stays *producing*, so incomplete and uncommitted, and is tried again for ever. One
 that is too large for the topic goes with less of it (:mod:`~aioparallel.delivery.shrinking`), as the policy says.

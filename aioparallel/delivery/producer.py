@@ -43,7 +43,7 @@ class PendingOutput:
     timestamp: int
     """Milliseconds since the epoch: the output's own, or when it was taken."""
     deadline: float
-    """On the loop's clock, when patience ends. Ascends in the order of sending."""
+    """The event loop's time at which it fails. Ascends in the order of sending."""
 
     def __init__(self, output: Outgoing) -> None:
         self.output = output

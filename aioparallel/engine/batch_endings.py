@@ -182,7 +182,7 @@ class BatchEndings:
         assert call.batching is not None
         failure = out_of_resources(failure) or failure
         beside = 0 if isinstance(failure, InvalidValues) else len(call.records) - 1
-        # Who asks for patience blames no record, so all of it comes again.
+        # A request for a delay blames no record, so the whole batch comes again.
         stay_together = call.batching.terms.on_error == "together" or isinstance(failure, RetryLater)
         if beside and not stay_together:
             for record in call.records:

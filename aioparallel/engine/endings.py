@@ -30,7 +30,7 @@ from aioparallel.engine.sinks import Abandoned, DeadLetterSink, Offered, OutputS
 from aioparallel.errors import HandlerCancelled, HandlerTimeout, OutOfResources, RecordStopped
 from aioparallel.handlers import collect
 from aioparallel.history import history_of
-from aioparallel.policies import Patience
+from aioparallel.policies import RetryBudget
 from aioparallel.running_out import out_of_resources
 from aioparallel.user_errors import RAISED, repr_of
 
@@ -49,7 +49,7 @@ class Endings:
     def __init__(
         self,
         scheduler: Scheduler,
-        patience: Patience,
+        retry_budget: RetryBudget,
         output_sink: OutputSink,
         dead_letter_sink: DeadLetterSink,
         retries: Retries,
@@ -66,7 +66,7 @@ class Endings:
         self._signals = signals
         self._notify = notify
         self._watch = watch
-        self._failures = Failures(patience)
+        self._failures = Failures(retry_budget)
         self._log = log
         self._shortages = shortages
 

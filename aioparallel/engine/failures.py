@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from aioparallel.engine.gates import NoRoom
 from aioparallel.errors import ConfigurationError, NotToBlame, Reject, RetryLater, UndecodableRecord
 from aioparallel.history import failure_of, history_of
-from aioparallel.policies import EndOfPatience, Patience, RetryPolicy, Verdict
+from aioparallel.policies import EndOfRetries, RetryBudget, RetryPolicy, Verdict
 from aioparallel.records import Record
 
 __all__ = ["Decision", "Failures", "NotDue"]
@@ -33,10 +33,10 @@ class Decision(NamedTuple):
     """Seconds until its next attempt."""
     retry_topic: str | None = None
     """Where it waits instead."""
-    end: EndOfPatience | None = None
+    end: EndOfRetries | None = None
     """What becomes of it for good."""
     waits: bool = False
-    """It was no attempt: the record is not due yet, or its handler asks for patience."""
+    """It was no attempt: the record is not due yet, or its handler requests a delay."""
     no_room: NoRoom | None = None
     """Where it waits to be woken; ``delay`` then: the seconds after which it is tried all the same; perhaps infinite.
     """
@@ -45,18 +45,18 @@ class Decision(NamedTuple):
 class Failures:
     """Decides by a policy, and notes each failure on its record."""
 
-    def __init__(self, patience: Patience) -> None:
-        self._patience = patience
-        self.end = patience.end
+    def __init__(self, retry_budget: RetryBudget) -> None:
+        self._budget = retry_budget
+        self.end = retry_budget.end
         """What becomes of a record that no retry topic takes."""
-        topics = patience.retry_topics
+        topics = retry_budget.retry_topics
         # The topic after each; records of any other topic begin with the first.
         chain: list[str | None] = [*topics, None]
         self._next_topic = dict(itertools.pairwise(chain))
         self._first_topic = topics[0] if topics else None
 
     def decide(self, record: Record[Any, Any], error: Exception, now: float, at: float, *, beside: int = 0) -> Decision:
-        """``now``: seconds on the loop's clock, by which patience goes. ``at``: seconds since the epoch,
+        """``now``: the event loop's time, by which budgets count. ``at``: seconds since the epoch,
         which are kept with the failure. ``beside``: so many other records have failed with it, in one call: no record
         is given up for what another may have failed with, so it runs by itself before that.
 
@@ -86,56 +86,56 @@ class Failures:
                 return Decision(delay=float(verdict))
         if verdict is None:
             topic = self._next_topic.get(record.topic, self._first_topic)
-            return Decision(retry_topic=topic) if topic else Decision(end=self._patience.end)
+            return Decision(retry_topic=topic) if topic else Decision(end=self._budget.end)
         return Decision(end=verdict)
 
     def _counts(self, error: RetryLater) -> bool:
         """Whether waiting is failing. What the library itself waits for never is."""
-        retry = self._patience.retry
+        retry = self._budget.retry
         return isinstance(retry, RetryPolicy) and retry.count_waits and not isinstance(error, NotToBlame)
 
     def _verdict(self, record: Record[Any, Any], error: Exception, now: float) -> Verdict | None:
-        retry, history = self._patience.retry, history_of(record)
+        retry, history = self._budget.retry, history_of(record)
         attempts = record.attempt - history.attempts_before
         if isinstance(retry, RetryPolicy):
             since = now if history.trying_since is None else history.trying_since
             return retry.delay(error, attempts, max(0.0, now - since - history.waited))
         return self._checked(record, retry(record, error, attempts))
 
-    def _end_of(self, record: Record[Any, Any], error: Reject | UndecodableRecord) -> EndOfPatience:
+    def _end_of(self, record: Record[Any, Any], error: Reject | UndecodableRecord) -> EndOfRetries:
         """Without another attempt, and without another delivery, which would read the same. What a handler rejects it
         has decided itself; of what it never saw a function decides."""
-        retry = self._patience.retry
+        retry = self._budget.retry
         if isinstance(error, Reject) or isinstance(retry, RetryPolicy):
-            return self._patience.end
+            return self._budget.end
         verdict = self._checked(record, retry(record, error, record.attempt - history_of(record).attempts_before))
-        return self._patience.end if verdict == "release" or not isinstance(verdict, str) else verdict
+        return self._budget.end if verdict == "release" or not isinstance(verdict, str) else verdict
 
     def _verdict_on_waiting(self, record: Record[Any, Any], error: RetryLater, now: float) -> Verdict | None:
-        retry, history = self._patience.retry, history_of(record)
+        retry, history = self._budget.retry, history_of(record)
         if not error.is_bounded:
             return error.delay
         if isinstance(retry, RetryPolicy):
             since = now if history.waiting_since is None else history.waiting_since
-            if isinstance(error, NoRoom):  # it does not know for how long: its patience ends when it has
+            if isinstance(error, NoRoom):  # it does not know for how long: its budget ends when it has
                 return retry.wait(0.0, now - since)
             if retry.count_waits and retry.max_wait is None and now - since + error.delay > _LONGEST_SHORTAGE:
                 return None
             return retry.wait(error.delay, now - since)
-        if isinstance(error, NotToBlame) and not self._patience.releases:
+        if isinstance(error, NotToBlame) and not self._budget.redelivers:
             return error.delay
         return self._checked(record, retry(record, error, record.attempt - history.attempts_before))
 
     def _waiting(self, record: Record[Any, Any], error: RetryLater, delay: float, now: float) -> Decision:
         if isinstance(error, NoRoom):
             history_of(record).turned_away(now)
-            return Decision(delay=self._patience_left(record, now), waits=True, no_room=error)
+            return Decision(delay=self._budget_left(record, now), waits=True, no_room=error)
         history_of(record).waits(delay, now)
         return Decision(delay=float(delay), waits=True)
 
-    def _patience_left(self, record: Record[Any, Any], now: float) -> float:
+    def _budget_left(self, record: Record[Any, Any], now: float) -> float:
         """Seconds for which it may go on waiting."""
-        retry, since = self._patience.retry, history_of(record).waiting_since
+        retry, since = self._budget.retry, history_of(record).waiting_since
         if not isinstance(retry, RetryPolicy) or retry.max_wait is None or since is None:
             return math.inf
         return max(0.0, since + retry.max_wait - now)
@@ -143,13 +143,13 @@ class Failures:
     def _checked(self, record: Record[Any, Any], verdict: object) -> Verdict:
         if isinstance(verdict, int | float) and not isinstance(verdict, bool) and 0 <= verdict < 1e7:
             return float(verdict)
-        if verdict == "dead_letter" and self._patience.end != "dead_letter":
+        if verdict == "dead_letter" and self._budget.end != "dead_letter":
             raise ConfigurationError(
                 "FailurePolicy retry",
                 verdict,
                 f"is what the function said of {record!r}, but there is no dead_letter to send it to",
             )
-        if verdict in ("dead_letter", "skip", "stop") or (verdict == "release" and self._patience.releases):
+        if verdict in ("dead_letter", "skip", "stop") or (verdict == "release" and self._budget.redelivers):
             return verdict
         raise ConfigurationError(
             "FailurePolicy retry",

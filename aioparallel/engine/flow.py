@@ -34,7 +34,7 @@ from aioparallel.engine.sources import NO_CEILING, Source
 from aioparallel.engine.work import Label, OnError, Work
 from aioparallel.errors import HandlerCancelled, InvalidValues, Reject, UnreadableRow, WorkCancelled
 from aioparallel.handlers import Batchings, Stack, around, around_batches, coroutine_handler
-from aioparallel.policies import Patience, RetryPolicy
+from aioparallel.policies import RetryBudget, RetryPolicy
 from aioparallel.records import Record
 from aioparallel.user_errors import RAISED, repr_of
 from aioparallel.wording import kind_of
@@ -223,7 +223,7 @@ class Flow(Generic[T, R]):
             self._stack(work),
             # All that is fed may wait for its next attempt: what bounds it is the room.
             dataclasses.replace(handling, order_by=None, max_parked=self.bound + 2 * handling.max_concurrency),
-            Patience(work.retry or _ONE_ATTEMPT, "dead_letter"),
+            RetryBudget(work.retry or _ONE_ATTEMPT, "dead_letter"),
             signals,
             dead_letter_sink=_Failed(self),
             log=self._log,

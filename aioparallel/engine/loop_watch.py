@@ -165,20 +165,20 @@ class LoopWatch:
     # -- in the thread ----------------------------------------------------------------------------------
 
     def _watch(self, ping: Ping) -> None:
-        patience = PING_INTERVAL + OVERDUE
+        timeout = PING_INTERVAL + OVERDUE
         self._detector.asked(monotonic())
         try:
             while (loop := self._loop()) is not None and not loop.is_closed():
                 del loop  # or it would be kept for as long as it is silent
-                planned = monotonic() + patience
-                beaten = ping.wait(patience)
+                planned = monotonic() + timeout
+                beaten = ping.wait(timeout)
                 now = monotonic()
                 if beaten:
                     self._told(now)
-                    patience = PING_INTERVAL + OVERDUE
+                    timeout = PING_INTERVAL + OVERDUE
                 else:
                     self._missed(ping, now, now - planned)
-                    patience = SAMPLE_INTERVAL
+                    timeout = SAMPLE_INTERVAL
                 if ping.ended:
                     return
         finally:

@@ -31,7 +31,7 @@ from aioparallel.handlers import Stack
 from aioparallel.handling import Handling
 from aioparallel.left_behind import LeftBehind
 from aioparallel.observe.stats import Waiting
-from aioparallel.policies import Patience
+from aioparallel.policies import RetryBudget
 from aioparallel.record_logging import coordinates
 
 __all__ = ["Processor"]
@@ -45,8 +45,8 @@ _LAST_GRACE = 0.2
 
 
 class Processor:
-    """Runs admitted records under the order and bounds of ``handling``, and with ``patience``. Made within a running
-    event loop.
+    """Runs admitted records under the order and bounds of ``handling``, and with ``retry_budget``. Made within a
+    running event loop.
 
     ``output_sink`` takes what handlers return, ``dead_letter_sink`` the records that failed for good. The owner sets
     the functions of ``signals``. ``turns``: makes the queue of sources that take turns.
@@ -56,7 +56,7 @@ class Processor:
         self,
         stack: Stack,
         handling: Handling,
-        patience: Patience,
+        retry_budget: RetryBudget,
         signals: Signals,
         *,
         output_sink: OutputSink | None = None,
@@ -89,7 +89,7 @@ class Processor:
         """What handlers lacked lately."""
         endings = Endings(
             self.scheduler,
-            patience,
+            retry_budget,
             output_sink or NoOutputs(),
             dead_letter_sink or NoOutputs(),
             self._retries,

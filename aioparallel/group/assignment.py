@@ -77,7 +77,7 @@ class Assignment:
             keeping.positions,
             starts,
             self._truncations,
-            patience=options.session_timeout + options.rebalance_timeout,
+            longest_wait=options.session_timeout + options.rebalance_timeout,
             spawn=self._spawn,
             on_fresh=keeping.committer.soon,
             on_change=on_change,

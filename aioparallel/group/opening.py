@@ -61,7 +61,7 @@ class Opener:
     ``on_fresh()`` hears that starts were chosen, which are to be committed; ``on_change()`` that more is to be fetched.
     ``refuses_unreadable_maps``, ``refuses_resets``: see :class:`~aioparallel.group.committing.Keeping`.
     ``is_error``: a position outside the log ends the run. ``truncations`` hears of logs that lost records.
-    ``patience``, ``spawn``: see :class:`~aioparallel.group.turns.Turns`.
+    ``longest_wait``, ``spawn``: see :class:`~aioparallel.group.turns.Turns`.
     ``read_before``: see :class:`~aioparallel.group.assigned_partitions.AssignedPartitions`.
     """
 
@@ -73,7 +73,7 @@ class Opener:
         starts: Starts,
         truncations: Truncations,
         *,
-        patience: float,
+        longest_wait: float,
         spawn: Spawn,
         on_fresh: Callable[[], None],
         on_change: Callable[[], None],
@@ -90,7 +90,7 @@ class Opener:
         self._refuses_resets = refuses_resets
         self._is_error = is_error
         self._starts = starts
-        self._turns = Turns(starts, patience, begin=self._begin, spawn=spawn)
+        self._turns = Turns(starts, longest_wait, begin=self._begin, spawn=spawn)
         self._truncations = truncations
         self._on_fresh = on_fresh
         self._on_change = on_change
@@ -161,19 +161,19 @@ class Opener:
         # All that one member holds has the same generation.
         generation = sessions[0].generation
         asked = [session.partition for session in sessions]
-        patience = _TOGETHER if len(asked) > 1 else REQUEST_TIMEOUT
+        timeout = _TOGETHER if len(asked) > 1 else REQUEST_TIMEOUT
         # Before the positions: what these say may be of a newer topic than that, and never of an older one.
         ids = await self._ids_of(asked)
         found = await self._positions.take_over(asked, generation, REQUEST_TIMEOUT)
         if self._refuses_resets:
-            await self._expect_ends(sessions, found, patience)
+            await self._expect_ends(sessions, found, timeout)
         stored = {partition: committed for partition, committed in found.items() if committed is not None}
         valid = await self._valid_ends(stored)
-        anew = await self._made_anew(found, ids, patience)
+        anew = await self._made_anew(found, ids, timeout)
         await self._go_on(sessions, stored, valid, anew)
         is_known = True
         if fresh := [session for session in sessions if found.get(session.partition, _STORED) is None]:
-            is_known = await self._start(fresh, anew, patience)
+            is_known = await self._start(fresh, anew, timeout)
         if unled := [partition for partition in stored if partition not in valid]:
             raise _Unled(unled)
         return is_known and len(found) == len(asked)
@@ -207,16 +207,16 @@ class Opener:
         told = await self._client.valid_ends(epochs, REQUEST_TIMEOUT) if epochs else {}
         return {**{partition: None for partition in stored if partition not in epochs}, **told}
 
-    async def _start(self, fresh: Sequence[Session], anew: Mapping[TopicPartition, int], patience: float) -> bool:
+    async def _start(self, fresh: Sequence[Session], anew: Mapping[TopicPartition, int], timeout: float) -> bool:
         """Open those that have committed nothing, or let them wait for their turn; whether these are all."""
         partitions = [session.partition for session in fresh if session.partition not in anew]
         try:
-            ends = await self._starts.ends(partitions, patience)
+            ends = await self._starts.ends(partitions, timeout)
         except TimeoutError as error:
             raise _Untold from error
         topics = await self._starts.topics(partitions, REQUEST_TIMEOUT)
         try:
-            starts = await self._starts.of(partitions, ends, topics, patience)
+            starts = await self._starts.of(partitions, ends, topics, timeout)
         except TimeoutError as error:
             raise _Untold from error
         entering: dict[Session, int] = {}
@@ -256,7 +256,7 @@ class Opener:
             self._on_change()
 
     async def _expect_ends(
-        self, sessions: Sequence[Session], found: Mapping[TopicPartition, Committed | None], patience: float
+        self, sessions: Sequence[Session], found: Mapping[TopicPartition, Committed | None], timeout: float
     ) -> None:
         """A run that ends at its targets reads nothing of a log that ends before the position, so no fetch tells."""
         behind = {
@@ -266,7 +266,7 @@ class Opener:
         }
         if behind:
             try:
-                ends = await self._client.written_end_offsets(behind, patience)
+                ends = await self._client.written_end_offsets(behind, timeout)
             except TimeoutError as error:
                 raise _Untold from error
             for partition, offset in behind.items():
@@ -283,7 +283,7 @@ class Opener:
         return ids
 
     async def _made_anew(
-        self, found: Mapping[TopicPartition, Committed | None], ids: Mapping[str, bytes], patience: float
+        self, found: Mapping[TopicPartition, Committed | None], ids: Mapping[str, bytes], timeout: float
     ) -> Mapping[TopicPartition, int]:
         """Those whose topics are others than when this member has read them last, and where they begin. One that it has
         not read goes by the topic as the member met it first.
@@ -299,7 +299,7 @@ class Opener:
                 if before != topic_id and _position(committed) in (None, _position(acknowledged)):
                     changed.append(partition)
         try:
-            return await self._client.beginning_offsets(changed, patience) if changed else {}
+            return await self._client.beginning_offsets(changed, timeout) if changed else {}
         except TimeoutError as error:
             raise _Untold from error
 

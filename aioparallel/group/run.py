@@ -87,7 +87,7 @@ class GroupRun:
         self._processor = Processor(
             stack,
             options,
-            options.failures.patience,
+            options.failures.retry_budget,
             signals,
             output_sink=output_sink,
             dead_letter_sink=dead_letter_sink,

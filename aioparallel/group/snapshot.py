@@ -144,7 +144,7 @@ def _without_room(processor: Processor) -> Iterator[Problem]:
     for waiting in processor.waiting[:_AT_MOST]:
         if waiting.seconds >= _LONG:
             text = f"{waiting.place}: {waiting.records:,} records wait for it, the first for {waiting.seconds:.0f} s"
-            asked = f"; it asks for patience, {waiting.opens_in:.0f} s more" if waiting.opens_in else ""
+            asked = f"; it requests a delay, {waiting.opens_in:.0f} s more" if waiting.opens_in else ""
             yield Problem(ProblemKind.NO_ROOM, text + asked)
 
 

@@ -39,16 +39,16 @@ class _Wait:
 class Turns:
     """The order of :mod:`~aioparallel.group.first_order`, kept among the members of a group.
 
-    ``patience``: seconds for which one position is awaited; by then the group has given the partition of a dead member
-    to another one. ``begin(starts)`` opens those whose turn it is. ``spawn(work, name)`` runs a task, and ends it with
-    the run.
+    ``longest_wait``: seconds for which one position is awaited; by then the group has given the partition of a dead
+    member to another one. ``begin(starts)`` opens those whose turn it is. ``spawn(work, name)`` runs a task, and ends
+    it with the run.
     """
 
     def __init__(
-        self, starts: Starts, patience: float, *, begin: Callable[[Mapping[Session, int]], None], spawn: Spawn
+        self, starts: Starts, longest_wait: float, *, begin: Callable[[Mapping[Session, int]], None], spawn: Spawn
     ) -> None:
         self._starts = starts
-        self._patience = patience
+        self._longest_wait = longest_wait
         self._begin = begin
         self._spawn = spawn
         self._waits: defaultdict[str, dict[Session, _Wait]] = defaultdict(dict)  # by topic
@@ -111,7 +111,7 @@ class Turns:
             awaits = awaited(session.partition.partition, seen.committed, seen.highest)
             if awaits != wait.awaited:
                 wait.awaited, wait.since = awaits, now
-            if now - wait.since >= self._patience:
+            if now - wait.since >= self._longest_wait:
                 late.append(session)
             elif now - wait.since >= _TOLD and not wait.told:
                 wait.told = True

@@ -1,4 +1,4 @@
-"""What is under way at each host, and which of them have asked for patience."""
+"""The requests in flight at each host, and which hosts have requested a delay."""
 
 from __future__ import annotations
 

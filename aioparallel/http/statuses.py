@@ -11,7 +11,7 @@ from aioparallel.handling import check_choice
 __all__ = ["IF_TOLD", "IF_TOLD_ELSE_REJECT", "Known", "Meaning", "Statuses", "check_statuses", "table_of"]
 
 Meaning = Literal["done", "wait", "retry", "reject"]
-"""``"done"``: the answer that was wanted. ``"wait"``: the service asks for patience: no attempt is counted.
+"""``"done"``: the answer that was wanted. ``"wait"``: the service requests a delay: no attempt is counted.
 ``"retry"``: the attempt has failed, by the failure policy. ``"reject"``: it will never succeed."""
 IF_TOLD: Final = "wait if told"
 """It waits where the answer says for how long, and is tried again otherwise."""

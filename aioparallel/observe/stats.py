@@ -114,7 +114,7 @@ class Waiting:
     seconds: float
     """For how long the first of them has been waiting."""
     opens_in: float
-    """Seconds for which that place has asked for patience; 0: it has not, there is no room."""
+    """Seconds of delay that the place has requested; 0: none, there is no room."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ _MOMENT: Final = 2.0
 """Seconds without a step after which another one may begin."""
 _PAUSE: Final = 1.0
 """Seconds until a restore without an answer is tried again."""
-_PATIENCE: Final = 0.5
-_MOST_PATIENCE: Final = 20.0
+_IDLE_TIMEOUT: Final = 0.5
+_LONGEST_IDLE_TIMEOUT: Final = 20.0
 """Seconds that a look for increments waits for those that it cannot see: short at first, that they hold up no others;
 then twice as long each time, so that each look sees more than the one before on a machine however busy."""
 _TELL: Final = 5.0
@@ -157,14 +157,14 @@ class Restores:
                 one.fail(error)
 
     async def _look_for(self, restores: Sequence[_Restore]) -> None:
-        patience = _PATIENCE
+        idle_timeout = _IDLE_TIMEOUT
         for attempt in itertools.count(1):
             left = {one.view.session.partition: one for one in restores if not one.increment.done()}
             if not left:
                 return
             wanted = {partition: one.committed for partition, one in left.items() if one.committed is not None}
             try:
-                found = await self._topics.last_increments(wanted, _REQUEST, patience)
+                found = await self._topics.last_increments(wanted, _REQUEST, idle_timeout)
             except (TimeoutError, ClientError) as error:
                 if not _may_pass(error):
                     raise
@@ -183,7 +183,7 @@ class Restores:
                         f"its increments in {self._topics.names.increments} cannot all be seen: a transaction is open "
                         "before the last ones, or their broker does not answer"
                     )
-            patience = min(_MOST_PATIENCE, 2 * patience)
+            idle_timeout = min(_LONGEST_IDLE_TIMEOUT, 2 * idle_timeout)
 
     def _readable(
         self, partition: TopicPartition, restore: _Restore, found: Increment | ValueError | None

@@ -131,18 +131,18 @@ class StateTopics:
     # -- increments -------------------------------------------------------------------------------------
 
     async def last_increments(
-        self, positions: Mapping[TopicPartition, Committed], timeout: float, patience: float
+        self, positions: Mapping[TopicPartition, Committed], timeout: float, idle_timeout: float
     ) -> Mapping[TopicPartition, Increment | ValueError | None]:
         """Of each of these the newest that is of its position, else the last one, or None where there is none; or why
         it cannot be read. A former owner's may come late, and stand behind its successor's; those of a life that is
         over do not count.
 
         Not in the result: one that may be there, and cannot be seen yet, since a transaction is open before it, or its
-        broker does not tell where they end, or says nothing for ``patience`` seconds. Raises StateNotRestored where a
-        record cannot be read, TimeoutError, ClientError.
+        broker does not tell where they end, or says nothing for ``idle_timeout`` seconds. Raises StateNotRestored where
+        a record cannot be read, TimeoutError, ClientError.
         """
         places = {self._place_of(partition) for partition in positions}
-        limit = min(timeout, max(_ALL, patience))
+        limit = min(timeout, max(_ALL, idle_timeout))
         begins = await _told(self.client.beginning_offsets, places, limit)
         # The increment of a position was written before it was committed, so it is before these ends.
         ends = await _told(self.client.written_end_offsets, places, limit)
@@ -168,7 +168,7 @@ class StateTopics:
             if not spans:
                 break
             try:
-                unseen |= await self._look_in(spans, patience, missing)
+                unseen |= await self._look_in(spans, idle_timeout, missing)
             except FetchFailed as error:
                 raise self._unreadable(error, missing) from error
             look *= 8
@@ -191,11 +191,11 @@ class StateTopics:
         return TopicPartition(self.names.increments, partition.partition)
 
     async def _look_in(
-        self, spans: Mapping[TopicPartition, Span], patience: float, wanted: Mapping[TopicPartition, _Newest]
+        self, spans: Mapping[TopicPartition, Span], idle_timeout: float, wanted: Mapping[TopicPartition, _Newest]
     ) -> set[TopicPartition]:
         """Show each what stands there. Those places that were not seen to the end."""
         unseen = set(spans)
-        waits = max(patience, _CONNECTING)
+        waits = max(idle_timeout, _CONNECTING)
         async with aclosing(self.client.read(spans)) as reads:
             while unseen:
                 try:
@@ -203,7 +203,7 @@ class StateTopics:
                         fetched = await anext(reads)
                 except TimeoutError:
                     break
-                waits = patience
+                waits = idle_timeout
                 if fetched.next_offset >= spans[fetched.partition].end:
                     unseen.discard(fetched.partition)
                 for record in fetched.records:

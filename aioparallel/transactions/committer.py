@@ -159,11 +159,11 @@ class TransactionCommitter:
     async def finish(self, sessions: Collection[Session], timeout: float) -> None:
         """See :class:`~aioparallel.group.committing.PositionCommitter`. One that is aborted says nothing yet: the next
         one is smaller."""
-        patience = max(timeout, 2 * self._policy.transaction_timeout)
+        longest = max(timeout, 2 * self._policy.transaction_timeout)
         before = -1
         while self._outbox.bytes and self.commits > before:
             before = self.commits
-            if not await self.commit_until(sessions, self._loop.time() + patience):
+            if not await self.commit_until(sessions, self._loop.time() + longest):
                 return
 
     def released(self, partition: TopicPartition) -> None:

@@ -1,7 +1,7 @@
 """Outputs that only a broker refuses, found out when their record was complete already.
 
 The record is never run again: the next one of its key may have run meanwhile. It is put away, or skipped, or ends the
-run, as the failure policy says of records whose patience has ended; retry topics are for another run, so they are left
+run, as the failure policy says of records whose retries have ended; retry topics are for another run, so they are left
 out. A letter that is refused for its size goes once more with less in it.
 """
 

@@ -156,7 +156,7 @@ def test_a_wrong_failure_policy_is_refused(option: str, given: dict[str, Any], v
 )
 def test_the_end_of_patience(given: dict[str, Any], end: str) -> None:
     """dead_letter where there is one, else give_up, which is "stop" unless said otherwise."""
-    assert FailurePolicy(**given).patience.end == end
+    assert FailurePolicy(**given).retry_budget.end == end
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def _portions(records: Sequence[Record]) -> Iterator[list[Record]]:
 
 class Replay:
     """Sends chosen letters. ``marks``: None marks nothing. ``progress`` may be set; it hears how many more are done,
-    well or not. ``patience``: seconds for the acknowledgements of one portion, longer than the producer's own timeout.
+    well or not. ``ack_timeout``: seconds for the acknowledgements of one portion, longer than the producer's timeout.
     ``whole``: the letter with all of its record, where it is without a part of it, or why that cannot be had.
 
     A letter is settled when its output is acknowledged, and the marks are committed after each ``Fetched``. A process
@@ -119,14 +119,14 @@ class Replay:
         producer: Producer,
         marks: Marks | None,
         destination: Destination,
-        patience: float = 75.0,
+        ack_timeout: float = 75.0,
         *,
         whole: Callable[[Record], Awaitable[Record | str]],
     ) -> None:
         self._producer = producer
         self._marks = marks
         self._destination = destination
-        self._patience = patience
+        self._ack_timeout = ack_timeout
         self._whole = whole
         self._trouble: ProduceFailed | None = None
         self.progress: Callable[[int], None] = lambda _more: None
@@ -223,11 +223,11 @@ class Replay:
         for offset, outgoing in outputs:
             self._producer.send([outgoing], partial(delivered, offset, outgoing))
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._ack_timeout):
                 await ended
         except TimeoutError:
             raise ClientError(
-                f"no acknowledgement for {counted(left, 'letter')} within {self._patience:g} s; is the cluster "
+                f"no acknowledgement for {counted(left, 'letter')} within {self._ack_timeout:g} s; is the cluster "
                 "reachable? They stay open, though some of them may have arrived"
             ) from None
 

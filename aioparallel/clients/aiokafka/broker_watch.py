@@ -68,7 +68,7 @@ class BrokerWatch:
     """Knows which brokers of one client owe an answer, and keeps them from holding up the others.
 
     It wraps four of aiokafka's methods: ``send``, ``_get_conn``, ``get_random_node`` and
-    ``_metadata_update``. ``servers``: as configured. ``patience``: seconds for a heartbeat. ``fetch_wait``: seconds
+    ``_metadata_update``. ``servers``: as configured. ``heartbeat_timeout``: seconds. ``fetch_wait``: seconds
     that a broker which is well may keep a fetch waiting. ``rebootstrap_after``: seconds without metadata after which
     the client begins again. ``cluster_id``: of the cluster that it must be; None: the first it meets.
     ``on_failure(error)``: called once where it is another one, after which nothing is connected.
@@ -78,7 +78,7 @@ class BrokerWatch:
         self,
         connections: Connections,
         servers: str,
-        patience: float,
+        heartbeat_timeout: float,
         fetch_wait: float = 0.0,
         *,
         rebootstrap_after: float = REBOOTSTRAP_AFTER,
@@ -88,7 +88,7 @@ class BrokerWatch:
         self._fetch_wait = fetch_wait
         self._connections = connections
         self._limits: dict[type[object], float] = {
-            **dict.fromkeys((HeartbeatRequest, Heartbeat, OffsetFetch), patience),
+            **dict.fromkeys((HeartbeatRequest, Heartbeat, OffsetFetch), heartbeat_timeout),
             FindCoordinatorRequest: _LOOK_UP,
         }
         self._silent: set[object] = set()

@@ -43,7 +43,7 @@ __all__ = ["AiokafkaClient"]
 
 logger = logging.getLogger(__name__)
 
-_SHORTEST_PATIENCE: Final = 1.0
+_SHORTEST_HEARTBEAT_TIMEOUT: Final = 1.0
 """Seconds for a heartbeat, however short the session timeout is: brokers and we may be busy."""
 
 
@@ -114,11 +114,11 @@ class AiokafkaClient:
         calm()
         settings = self._settings
         consumer = settings.build()
-        patience = max(_SHORTEST_PATIENCE, settings.session_timeout / 3)
+        heartbeat_timeout = max(_SHORTEST_HEARTBEAT_TIMEOUT, settings.session_timeout / 3)
         broker_watch = BrokerWatch(
             consumer._client,
             settings.bootstrap_servers,
-            patience,
+            heartbeat_timeout,
             settings.fetch_wait,
             rebootstrap_after=settings.rebootstrap_after,
             on_failure=self._fail,

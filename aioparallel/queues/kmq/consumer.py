@@ -20,7 +20,7 @@ from aioparallel.handlers import deserialise
 from aioparallel.handling import Ordering
 from aioparallel.observe.health import Health
 from aioparallel.options import PlainFields
-from aioparallel.policies import FailurePolicy, Patience, RetryPolicy, TooLargeLetters
+from aioparallel.policies import FailurePolicy, RetryBudget, RetryPolicy, TooLargeLetters
 from aioparallel.queues.kmq.leases import Lease, Redelivery, check_lease, check_seconds
 from aioparallel.queues.kmq.marking import Marking
 from aioparallel.queues.kmq.topics import QueueTopics
@@ -43,8 +43,8 @@ class _Released(FailurePolicy):
     """Of a queue: what fails is left to be delivered again."""
 
     @property
-    def patience(self) -> Patience:
-        return super().patience._replace(releases=True)
+    def retry_budget(self) -> RetryBudget:
+        return super().retry_budget._replace(redelivers=True)
 
 
 class KmqConsumer(ParallelConsumer[K_co, V_co]):
@@ -171,8 +171,10 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
         assert self._producer is not None
         prepare = partial(deserialise, self.options.key_deserializer, self.options.value_deserializer)
         # So many leases it takes until all that was read before a record has had a handler for a lease.
-        patience = 1 + ceil(self.options.max_buffered / self.options.max_concurrency)
-        self._marking = Marking(processor, fatal, self._producer, self._queue.markers, self._lease, prepare, patience)
+        retry_budget = 1 + ceil(self.options.max_buffered / self.options.max_concurrency)
+        self._marking = Marking(
+            processor, fatal, self._producer, self._queue.markers, self._lease, prepare, retry_budget
+        )
         return self._marking
 
     async def _connect(self) -> None:

@@ -94,7 +94,7 @@ class _Extension(PendingOutput):
 
 class Marking:
     """An :class:`~aioparallel.group.admission.Admission` through start markers. ``fatal`` hears of what must end the
-    run. ``prepare`` is called with each record before a function ``lease``. ``patience``: so many leases a record is
+    run. ``prepare`` is called with each record before a function ``lease``. ``max_leases``: so many leases a record is
     kept that waits for its handler. Made within the running loop."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Marking:
         topic: str,
         lease: Lease,
         prepare: Callable[[Record[Any, Any]], None],
-        patience: float,
+        max_leases: float,
     ) -> None:
         self._processor = processor
         self._fatal = fatal
@@ -113,7 +113,7 @@ class Marking:
         self._topic = topic
         self._lease = lease
         self._prepare = prepare
-        self._patience = patience
+        self._max_leases = max_leases
         self._loop = asyncio.get_running_loop()
         self._sources: dict[TopicPartition, Leased] = {}
         self.ends = EndMarkers(producer, topic)
@@ -201,8 +201,8 @@ class Marking:
             )
         source.leases.update(zip(offsets, portion.until, strict=True))
         source.seconds.update(zip(offsets, portion.seconds, strict=True))
-        now, patience = self._loop.time(), self._patience
-        waits = [(seconds, now + patience * seconds) for seconds in portion.seconds]
+        now, max_leases = self._loop.time(), self._max_leases
+        waits = [(seconds, now + max_leases * seconds) for seconds in portion.seconds]
         source.waiting.update(zip(offsets, waits, strict=True))
         self._renewing.wait(min(portion.seconds))
         source.failed.update(portion.failed)

@@ -77,9 +77,9 @@ class Renewing:
         now, shortest = self._loop.time(), None
         may_renew = self._may_start() and not self._is_closed
         for source in self._sources():
-            for offset, (seconds, patience) in source.waiting.items():
+            for offset, (seconds, until) in source.waiting.items():
                 left = source.leases[offset] - now
-                if left <= 0 or now >= patience or self._is_closed:
+                if left <= 0 or now >= until or self._is_closed:
                     continue
                 shortest = seconds if shortest is None else min(seconds, shortest)
                 if may_renew and left < seconds / 2:

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from aioparallel.stores.sql.faults import NO_ANSWER
 from aioparallel.stores.sql.opened import Opening, OpenTransaction
-from aioparallel.stores.sql.patience import Patience
+from aioparallel.stores.sql.outages import DatabaseOutages
 
 __all__ = ["Connections"]
 
@@ -24,9 +24,9 @@ _CLOSING: Final = 2.0
 class Connections:
     """Of one store."""
 
-    def __init__(self, opening: Opening, patience: Patience) -> None:
+    def __init__(self, opening: Opening, outages: DatabaseOutages) -> None:
         self._opening = opening
-        self._patience = patience
+        self._outages = outages
         self._idle: list[AsyncConnection] = []
 
     async def begun(self) -> tuple[AsyncConnection, OpenTransaction]:
@@ -35,7 +35,7 @@ class Connections:
             try:
                 return await self._open(self._idle.pop())
             except TimeoutError as error:
-                raise self._patience.away(error) from error
+                raise self._outages.away(error) from error
             except NO_ANSWER:
                 """The server has closed it meanwhile."""
         try:
@@ -43,7 +43,7 @@ class Connections:
                 connection = await self._opening.engine.connect()
             return await self._open(connection)
         except NO_ANSWER as error:
-            raise self._patience.away(error) from error
+            raise self._outages.away(error) from error
 
     async def _open(self, connection: AsyncConnection) -> tuple[AsyncConnection, OpenTransaction]:
         try:

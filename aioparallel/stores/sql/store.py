@@ -36,7 +36,7 @@ from aioparallel.stores.sql.connections import Connections
 from aioparallel.stores.sql.doubt import Fenced, InDoubt, PartlyDone, are_done
 from aioparallel.stores.sql.faults import NO_ANSWER, is_away, told_of
 from aioparallel.stores.sql.opened import CompleteAlready, Lent, Opening, OpenTransaction, isolation_level_of
-from aioparallel.stores.sql.patience import AWAY, SOON, Patience
+from aioparallel.stores.sql.outages import AWAY, SOON, DatabaseOutages
 from aioparallel.stores.sql.schema import DEFAULT_PREFIX, VERSION, Schema, StoreNotReady
 from aioparallel.stores.sql.statements import Statements
 from aioparallel.stores.sql.taking import Partitions, Taken
@@ -94,8 +94,10 @@ class SqlStore:
         self._is_bound = False
         self._producer: Producer | None = None
         self._partitions: Partitions | None = None
-        self._patience = Patience(f"{self._statements.dialect} {engine.url.host or engine.url.database or ''}".strip())
-        self._connections = Connections(self._opening, self._patience)
+        self._outages = DatabaseOutages(
+            f"{self._statements.dialect} {engine.url.host or engine.url.database or ''}".strip()
+        )
+        self._connections = Connections(self._opening, self._outages)
         # SQLite has one writer: who waits for it there waits with a time-out, and in no order.
         self._turn = contextlib.nullcontext() if self._statements.is_postgresql else asyncio.Lock()
 
@@ -176,7 +178,7 @@ class SqlStore:
             member.client,
             self._turn,
             self._on_trouble,
-            self._patience.answered,
+            self._outages.answered,
         )
         store: OffsetStore = partitions
         if member.companion is not None:
@@ -188,11 +190,11 @@ class SqlStore:
             committer,
             refuses_unreadable_maps=True,
             refuses_resets=True,
-            problems=self._patience.problems,
+            problems=self._outages.problems,
         )
 
     async def _on_trouble(self, error: Exception) -> None:
-        self._patience.away(error)
+        self._outages.away(error)
         await self._connections.give_back()
 
     async def close(self) -> None:
@@ -305,15 +307,15 @@ class SqlStore:
             # An earlier COMMIT, or this one, may have been carried out without anybody hearing of it. Asked on another
             # connection, and this one is given back first: all handlers may ask at once.
             await connection.close()
-            if not await are_done(self._opening, offsets, taken, self._patience.away):
+            if not await are_done(self._opening, offsets, taken, self._outages.away):
                 if isinstance(error, OSError):  # which TimeoutError is, too; nobody else was asked
-                    raise self._patience.away(error) from error
+                    raise self._outages.away(error) from error
                 self._raise_later(error, of_it, is_lost=is_lost)
                 raise
             logger.info(
                 "A COMMIT without an answer was carried out: %s", repr_of(error), extra={"action": "commit_settled"}
             )
-        self._patience.answered()
+        self._outages.answered()
         for partition, some in offsets.items():
             taken[partition].done += some
             for offset in some if taken[partition].conflicts else ():
@@ -324,7 +326,7 @@ class SqlStore:
         records, _, taken = of_it
         if records:
             first = records[0]
-            again = self._patience.later(error, first, taken[first.topic_partition], is_lost=is_lost)
+            again = self._outages.later(error, first, taken[first.topic_partition], is_lost=is_lost)
             if again is not None:
                 raise again from error
 

@@ -160,8 +160,8 @@ class Partitions:
 
     async def _fold(self, connection: AsyncConnection, folded: Mapping[Owned, _Fold], ends: float) -> set[Owned]:
         """Write those that are still this member's, and return them."""
-        patience = max(0.0, ends - asyncio.get_running_loop().time()) * _OF_TIME
-        still = await self._statements.still_owned(connection, folded.keys(), patience)
+        outages = max(0.0, ends - asyncio.get_running_loop().time()) * _OF_TIME
+        still = await self._statements.still_owned(connection, folded.keys(), outages)
         kept = {one: fold for one, fold in folded.items() if one in still}
         await self._statements.fold(
             connection,

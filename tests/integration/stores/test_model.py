@@ -71,7 +71,7 @@ class Member:
             cast("Client", NoGroup()),
             self.store._turn,
             self.store._on_trouble,
-            self.store._patience.answered,
+            self.store._outages.answered,
         )
 
 

@@ -38,7 +38,7 @@ async def process(
 
     signals = Signals()
     signals.fatal, signals.idle, signals.taken = end, turn.set, turn.set
-    processor = Processor(_stack(handler), options, options.failures.patience, signals)
+    processor = Processor(_stack(handler), options, options.failures.retry_budget, signals)
     sources: dict[TopicPartition, Source] = {}
     items = iter(records)
     exhausted = False

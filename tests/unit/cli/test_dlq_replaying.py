@@ -202,7 +202,7 @@ async def test_no_word_from_the_producer() -> None:
     group, records = Group(), letters(2)
     marks, chosen = await planned(group, records)
     producer = Acknowledging([], holds=[b"1"])
-    replay = Replay(producer, marks, ORDERS, patience=0.05, whole=itself)
+    replay = Replay(producer, marks, ORDERS, ack_timeout=0.05, whole=itself)
     with pytest.raises(ClientError, match="no acknowledgement for 1 letter"):
         await replay.run(read_of(Fetched(P0, records, 2)), chosen)
     assert group.committed_now[P0] == Committed(2, "")  # it answered when it was stopped

@@ -50,7 +50,7 @@ def test_flags_environment_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     given: Options = app(["--ordering", "partition", "--failures.retry.max-attempts", "3"], exit_on_error=False)
     assert (given.ordering, given.max_concurrency, given.commit_interval) == (Ordering.PARTITION, 6, 2.5)
     assert (given.commit_after, given.commit_timeout) == (5, Options().commit_timeout)
-    assert given.failures.patience.end == "skip"
+    assert given.failures.retry_budget.end == "skip"
     assert getattr(given.failures.retry, "max_attempts", None) == 3
 
 

@@ -144,21 +144,21 @@ async def test_no_function_for_the_order_is_asked_about_it(broker: InMemoryBroke
 )
 def test_a_retry_function_chooses_how_it_ends_but_tries_nothing_again(verdict: Verdict, end: str) -> None:
     """Seconds mean the end of the policy."""
-    failures = Failures(FailurePolicy(retry=lambda *_: verdict, dead_letter="dlq").patience)
+    failures = Failures(FailurePolicy(retry=lambda *_: verdict, dead_letter="dlq").retry_budget)
     decision = failures.decide(Record("t", 0, 0), UndecodableRecord("why"), 0.0, 0.0)
     assert (decision.delay, decision.end) == (None, end)
 
 
 def test_it_is_not_delivered_again() -> None:
     """A queue's tracker would read the same."""
-    patience = FailurePolicy(retry=lambda *_: "release", dead_letter="dlq").patience._replace(releases=True)
-    decision = Failures(patience).decide(Record("t", 0, 0), UndecodableRecord("why"), 0.0, 0.0)
+    retry_budget = FailurePolicy(retry=lambda *_: "release", dead_letter="dlq").retry_budget._replace(redelivers=True)
+    decision = Failures(retry_budget).decide(Record("t", 0, 0), UndecodableRecord("why"), 0.0, 0.0)
     assert decision.end == "dead_letter"
 
 
 def test_a_retry_function_is_checked_here_as_well() -> None:
     """What it says must be possible."""
-    failures = Failures(FailurePolicy(retry=lambda *_: "dead_letter").patience)
+    failures = Failures(FailurePolicy(retry=lambda *_: "dead_letter").retry_budget)
     with pytest.raises(ConfigurationError, match="no dead_letter"):
         failures.decide(Record("t", 0, 0), UndecodableRecord("why"), 0.0, 0.0)
 

@@ -233,7 +233,9 @@ async def run(
     fatal: list[BaseException] = []
     signals = Signals()
     signals.fatal = fatal.append
-    processor = Processor(stack, options, options.failures.patience, signals, output_sink=play, dead_letter_sink=play)
+    processor = Processor(
+        stack, options, options.failures.retry_budget, signals, output_sink=play, dead_letter_sink=play
+    )
     sources = [Source(partition) for partition in range(len(logs))]
     for source, keys in zip(sources, logs, strict=True):
         source.complete = partial(play.complete, source)

@@ -107,7 +107,7 @@ def test_a_worker_cancelled_when_all_is_done_still_tells() -> None:
         signals = Signals()
         idle = asyncio.Event()
         signals.idle = idle.set
-        processor = Processor(Stack(handle), Options(max_concurrency=1), FailurePolicy().patience, signals)
+        processor = Processor(Stack(handle), Options(max_concurrency=1), FailurePolicy().retry_budget, signals)
         source = Source("s")
         dropping.append(lambda: processor.scheduler.drop(source))
         processor.admit(source, records(2))
@@ -134,7 +134,7 @@ def test_generator_exit_of_a_handler_leaves_nothing_in_flight(suspends: bool) ->
         signals = Signals()
         ended: list[BaseException] = []
         signals.fatal = ended.append
-        processor = Processor(Stack(handle), Options(max_concurrency=1), FailurePolicy().patience, signals)
+        processor = Processor(Stack(handle), Options(max_concurrency=1), FailurePolicy().retry_budget, signals)
         source = Source("s")
         processor.admit(source, records(1))
         async with asyncio.timeout(60):

@@ -15,7 +15,7 @@ from aioparallel.engine.failures import Decision, Failures, NotDue
 from aioparallel.engine.gates import Gate, NoRoom
 from aioparallel.errors import ConfigurationError, NotToBlame, OutOfResources, Reject, RetryLater
 from aioparallel.history import history_of
-from aioparallel.policies import EndOfPatience, FailurePolicy, RetryPolicy
+from aioparallel.policies import EndOfRetries, FailurePolicy, RetryPolicy
 from aioparallel.records import Record
 
 ERROR = ValueError("no")
@@ -31,7 +31,7 @@ def failed(attempts: int = 1, topic: str = "t") -> Record:
 
 def decisions(policy: FailurePolicy, count: int, seconds: float = 0.0, topic: str = "t") -> list[Decision]:
     """What is decided of one record that fails so many times, ``seconds`` apart."""
-    failures, record, made = Failures(policy.patience), failed(topic=topic), []
+    failures, record, made = Failures(policy.retry_budget), failed(topic=topic), []
     for attempt in range(count):
         made.append(failures.decide(record, ERROR, 1_000.0 + attempt * seconds, 1_000.0 + attempt * seconds))
         record._parks += 1
@@ -85,7 +85,7 @@ def test_jitter_spreads_around_the_delay() -> None:
         (FailurePolicy(retry=RetryPolicy(max_attempts=3), dead_letter="dead"), "dead_letter"),
     ],
 )
-def test_max_attempts_counts_the_first(policy: FailurePolicy, end: EndOfPatience) -> None:
+def test_max_attempts_counts_the_first(policy: FailurePolicy, end: EndOfRetries) -> None:
     """3 are three calls of the handler: two delays, then what the policy says of the end."""
     *before, last = decisions(policy, 3)
     assert [one.delay is not None for one in before] == [True, True]
@@ -101,7 +101,7 @@ def test_max_elapsed_ends_before_an_attempt_that_would_be_too_late() -> None:
     """No attempt starts more than 20 s after the first failure: the third, at 10 s, could be at 14 s; the next is
     not made at 22 s."""
     policy = FailurePolicy(retry=RetryPolicy(first_delay=1, multiplier=2, max_delay=60, jitter=0, max_elapsed=20))
-    failures, record = Failures(policy.patience), failed()
+    failures, record = Failures(policy.retry_budget), failed()
     made = []
     for now in (100.0, 105.0, 110.0, 114.0):
         made.append(failures.decide(record, ERROR, now, now))
@@ -119,14 +119,14 @@ def test_the_limit_of_elapsed_itself_is_allowed() -> None:
 def test_a_clock_set_back_does_no_harm() -> None:
     """Elapsed time is never negative: the patience is not prolonged, and nothing raises."""
     policy = FailurePolicy(retry=RetryPolicy(first_delay=5, jitter=0, multiplier=1, max_elapsed=5))
-    failures, record = Failures(policy.patience), failed()
+    failures, record = Failures(policy.retry_budget), failed()
     assert failures.decide(record, ERROR, 1_000.0, 1_000.0) == Decision(delay=5)
     assert failures.decide(record, ERROR, 10.0, 10.0) == Decision(delay=5)
 
 
 def test_what_is_not_retried_on_ends_at_once() -> None:
     """Exceptions outside retry_on are final; their subclasses inside it are not."""
-    failures = Failures(FailurePolicy(retry=RetryPolicy(retry_on=(OSError, KeyError)), give_up="skip").patience)
+    failures = Failures(FailurePolicy(retry=RetryPolicy(retry_on=(OSError, KeyError)), give_up="skip").retry_budget)
     assert failures.decide(failed(), ERROR, 0.0, 0.0) == Decision(end="skip")
     assert failures.decide(failed(), ConnectionResetError(), 0.0, 0.0).delay is not None
 
@@ -134,7 +134,7 @@ def test_what_is_not_retried_on_ends_at_once() -> None:
 def test_retry_later_is_taken_at_its_word() -> None:
     """Its delay is neither jittered nor cut to max_delay, and retry_on does not matter. (Regression: a whole number
     was taken for an end, so the record went to the dead letters.)"""
-    failures = Failures(FailurePolicy(retry=RetryPolicy(max_delay=1, retry_on=KeyError)).patience)
+    failures = Failures(FailurePolicy(retry=RetryPolicy(max_delay=1, retry_on=KeyError)).retry_budget)
     assert failures.decide(failed(), RetryLater(77), 0.0, 0.0) == Decision(delay=77, waits=True)
     assert failures.decide(failed(), RetryLater(0), 0.0, 0.0) == Decision(delay=0, waits=True)
 
@@ -157,9 +157,9 @@ def test_retry_later_refuses_what_is_no_delay(delay: Any) -> None:
         (FailurePolicy(retry=lambda record, error, attempts: 1.0, dead_letter="dead"), "dead_letter"),
     ],
 )
-def test_reject_ends_the_patience(policy: FailurePolicy, end: EndOfPatience) -> None:
+def test_reject_ends_the_patience(policy: FailurePolicy, end: EndOfRetries) -> None:
     """No more tries, no retry topic, no question to a retry function."""
-    assert Failures(policy.patience).decide(failed(), Reject("bad"), 0.0, 0.0) == Decision(end=end)
+    assert Failures(policy.retry_budget).decide(failed(), Reject("bad"), 0.0, 0.0) == Decision(end=end)
 
 
 def always(verdict: object) -> Callable[[Record[Any, Any], Exception, int], Any]:
@@ -181,7 +181,9 @@ def always(verdict: object) -> Callable[[Record[Any, Any], Exception, int], Any]
 def test_what_a_retry_function_may_say(verdict: object, decision: Decision) -> None:
     """Seconds, or an end."""
     assert (
-        Failures(FailurePolicy(retry=always(verdict), dead_letter="dead").patience).decide(failed(), ERROR, 0.0, 0.0)
+        Failures(FailurePolicy(retry=always(verdict), dead_letter="dead").retry_budget).decide(
+            failed(), ERROR, 0.0, 0.0
+        )
         == decision
     )
 
@@ -189,7 +191,7 @@ def test_what_a_retry_function_may_say(verdict: object, decision: Decision) -> N
 @pytest.mark.parametrize("verdict", [None, True, -1, float("nan"), float("inf"), 1e7, "retry", "", [1], object])
 def test_what_a_retry_function_may_not_say(verdict: object) -> None:
     """The error names the verdict, the record, and what is allowed."""
-    failures = Failures(FailurePolicy(retry=always(verdict), dead_letter="dead").patience)
+    failures = Failures(FailurePolicy(retry=always(verdict), dead_letter="dead").retry_budget)
     with pytest.raises(ConfigurationError) as caught:
         failures.decide(failed(), ERROR, 0.0, 0.0)
     text = str(caught.value)
@@ -201,7 +203,7 @@ def test_what_a_retry_function_may_not_say(verdict: object) -> None:
 def test_a_retry_function_needs_somewhere_for_dead_letters() -> None:
     """ "dead_letter" without one is refused with the record's name, not taken for a skip."""
     with pytest.raises(ConfigurationError, match="there is no dead_letter to send it to"):
-        Failures(FailurePolicy(retry=always("dead_letter")).patience).decide(failed(), ERROR, 0.0, 0.0)
+        Failures(FailurePolicy(retry=always("dead_letter")).retry_budget).decide(failed(), ERROR, 0.0, 0.0)
 
 
 def test_a_retry_function_sees_record_error_and_attempts() -> None:
@@ -212,7 +214,7 @@ def test_a_retry_function_sees_record_error_and_attempts() -> None:
         seen.append((record, error, attempts))
         return 1.0
 
-    failures, record = Failures(FailurePolicy(retry=retry).patience), failed(3)
+    failures, record = Failures(FailurePolicy(retry=retry).retry_budget), failed(3)
     history_of(record).attempts_before = 5
     failures.decide(record, ERROR, 0.0, 0.0)
     assert seen == [(record, ERROR, 3)]
@@ -226,7 +228,7 @@ def test_what_a_retry_function_raises_comes_out() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        Failures(FailurePolicy(retry=retry).patience).decide(failed(), ERROR, 0.0, 0.0)
+        Failures(FailurePolicy(retry=retry).retry_budget).decide(failed(), ERROR, 0.0, 0.0)
 
 
 def test_retry_topics_come_in_turn() -> None:
@@ -242,12 +244,12 @@ def test_retry_topics_come_in_turn() -> None:
 def test_a_retry_function_does_not_know_retry_topics() -> None:
     """It says itself what becomes of the record, and a delay is a delay."""
     policy = FailurePolicy(retry=always("skip"), retry_topics={"r5": 5})
-    assert Failures(policy.patience).decide(failed(), ERROR, 0.0, 0.0) == Decision(end="skip")
+    assert Failures(policy.retry_budget).decide(failed(), ERROR, 0.0, 0.0) == Decision(end="skip")
 
 
 def test_attempts_are_counted_anew_in_each_topic() -> None:
     """What was tried before the retry topic does not use up the patience here."""
-    failures = Failures(FailurePolicy(retry=RetryPolicy(max_attempts=2, jitter=0), dead_letter="dead").patience)
+    failures = Failures(FailurePolicy(retry=RetryPolicy(max_attempts=2, jitter=0), dead_letter="dead").retry_budget)
     record = failed(1)
     history_of(record).attempts_before = 7
     assert failures.decide(record, ERROR, 0.0, 0.0) == Decision(delay=1)
@@ -256,7 +258,7 @@ def test_attempts_are_counted_anew_in_each_topic() -> None:
 
 def test_not_due_is_no_attempt_and_no_failure() -> None:
     """A retry topic's record that comes early waits its time; the attempts go on where they were."""
-    failures, record = Failures(FailurePolicy(retry=RetryPolicy(max_attempts=2, jitter=0)).patience), failed()
+    failures, record = Failures(FailurePolicy(retry=RetryPolicy(max_attempts=2, jitter=0)).retry_budget), failed()
     assert failures.decide(record, NotDue(4.5), 0.0, 0.0) == Decision(delay=4.5, waits=True)
     record._parks += 1
     assert (record.attempt, record.first_failure, record.last_failure) == (1, None, None)
@@ -268,7 +270,7 @@ def test_not_due_is_no_attempt_and_no_failure() -> None:
 
 def test_failures_are_noted_on_the_record() -> None:
     """The first and the last, with time, class and text; the exception itself is not kept."""
-    failures, record = Failures(FailurePolicy().patience), failed()
+    failures, record = Failures(FailurePolicy().retry_budget), failed()
     failures.decide(record, ValueError("one"), 10.0, 10.0)
     failures.decide(record, RetryLater(1, "waiting is not failing"), 15.0, 15.0)
     failures.decide(record, KeyError("two"), 20.0, 20.0)
@@ -284,7 +286,7 @@ def test_a_failure_s_text_is_cut_and_may_fail() -> None:
         def __str__(self) -> str:
             raise KeyError("x")
 
-    failures, record = Failures(FailurePolicy().patience), failed()
+    failures, record = Failures(FailurePolicy().retry_budget), failed()
     failures.decide(record, ValueError("x" * 5_000), 0.0, 0.0)
     assert record.last_failure is not None
     assert len(record.last_failure.message) == 1_000
@@ -298,7 +300,7 @@ def test_a_failure_s_text_is_cut_and_may_fail() -> None:
 
 def waits(policy: FailurePolicy, times: list[float], delay: float = 1) -> tuple[Record, list[Decision]]:
     """What is decided of one record that asks for patience at these times."""
-    failures, record, made = Failures(policy.patience), failed(), []
+    failures, record, made = Failures(policy.retry_budget), failed(), []
     for now in times:
         made.append(failures.decide(record, RetryLater(delay), now, now))
         record._parks += 1
@@ -311,7 +313,7 @@ def test_retry_later_counts_no_attempt() -> None:
     record, made = waits(policy, [float(i) for i in range(1_000)])
     assert made == [Decision(delay=1, waits=True)] * 1_000
     assert (record.attempt, record.first_failure, record.last_failure) == (1, None, None)
-    failures = Failures(policy.patience)
+    failures = Failures(policy.retry_budget)
     assert failures.decide(record, ERROR, 1_000.0, 1_000.0) == Decision(delay=1)
     record._parks += 1
     assert record.attempt == 2
@@ -321,7 +323,7 @@ def test_retry_later_counts_no_attempt() -> None:
 def test_time_spent_waiting_does_not_count_for_max_elapsed() -> None:
     """Failing at 0 s, waiting for 100 s because a service asked for it, failing again: 5 s have elapsed, not 105."""
     failures, record = (
-        Failures(FailurePolicy(retry=RetryPolicy(first_delay=1, jitter=0, max_elapsed=10)).patience),
+        Failures(FailurePolicy(retry=RetryPolicy(first_delay=1, jitter=0, max_elapsed=10)).retry_budget),
         failed(),
     )
     assert failures.decide(record, ERROR, 0.0, 0.0) == Decision(delay=1)
@@ -345,7 +347,7 @@ def test_max_wait_ends_the_waiting() -> None:
 
 def test_max_wait_itself_is_allowed_and_failures_between_do_not_begin_it_anew() -> None:
     """A wait that ends exactly then is made."""
-    failures, record = Failures(FailurePolicy(retry=RetryPolicy(max_wait=10)).patience), failed()
+    failures, record = Failures(FailurePolicy(retry=RetryPolicy(max_wait=10)).retry_budget), failed()
     assert failures.decide(record, RetryLater(10), 0.0, 0.0) == Decision(delay=10, waits=True)
     failures.decide(record, ERROR, 5.0, 5.0)
     assert failures.decide(record, RetryLater(5.1), 5.0, 5.0) == Decision(end="stop")
@@ -365,12 +367,12 @@ def test_a_retry_function_sees_attempts_that_do_not_count_the_waiting() -> None:
         asked.append((type(error).__name__, attempts))
         return error.delay if isinstance(error, RetryLater) else 1.0
 
-    failures, record = Failures(FailurePolicy(retry=retry).patience), failed()
+    failures, record = Failures(FailurePolicy(retry=retry).retry_budget), failed()
     for error in (RetryLater(5), RetryLater(5), ERROR, RetryLater(5), ERROR):
         failures.decide(record, error, 0.0, 0.0)
         record._parks += 1
     assert asked == [("RetryLater", 1), ("RetryLater", 1), ("ValueError", 1), ("RetryLater", 2), ("ValueError", 2)]
-    ends = Failures(FailurePolicy(retry=always("skip")).patience)
+    ends = Failures(FailurePolicy(retry=always("skip")).retry_budget)
     assert ends.decide(failed(), RetryLater(5), 0.0, 0.0) == Decision(end="skip")
 
 
@@ -379,7 +381,7 @@ def test_a_retry_function_sees_attempts_that_do_not_count_the_waiting() -> None:
 
 def test_patience_goes_by_the_monotonic_clock() -> None:
     """A wall clock that is put forward an hour ends nobody's patience; what is kept of a failure has its time."""
-    failures = Failures(FailurePolicy(retry=RetryPolicy(jitter=0, max_elapsed=10, max_wait=10)).patience)
+    failures = Failures(FailurePolicy(retry=RetryPolicy(jitter=0, max_elapsed=10, max_wait=10)).retry_budget)
     record = failed()
     assert failures.decide(record, ERROR, 100.0, 1_000.0) == Decision(delay=1)
     record._parks += 1
@@ -396,7 +398,7 @@ async def test_where_waits_count_a_shortage_ends_the_patience_after_a_minute() -
     """A job with a row that needs more memory than there is has an end, too; a place at a gate is waited for."""
 
     def made(policy: RetryPolicy, error: RetryLater, count: int) -> list[Decision]:
-        failures, record = Failures(FailurePolicy(retry=policy, dead_letter="d").patience), failed()
+        failures, record = Failures(FailurePolicy(retry=policy, dead_letter="d").retry_budget), failed()
         return [failures.decide(record, error, 1_000.0 + second, second) for second in range(count)]
 
     once = RetryPolicy(max_attempts=1, count_waits=True)
@@ -414,7 +416,7 @@ def test_a_retry_function_is_not_asked_about_the_librarys_own_waiting() -> None:
         asked.append(error)
         return "dead_letter"
 
-    failures = Failures(FailurePolicy(retry=retry, dead_letter="dead").patience)
+    failures = Failures(FailurePolicy(retry=retry, dead_letter="dead").retry_budget)
     assert failures.decide(failed(), NotToBlame(1.0, "the database is away"), 0.0, 0.0) == Decision(delay=1, waits=True)
     assert not asked
     assert failures.decide(failed(), RetryLater(1.0), 0.0, 0.0) == Decision(end="dead_letter")

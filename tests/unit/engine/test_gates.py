@@ -114,7 +114,7 @@ def test_it_counts_no_attempt_and_no_time_of_failures() -> None:
     async def check() -> None:
         record: Record[Any, Any] = Record("t", 0, 0)
         policy = FailurePolicy(retry=RetryPolicy(jitter=0, max_elapsed=10, max_attempts=3), give_up="skip")
-        failures = Failures(policy.patience)
+        failures = Failures(policy.retry_budget)
         assert failures.decide(record, ValueError(), 100.0, 100.0).delay == 1
         record._parks += 1
         gate = Gate("here", 1)
@@ -287,7 +287,7 @@ async def test_a_retry_function_is_not_asked_about_a_gate() -> None:
     def retry(record: Record[Any, Any], error: Exception, attempts: int) -> Literal["skip"]:
         raise AssertionError("it was asked")
 
-    decision = Failures(FailurePolicy(retry=retry).patience).decide(
+    decision = Failures(FailurePolicy(retry=retry).retry_budget).decide(
         Record("t", 0, 0), NoRoom(Gate("https://busy", 1)), 0.0, 0.0
     )
     assert (decision.waits, decision.delay, decision.end) == (True, math.inf, None)

@@ -64,7 +64,7 @@ def opener_of(
         store,
         Starts(client, store, Options()),
         Truncations(),
-        patience=1,
+        longest_wait=1,
         spawn=lambda work, name: work.close(),
         on_fresh=lambda: None,
         on_change=on_change,

@@ -94,7 +94,7 @@ async def test_a_host_that_throttles_is_seen(
         monkeypatch.setattr(snapshot, "_LONG", 0.0)
         problem = next(one for one in consumer.health().problems if one.kind == "no_room")
         assert f"{served.url}: 3 records wait for it" in problem.message
-        assert "it asks for patience" in problem.message
+        assert "it requests a delay" in problem.message
         consumer.stop()
         await running
 

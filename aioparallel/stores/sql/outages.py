@@ -1,4 +1,4 @@
-"""Records that are tried again and are not to blame: the database is away, or others were in the way."""
+"""Records that are tried again through no fault of their own: the database is away, or transactions conflict."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from aioparallel.records import Record
 from aioparallel.stores.sql.faults import is_away, is_conflict, is_databases, told_of
 from aioparallel.stores.sql.taking import Taken
 
-__all__ = ["AWAY", "SOON", "Patience"]
+__all__ = ["AWAY", "SOON", "DatabaseOutages"]
 
 logger = logging.getLogger(__name__)
 
 AWAY: Final = 1.0
 """Seconds until a record is tried again whose transaction the database could not carry out."""
 SOON: Final = 0.05
-"""Seconds until a record is tried again of which nothing is known to be wrong; twice as many each time that its
-transaction conflicts with others, up to ``AWAY``."""
+"""Seconds until a record is tried again that has no known fault. They double each time that its transaction conflicts
+with others, up to ``AWAY``."""
 _LINES: Final = 5.0
-"""Seconds from one line about a database that is away to the next."""
+"""Seconds between two log lines about a database that is away."""
 _OVER: Final = 10.0
-"""Seconds without another word of it after which an outage is over: who takes partitions over asks every five."""
+"""An outage is over after so many seconds without another error. Taking partitions over asks every five."""
 _MANY: Final = 10
-"""Conflicts of a record that are told."""
+"""Every so many conflicts of a record one is logged."""
 
 
-class Patience:
-    """Of one store: what its database could not do lately."""
+class DatabaseOutages:
+    """The recent outages of one store's database."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -40,7 +40,7 @@ class Patience:
         self._why = ""
 
     def away(self, error: BaseException) -> NotToBlame:
-        """It could not do what was asked: no failure of a record."""
+        """The database did not do what was asked. That is no failure of a record."""
         now = time.monotonic()
         self._why = told_of(error)
         if now - self._last > _OVER:
@@ -59,12 +59,12 @@ class Patience:
         return NotToBlame(AWAY, self._why)
 
     def answered(self) -> None:
-        """It has done what was asked."""
+        """The database has answered."""
         self._last = -float("inf")
 
     def later(self, error: Exception, first: Record, taken: Taken, *, is_lost: bool) -> NotToBlame | None:
-        """When a record, or the batch that begins with it, is tried again; None: it has failed. ``is_lost``: whether
-        the connection was, and nobody here has closed it."""
+        """Return when a record, or the batch that begins with it, is tried again. None: it has failed. ``is_lost``:
+        whether the connection was lost and nobody here closed it."""
         if is_conflict(error):
             count = taken.conflicts[first.offset] = taken.conflicts.get(first.offset, 0) + 1
             level = logging.WARNING if count % _MANY == 0 else logging.DEBUG
@@ -82,7 +82,7 @@ class Patience:
         return None
 
     def problems(self) -> Sequence[Problem]:
-        """What somebody should look at."""
+        """Report an outage that goes on."""
         now = time.monotonic()
         if now - self._last > _OVER:
             return ()

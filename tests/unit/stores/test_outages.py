@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aioparallel.observe.health import ProblemKind
-from aioparallel.stores.sql import patience
-from aioparallel.stores.sql.patience import Patience
+from aioparallel.stores.sql import outages
+from aioparallel.stores.sql.outages import DatabaseOutages
 
 
 class Clock:
@@ -23,13 +23,13 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """That of the module, which moves only by hand."""
     clock = Clock()
-    monkeypatch.setattr(patience, "time", clock)
+    monkeypatch.setattr(outages, "time", clock)
     return clock
 
 
 def test_an_outage_is_a_problem_with_its_duration_and_cause(clock: Clock) -> None:
     """It counts from the first failure, and names the last."""
-    away = Patience("postgresql db")
+    away = DatabaseOutages("postgresql db")
     assert away.problems() == ()
     away.away(ConnectionRefusedError("refused"))
     clock.now += 7
@@ -43,7 +43,7 @@ def test_an_outage_is_a_problem_with_its_duration_and_cause(clock: Clock) -> Non
 
 def test_an_answer_ends_an_outage(clock: Clock) -> None:
     """At once, and the next outage begins anew."""
-    away = Patience("postgresql db")
+    away = DatabaseOutages("postgresql db")
     away.away(ConnectionRefusedError())
     clock.now += 5
     away.answered()
@@ -54,7 +54,7 @@ def test_an_answer_ends_an_outage(clock: Clock) -> None:
 
 def test_silence_ends_an_outage(clock: Clock) -> None:
     """Ten seconds after the last failure; the next one then begins anew."""
-    away = Patience("postgresql db")
+    away = DatabaseOutages("postgresql db")
     away.away(ConnectionRefusedError())
     clock.now += 10
     assert len(away.problems()) == 1
