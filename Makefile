@@ -50,6 +50,10 @@ pipeline: $(VENV)/.pipeline  ## 336,776 flights: Kafka, Spark, aioparallel, Spar
 bench: $(VENV)/.bench  ## measure aioparallel and its peers (an hour; ARGS=--quick: a few minutes)
 	$(BIN)/python -m benchmarks $(ARGS)
 
+bench-tests: $(VENV)/.bench  ## the benchmarks' own tests that compare whole runs (5 minutes)
+	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
+	$(BIN)/python -m pytest -m slow tests/benchmarks $(ARGS)
+
 # As in benchmarks/blocks.py; a test compares.
 PROGRAMS := deserializers parallel_map kmq priority transactions sql_store database http_clients blocking spark spark_latency spark_tuning
 bench-all: $(VENV)/.dev  ## the full run: bench, and every program beside it; pages get their figures (two hours)
@@ -123,6 +127,7 @@ load-spark: $(VENV)/.dev  ## 2,000,000 rows through the operator in Spark, and r
 load-spark-ends: $(VENV)/.dev  ## tasks that Spark ends early, twenty times each way: calls that begin after the end (8 minutes)
 	$(BIN)/python -m aioparallel.jvm spark --directory
 	$(BIN)/python -m pytest -s tests/load/test_spark_ends.py $(ARGS)
+	$(BIN)/python -m pytest -m slow tests/spark/test_operator_connect.py $(ARGS)
 
 load-pipeline: $(VENV)/.dev  ## the flights pipeline, Spark and the consumer killed five times each: each flight once, in order (6 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
@@ -133,6 +138,7 @@ load-rows: $(VENV)/.dev  ## Spark's driver killed at ten random moments, by sink
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m aioparallel.jvm
 	$(BIN)/python -m pytest -s tests/load/test_rows_kills.py $(ARGS)
+	$(BIN)/python -m pytest -m slow tests/spark/test_backfill_output.py $(ARGS)
 
 load-hot: $(VENV)/.dev  ## a hot key and a hot partition: nobody starves (2 minutes)
 	$(BIN)/python -m pytest tests/load/test_hot_key.py tests/load/test_hot_partition.py $(ARGS)

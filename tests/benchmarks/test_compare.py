@@ -48,6 +48,7 @@ async def prepared(kafka: LocalKafka, case: Case) -> AsyncIterator[Field]:
         yield place
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_runs")
 async def test_a_slower_revision_is_found(local_kafka: LocalKafka, tree: Revision, tmp_path: Path) -> None:
     """Each side runs its own library, and the one that does more takes more CPU."""
@@ -155,6 +156,7 @@ def test_verdicts(ratios: list[float], words: str) -> None:
     assert command.verdict(found, "seconds", 2.0) == "time the same"
 
 
+@pytest.mark.slow
 async def test_a_row_is_compared_as_often_as_asked(local_kafka: LocalKafka, few_runs: None, tree: Revision) -> None:
     """Each time on new processes, in groups of their own, though all have the same seed; a case that cannot be compared
     takes no other with it."""

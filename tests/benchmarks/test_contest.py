@@ -129,6 +129,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quiet")
+@pytest.mark.slow
 async def test_rounds_go_on_until_the_ratio_is_known(broker: EmbeddedBroker) -> None:
     """Of those alone whose ratio is wide: others have had their rounds. With too few rounds there is no interval, which
     is as wide as can be; with as many as it needs any interval here is narrow enough."""
@@ -138,6 +139,7 @@ async def test_rounds_go_on_until_the_ratio_is_known(broker: EmbeddedBroker) -> 
     assert warm == {"ours": least_rounds(), "getmany": least_rounds(), "async-for": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quiet")
 async def test_cases_that_are_compared_run_in_the_same_rounds(broker: EmbeddedBroker) -> None:
     """Each on records of its own; the CPU of the second over that of the first is a ratio of rounds."""

@@ -267,6 +267,7 @@ def test_files_beside_the_output_may_be_read(spark: SparkSession, source: Path, 
     assert (tmp_path / "in2" / "_SUCCESS").exists()
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_leaves_what_was_there(spark: SparkSession, source: Path, tmp_path: Path) -> None:
     """kill -9 in the middle, with and without partitions, beside a directory that was not there yet; and the next
     run."""

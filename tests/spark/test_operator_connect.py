@@ -14,7 +14,7 @@ pytestmark = pytest.mark.spark
 CONNECT = Path(__file__).parents[1] / "support" / "spark" / "operator_on_connect.py"
 
 
-@pytest.mark.parametrize("reuse", ["true", "false"])
+@pytest.mark.parametrize("reuse", ["true", pytest.param("false", marks=pytest.mark.slow)])
 def test_spark_connect(reuse: str, tmp_path: Path) -> None:
     """All three forms, with Python workers that are kept and with new ones for each task."""
     command = [sys.executable, str(CONNECT), reuse, str(tmp_path / "written")]
