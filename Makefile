@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo exactly-once pipeline bench bench-all test docs spark-jars lint format unit unit-newer spark-older explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-upgrade load-kmq load-map load-spark load-spark-ends load-pipeline load-rows clean
+.PHONY: help demo exactly-once pipeline bench bench-tests bench-all test docs spark-jars lint format unit unit-newer spark-older explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-upgrade load-kmq load-map load-spark load-spark-ends load-pipeline load-rows clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
