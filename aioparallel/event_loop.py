@@ -93,6 +93,8 @@ class _Freezer:
         self._young_at = _resident()
         self._limit_bytes = self._bytes_from(self._young_at)
         self._looking: asyncio.AbstractEventLoop | None = None
+        self._lookers = 0
+        """Loops that have begun to look; the last one does."""
         self._stays = False
         self._handlers = 0
         """Of who has asked for it to stay."""
@@ -150,12 +152,13 @@ class _Freezer:
                 loop.call_soon(self._collect_all)
             if self._young_at and (self._looking is None or not self._looking.is_running()):
                 self._looking = loop
-                loop.call_later(_LOOK, self._look, loop)
+                self._lookers += 1
+                loop.call_later(_LOOK, self._look, loop, self._lookers)
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _look(self, loop: asyncio.AbstractEventLoop, looker: int) -> None:
         """Few objects may hold much memory, and the collector counts objects alone."""
-        if self._has_ended or loop is not self._looking:
-            return  # or another one looks, since this one has stood still
+        if self._has_ended or looker != self._lookers:
+            return  # or another one looks, since this one has stood still, or this one has begun anew after that
         resident = _resident()
         if resident > self._young_at + _YOUNG_BYTES:
             gc.collect(0)
@@ -163,7 +166,7 @@ class _Freezer:
         if resident > self._limit_bytes:
             self._collect_by_bytes()
         self._young_at = min(self._young_at, resident)
-        loop.call_later(_LOOK, self._look, loop)
+        loop.call_later(_LOOK, self._look, loop, looker)
 
     def _collect_by_bytes(self) -> None:
         self._unfreeze_and_collect()

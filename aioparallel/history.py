@@ -30,6 +30,7 @@ class History:
         "idle_parks",
         "is_restored",
         "kept_at",
+        "lacking_since",
         "last_failure",
         "origin",
         "strayed",
@@ -44,6 +45,7 @@ class History:
         self.attempts_before = 0  # in the topics the record stood in before
         self.idle_parks = 0  # times it was parked without an attempt: not due yet, or its handler requested a delay
         self.waiting_since: float | None = None  # when the handler first requested a delay, on the loop's clock
+        self.lacking_since: float | None = None  # since when its process has lacked resources each time, on that clock
         self.waited = 0.0  # seconds it asked for since the first failed attempt
         self.trying_since: float | None = None  # first failed attempt in this topic, on the loop's clock
         self.first_failure: Failure | None = None
@@ -55,9 +57,14 @@ class History:
         self.strayed = False  # its last attempt ended by a cancellation that may not have been its own
         self.undecodable: str | None = None  # why no handler may have it
 
-    def waits(self, delay: float, now: float) -> None:
-        """The handler requests a delay: no attempt, and no failure. ``now``: the event loop's time."""
+    def waits(self, delay: float, now: float, *, lacks: bool = False) -> None:
+        """The handler requests a delay: no attempt, and no failure. ``now``: the event loop's time. ``lacks``: whether
+        its process lacks resources."""
         self.idle_parks += 1
+        if not lacks:
+            self.lacking_since = None
+        elif self.lacking_since is None:
+            self.lacking_since = now
         if self.waiting_since is None:
             self.waiting_since = now
         if self.trying_since is not None:

@@ -129,7 +129,7 @@ class InProcesses(Wrapping, Generic[T, R]):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if _leaves.get() and getattr(self.wrapped, "__module__", None) == "__main__":
+        if _leaves.get() and _module_of(self.wrapped) == "__main__":
             raise ConfigurationError(
                 _OPTION, self.wrapped, f"is of this program, which a worker that it is sent to is not, {_WAY_OUT}"
             )
@@ -209,6 +209,17 @@ def _is_program_there() -> bool:
     return os.path.isfile(os.path.join(getattr(multiprocessing.process, "ORIGINAL_DIR", None) or "", file))
 
 
+def _inner(function: object) -> object:
+    """What a partial calls."""
+    return getattr(function, "func", function)
+
+
+def _module_of(function: object) -> str:
+    """In which module it stands, or what a partial of it calls."""
+    inner = _inner(function)
+    return getattr(inner, "__module__", None) or type(inner).__module__
+
+
 def _is_of_another_program(function: object) -> bool:
     """Whether it was sent by value: the function of a main module that is not this process's."""
     return (
@@ -220,8 +231,7 @@ def _is_of_another_program(function: object) -> bool:
 
 def _reference(function: Callable[..., object]) -> object:
     """What is pickled for each process. Raises ConfigurationError for what a process cannot import."""
-    inner = getattr(function, "func", function)
-    module = getattr(inner, "__module__", None) or type(inner).__module__
+    inner, module = _inner(function), _module_of(function)
     if is_importing_main():
         return None  # nothing will be called here, and the module is not where it will be
     if _is_of_another_program(inner):

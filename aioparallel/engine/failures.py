@@ -7,7 +7,7 @@ import math
 from typing import Any, Final, NamedTuple
 
 from aioparallel.engine.gates import NoRoom
-from aioparallel.errors import ConfigurationError, NotToBlame, Reject, RetryLater, UndecodableRecord
+from aioparallel.errors import ConfigurationError, NotToBlame, OutOfResources, Reject, RetryLater, UndecodableRecord
 from aioparallel.history import failure_of, history_of
 from aioparallel.policies import EndOfRetries, RetryBudget, RetryPolicy, Verdict
 from aioparallel.records import Record
@@ -78,6 +78,7 @@ class Failures:
                 return self._waiting(record, error, verdict, now)
             history.failed(failure_of(error, at), now)
         else:
+            history.lacking_since = None
             history.failed(failure_of(error, at), now)
             if isinstance(error, Reject | UndecodableRecord):
                 return Decision(end=self._end_of(record, error))
@@ -119,8 +120,9 @@ class Failures:
             since = now if history.waiting_since is None else history.waiting_since
             if isinstance(error, NoRoom):  # it does not know for how long: its budget ends when it has
                 return retry.wait(0.0, now - since)
-            if retry.count_waits and retry.max_wait is None and now - since + error.delay > _LONGEST_SHORTAGE:
-                return None
+            if isinstance(error, OutOfResources) and retry.count_waits and retry.max_wait is None:
+                lacking = 0.0 if history.lacking_since is None else now - history.lacking_since
+                return error.delay if lacking + error.delay <= _LONGEST_SHORTAGE else None
             return retry.wait(error.delay, now - since)
         if isinstance(error, NotToBlame) and not self._budget.redelivers:
             return error.delay
@@ -130,7 +132,7 @@ class Failures:
         if isinstance(error, NoRoom):
             history_of(record).turned_away(now)
             return Decision(delay=self._budget_left(record, now), waits=True, no_room=error)
-        history_of(record).waits(delay, now)
+        history_of(record).waits(delay, now, lacks=isinstance(error, OutOfResources))
         return Decision(delay=float(delay), waits=True)
 
     def _budget_left(self, record: Record[Any, Any], now: float) -> float:

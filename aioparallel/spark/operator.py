@@ -195,7 +195,8 @@ class Operator:
 
 def _are_hard(names: Sequence[str]) -> bool:
     """Whether PySpark's ``mapInArrow``, which asks for each column by its name, would find another one, or none."""
-    return any("." in name or "`" in name for name in names) or len({name.lower() for name in names}) < len(names)
+    is_hard = any("." in name or "`" in name or name == "*" for name in names)
+    return is_hard or len({name.lower() for name in names}) < len(names)
 
 
 def split(df: DataFrame) -> tuple[DataFrame, DataFrame]:

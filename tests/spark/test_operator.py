@@ -295,7 +295,7 @@ def test_a_column(spark: SparkSession) -> None:
 
 
 def test_any_name_of_a_column_is_one(spark: SparkSession) -> None:
-    """With dots, with backticks, and where two differ in their case."""
+    """With dots, with backticks, where two differ in their case, and where one would mean all of them."""
     df = spark.sql(
         "select id as `a.b`, -id as a, 2 * id as A, 3 * id as `c``d`, named_struct('b', 0) as `a.b.c` from range(20)"
     )
@@ -308,6 +308,12 @@ def test_any_name_of_a_column_is_one(spark: SparkSession) -> None:
     made = df.transform(parallel_map(same, schema=df.schema, key=["a.b", "c`d"], retry=None, on_error="emit"))
     found = sorted(tuple(row.value or row.row) for row in made.collect())
     assert found == [(n, -n, 2 * n, 3 * n, (0,)) for n in range(20)]
+
+    async def unchanged(row: dict[str, Any]) -> dict[str, Any]:
+        return row
+
+    star = spark.sql("select id as `*`, -id as a from range(3)")
+    assert sorted(star.transform(parallel_map(unchanged, schema=star.schema)).collect()) == [(0, 0), (1, -1), (2, -2)]
 
 
 def test_names_of_columns(spark: SparkSession) -> None:

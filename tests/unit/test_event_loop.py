@@ -247,3 +247,35 @@ def test_nobody_looks_at_the_memory_afterwards() -> None:
     """A loop that goes on has no timer of ours any more: there was one wherever a collection has come."""
     ran = subprocess.run([sys.executable, "-c", OTHER_LOOP], capture_output=True, text=True, timeout=120, check=True)
     assert json.loads(ran.stdout) == [1, 0]
+
+
+LOOPS_IN_TURN = """
+import asyncio, gc, json
+from aioparallel.event_loop import collecting_quickly
+
+async def step():
+    gc.collect(0)
+    await asyncio.sleep(0)
+
+def timers(loop):
+    return sum("_look" in str(handle) for handle in loop._scheduled)
+
+async def wait():
+    gc.collect(0)
+    await asyncio.sleep(0.3)
+
+with collecting_quickly():
+    loops = [asyncio.new_event_loop() for _ in range(2)]
+    for _ in range(20):
+        for loop in loops:
+            loop.run_until_complete(step())
+    loops[0].run_until_complete(wait())
+    print(json.dumps(timers(loops[0])))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere the memory of a process is not known")
+def test_loops_that_run_in_turn_have_one_timer_between_them() -> None:
+    """Each time that one takes over from the other it begins anew, and what it began before is over."""
+    ran = subprocess.run([sys.executable, "-c", LOOPS_IN_TURN], capture_output=True, text=True, timeout=120, check=True)
+    assert json.loads(ran.stdout) == 1

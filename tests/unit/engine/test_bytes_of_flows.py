@@ -6,14 +6,14 @@ import asyncio
 import dataclasses
 import sys
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterator
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pytest
 
 from aioparallel import RetryLater, batches, parallel_map
-from aioparallel.engine.sizes import size_of
+from aioparallel.engine.sizes import size_of, size_of_error
 
 SIZE = 10_000
 BOUND = 100_000
@@ -369,3 +369,194 @@ def test_sizes_of_anything() -> None:
     for value in (None, 1, Hostile(), endless, object, sys, pytest.mark, iter(())):
         assert 0 < size_of(value) < SIZE
     assert 0 < size_of(deep) < 5_000 * 1_000
+
+
+CALLED: list[str] = []
+
+
+def call(what: str) -> NoReturn:
+    """Code of a user's class."""
+    CALLED.append(what)
+    raise RuntimeError(what)
+
+
+class Loads:
+    """An attribute that loads what it stands for, as those of object-relational mappers do."""
+
+    def __get__(self, one: object, kind: type | None = None) -> Any:
+        if one is None:
+            return self
+        call("load")
+
+    def __set__(self, one: object, value: object) -> None:
+        """It is kept elsewhere."""
+
+
+@dataclasses.dataclass
+class Mapped:
+    name: str
+    others: Any = None
+
+
+Mapped.others = Loads()  # as a mapper does, behind the dataclass
+
+
+class Lazy:
+    """A proxy that makes what it stands for when it is first looked at."""
+
+    __slots__ = ("made",)
+
+    def __getattr__(self, name: str) -> Any:
+        call(name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        call("class")
+
+
+class LazyWithAttributes(Lazy):
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        call("dict")
+
+    @property
+    def nbytes(self) -> int:
+        call("nbytes")
+
+
+class Query(Mapping[str, str]):
+    def __init__(self) -> None:
+        self.text = "x" * SIZE
+
+    def __getitem__(self, name: str) -> str:
+        call(name)
+
+    def __iter__(self) -> Iterator[str]:
+        call("iter")
+
+    def __len__(self) -> int:  # noqa: PLE0303 - it raises
+        call("len")
+
+
+class Numbered(list[str]):
+    def __iter__(self) -> Iterator[str]:
+        call("iter")
+
+    def __len__(self) -> int:  # noqa: PLE0303 - it raises
+        call("len")
+
+
+class Strict(type):
+    """Its classes cannot be looked up in anything."""
+
+    def __eq__(cls, other: object) -> bool:
+        call("eq")
+
+    def __hash__(cls) -> int:  # noqa: PLE0309 - it raises
+        call("hash")
+
+
+class OfAStrictOne(metaclass=Strict):
+    pass
+
+
+def test_nothing_of_a_users_class_is_called_for_its_size() -> None:
+    """What it does might take long, change something, or fail."""
+    CALLED.clear()
+    for value, least in (
+        (Mapped("x" * SIZE), SIZE),
+        (Lazy(), 1),
+        (LazyWithAttributes(), 1),
+        (Query(), SIZE),
+        (Numbered(["x" * SIZE]), SIZE),
+    ):
+        assert least <= size_of(value) <= SIZE + 1_000
+    assert not CALLED
+
+
+def test_a_class_that_cannot_be_looked_up_has_some_size() -> None:
+    """At the top, too, and among the variables of a failed call."""
+
+    def fail() -> None:
+        body, odd = "x" * SIZE, OfAStrictOne()
+        raise ValueError(len(body), odd)
+
+    assert 0 < size_of(OfAStrictOne()) < SIZE
+    assert 0 < size_of({"a": OfAStrictOne()}) < SIZE
+    assert 0 < size_of_error(raised_by(fail)) < 2 * SIZE
+
+
+@dataclasses.dataclass
+class File:
+    text: str
+    nbytes: int = -1
+
+
+def test_a_field_of_that_name_is_no_size() -> None:
+    """``nbytes`` of an array is its size; of a user's class it may be anything."""
+    assert SIZE < size_of(File("x" * SIZE)) < 2 * SIZE
+    assert SIZE < size_of(File("x" * SIZE, 10 * SIZE)) < 2 * SIZE
+
+
+def raised_by(function: Callable[[], object]) -> BaseException:
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - whatever it is
+        function()
+    return caught.value
+
+
+def fail_with_a_body() -> None:
+    body = "x" * SIZE
+    raise ValueError(len(body))
+
+
+def test_errors_of_a_group_count() -> None:
+    """As those of tasks that a handler has begun together."""
+
+    def fail() -> None:
+        raise BaseExceptionGroup("two of three", [raised_by(fail_with_a_body), raised_by(fail_with_a_body)])
+
+    assert 2 * SIZE < size_of_error(raised_by(fail)) < 3 * SIZE
+
+
+def test_an_error_counts_with_its_cause_and_its_context() -> None:
+    """``raise ... from`` another one keeps that which was handled, too."""
+
+    def fail() -> None:
+        try:
+            fail_with_a_body()
+        except ValueError:
+            raise KeyError from OSError("of something else")
+
+    assert SIZE < size_of_error(raised_by(fail)) < 2 * SIZE
+
+
+def test_errors_that_are_false_or_have_no_length_count() -> None:
+    """Nobody asks them."""
+
+    class Odd(Exception):
+        def __len__(self) -> int:
+            raise RuntimeError
+
+    def fail() -> None:
+        try:
+            raise Odd
+        except Odd as error:
+            raise KeyError from error
+
+    assert 0 < size_of_error(raised_by(fail)) < SIZE
+
+
+@dataclasses.dataclass
+class Service:
+    cache: dict[int, str]
+
+    def handle(self) -> None:
+        fail_with_a_body()
+
+
+def test_what_a_handlers_own_object_keeps_is_not_its_errors() -> None:
+    """A cache would be walked, and counted, at each failure."""
+    service = Service(dict.fromkeys(range(100000), "x" * 200))
+    error = raised_by(service.handle)
+    assert SIZE < size_of_error(error) < 2 * SIZE
+    assert size_of(service) > 200 * 100_000

@@ -406,6 +406,16 @@ async def test_where_waits_count_a_shortage_ends_the_patience_after_a_minute() -
     assert made(replace(once, max_wait=600.0), OutOfResources("memory"), 300)[-1].end is None
     assert made(RetryPolicy(max_attempts=1), OutOfResources("memory"), 300)[-1].end is None
     assert made(once, NoRoom(Gate("host", 1)), 300)[-1].end is None
+    assert made(once, NotToBlame(1.0, "the database is away"), 300)[-1].end is None
+
+
+async def test_a_short_shortage_after_other_waits_is_waited_for() -> None:
+    """The minute is that of the shortage: not of waiting for something else, or of an attempt that has failed."""
+    policy = RetryPolicy(max_attempts=5, count_waits=True)
+    for other in (NoRoom(Gate("host", 1)), NotToBlame(1.0, "the database is away"), ValueError("no")):
+        failures, record = Failures(FailurePolicy(retry=policy, dead_letter="d").patience), failed()
+        for second, error in ((0.0, OutOfResources("files")), (50.0, other), (100.0, OutOfResources("files"))):
+            assert failures.decide(record, error, 1_000.0 + second, second).end is None
 
 
 def test_a_retry_function_is_not_asked_about_the_librarys_own_waiting() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import pickle
@@ -305,16 +306,17 @@ def test_what_cannot_be_sent() -> None:
         parallel_map(lambda row: row, schema="n int")  # type: ignore[arg-type, return-value]
 
 
-def test_a_function_of_a_script_for_processes_is_refused_on_the_driver() -> None:
+def test_a_function_of_a_script_for_processes_is_refused_on_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever it is used: on a worker no process could import it."""
     made = FunctionType((lambda row: row).__code__, vars(sys.modules["__main__"]), "work")
     made.__module__, made.__qualname__ = "__main__", "work"
+    monkeypatch.setattr(sys.modules["__main__"], "work", made, raising=False)
     work = in_processes(made)
 
     async def calls_it(row: Row) -> Row:
         return {"n": await work(row)}
 
-    for handler in (work, calls_it):
+    for handler in (work, calls_it, in_processes(functools.partial(made))):
         with pytest.raises(ConfigurationError, match=r"is of this program, .* put it into a module"):
             parallel_map(handler, schema="n int")
     assert pickle.loads(pickle.dumps(in_processes(json.dumps)))  # between processes of one program, as before
