@@ -413,7 +413,7 @@ async def test_a_short_shortage_after_other_waits_is_waited_for() -> None:
     """The minute is that of the shortage: not of waiting for something else, or of an attempt that has failed."""
     policy = RetryPolicy(max_attempts=5, count_waits=True)
     for other in (NoRoom(Gate("host", 1)), NotToBlame(1.0, "the database is away"), ValueError("no")):
-        failures, record = Failures(FailurePolicy(retry=policy, dead_letter="d").patience), failed()
+        failures, record = Failures(FailurePolicy(retry=policy, dead_letter="d").retry_budget), failed()
         for second, error in ((0.0, OutOfResources("files")), (50.0, other), (100.0, OutOfResources("files"))):
             assert failures.decide(record, error, 1_000.0 + second, second).end is None
 
