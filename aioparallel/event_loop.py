@@ -196,7 +196,8 @@ def _thresholds(handlers: int) -> tuple[int, int, int]:
 
 class GrowthWatch:
     """Collects garbage when the process has grown by 32 MB, for whoever has the collector count to large numbers: few
-    objects may hold much memory, and the collector counts objects alone. Looks ten times a second, on an event loop."""
+    objects may hold much memory, and the collector counts objects alone. Looks ten times a second, on an event loop.
+    Where somebody has switched the collector off, it only looks."""
 
     def __init__(self) -> None:
         self._is_over = False
@@ -207,7 +208,7 @@ class GrowthWatch:
         if self._is_over or not self._looked_at:
             return
         resident = _resident()
-        if resident > self._looked_at + _YOUNG_BYTES:
+        if resident > self._looked_at + _YOUNG_BYTES and gc.isenabled() and gc.get_threshold()[0]:
             gc.collect(1)
             resident = _resident()
             if resident > self._collected_at * (1 + _MAY_GROW_PART) + _MAY_GROW_BYTES:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from sys import getsizeof
 from types import FrameType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 __all__ = ["Sized", "size_of", "size_of_error"]
 
@@ -40,14 +40,10 @@ _BUILT_IN: Final = (list, tuple, set, frozenset, deque)
 
 
 class _Seen(dict[int, object]):
-    """What holds others, by its identity: it is counted once. It is kept, so that nothing else has that identity.
-    ``left``: elements that may be looked at."""
+    """What holds others, by its identity: it is counted once. It is kept, so that nothing else has that identity."""
 
-    __slots__ = ("left",)
-
-    def __init__(self, left: int = sys.maxsize) -> None:
-        super().__init__()
-        self.left = left
+    left = sys.maxsize
+    """Elements that may be looked at."""
 
 
 class Sized(list[T]):
@@ -104,7 +100,8 @@ def _size_of_dict(given: dict[Any, Any], seen: _Seen | None) -> int:
 def size_of_error(error: BaseException | None) -> int:
     """The same, of an error, of those behind it, and of those in a group. Their tracebacks keep what the variables of
     the failed calls held: the body of an answer, say."""
-    size, seen, errors = 0, _Seen(_MOST), [error]
+    size, seen, errors = 0, _Seen(), [error]
+    seen.left = _MOST
     for found in errors:
         if found is None or id(found) in seen:
             continue
@@ -165,25 +162,35 @@ def _size_beside(value: Any, seen: _Seen) -> int:
         return 0
 
 
-class _Look(NamedTuple):
+class _Look:
     """What to look at in objects of a class: it is of ``base``, has elements, values, a buffer, fields, or is another
-    object. ``names``: of the fields. ``attributes``, ``slots``: where Python keeps what an object has."""
+    object. ``names``: of the fields. ``attributes``, ``slots``: these read where Python keeps what an object has."""
 
-    at: str
-    base: Any = None
-    names: frozenset[str] | None = None
-    attributes: Any = None
-    slots: tuple[Any, ...] = ()
+    __slots__ = ("at", "attributes", "base", "names", "slots")
+
+    def __init__(
+        self,
+        at: str,
+        base: Any = None,
+        names: Collection[str] | None = None,
+        attributes: Callable[[object], object] | None = None,
+        slots: Sequence[Callable[[object], object]] = (),
+    ) -> None:
+        self.at = at
+        self.base = base
+        self.names = names
+        self.attributes = attributes
+        self.slots = slots
 
     def held(self, value: object) -> list[object]:
         """The attributes that it has by itself."""
         held: list[object] = []
-        own = self.attributes.__get__(value) if self.attributes is not None else None
+        own = self.attributes(value) if self.attributes is not None else None
         if type(own) is dict:
-            held += own.values() if self.names is None else [own[name] for name in self.names if name in own]
+            held = [*own.values()] if self.names is None else [own[name] for name in self.names if name in own]
         for slot in self.slots:
             try:
-                held.append(slot.__get__(value))
+                held.append(slot(value))
             except AttributeError:  # it has none there
                 continue
         return held
@@ -221,16 +228,18 @@ def _look_of(kind: type) -> _Look:
     if _is_buffer(kind):
         return _Look("buffer")
     names = _fields_of(kind)
-    attributes = [one for of in kind.__mro__ if isinstance(one := vars(of).get("__dict__"), GetSetDescriptorType)]
+    attributes = [
+        one.__get__ for of in kind.__mro__ if isinstance(one := vars(of).get("__dict__"), GetSetDescriptorType)
+    ]
     slots = [
-        one
+        one.__get__
         for of in kind.__mro__
         for name, one in vars(of).items()
         if isinstance(one, MemberDescriptorType) and ("__slots__" in vars(of) if names is None else name in names)
     ]
     # A mapping of Python code has in itself what it was made of, or what it loads that from.
     at = "object" if names is None and not issubclass(kind, Mapping) else "fields"
-    return _Look(at, None, names, attributes[0] if attributes else None, tuple(slots))
+    return _Look(at, None, names, attributes[0] if attributes else None, slots)
 
 
 def _is_buffer(kind: type) -> bool:
@@ -241,14 +250,14 @@ def _is_buffer(kind: type) -> bool:
     return False
 
 
-def _fields_of(kind: type) -> frozenset[str] | None:
+def _fields_of(kind: type) -> list[str] | None:
     """Of a dataclass, or of one of attrs', msgspec's or Pydantic's; None: it is none."""
     if dataclasses.is_dataclass(kind):
-        return frozenset(field.name for field in dataclasses.fields(kind))
+        return [field.name for field in dataclasses.fields(kind)]
     if (attributes := getattr(kind, "__attrs_attrs__", None)) is not None:
-        return frozenset(attribute.name for attribute in attributes)
+        return [attribute.name for attribute in attributes]
     fields = getattr(kind, "__struct_fields__", None) or getattr(kind, "__pydantic_fields__", None)
-    return None if fields is None else frozenset(fields)
+    return None if fields is None else [*fields]
 
 
 def _sum(values: Any, seen: _Seen) -> int:

@@ -181,19 +181,22 @@ def _replace(files: Files, path: str, new: str, replaced: str, units: Sequence[s
 
 def _undo(files: Files, target: str, new: str, replaced: str, ours: set[str]) -> None:
     """By what is there: a move that was interrupted may be done, or not; and another run may have replaced ``ours``."""
+    is_away = False
     try:
         if files.is_there(target) and not files.is_there(new):
             if set(_files(files, target)) != ours:
                 files.remove(replaced)
                 return
             files.move(target, new)
+        is_away = True
         if files.is_there(replaced) and not files.is_there(target):
             files.move(replaced, target)
     except Exception as error:  # the others are moved back all the same
         logger.error(  # noqa: TRY400 - beside the error of the run
-            "%s cannot be moved back to %s, which the next backfill there does: %s",
+            "%s cannot be moved back to %s, %s: %s",
             replaced,
             target,
+            "which the next backfill there does" if is_away else "where the new rows stay",
             error,
             extra={"action": "backfill_left", "path": replaced},
         )

@@ -279,3 +279,38 @@ def test_loops_that_run_in_turn_have_one_timer_between_them() -> None:
     """Each time that one takes over from the other it begins anew, and what it began before is over."""
     ran = subprocess.run([sys.executable, "-c", LOOPS_IN_TURN], capture_output=True, text=True, timeout=120, check=True)
     assert json.loads(ran.stdout) == 1
+
+
+SWITCHED_OFF = """
+import asyncio, gc, json
+from aioparallel.event_loop import GrowthWatch
+
+async def collections_while_it_grows():
+    seen, kept, watch = [], [], GrowthWatch()
+    gc.callbacks.append(lambda phase, info: seen.append(phase))
+    watch.begin()
+    for _ in range(6):
+        kept.append(bytearray(50_000_000))
+        await asyncio.sleep(0.11)
+    watch.end()
+    del gc.callbacks[:]
+    return len(seen) > 0
+
+async def main():
+    found = [await collections_while_it_grows()]
+    gc.disable()
+    found.append(await collections_while_it_grows())
+    gc.enable()
+    gc.set_threshold(0)
+    found.append(await collections_while_it_grows())
+    return found
+
+print(json.dumps(asyncio.run(main())))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere the memory of a process is not known")
+def test_a_collector_that_is_switched_off_stays_so_whatever_the_process_takes() -> None:
+    """By either of the two ways."""
+    ran = subprocess.run([sys.executable, "-c", SWITCHED_OFF], capture_output=True, text=True, timeout=120, check=True)
+    assert json.loads(ran.stdout) == [True, False, False]

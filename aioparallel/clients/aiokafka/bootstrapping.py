@@ -16,6 +16,7 @@ from typing import Final, cast
 from aiokafka.conn import collect_hosts
 
 from aioparallel.clients.aiokafka.connector import cut
+from aioparallel.clients.aiokafka.first_answer import given_up
 from aioparallel.clients.aiokafka.internals import Connection, MetadataAnswer
 from aioparallel.clients.aiokafka.metadata_messages import cluster_id_of, error_of
 from aioparallel.clients.aiokafka.secure_connection import LoggedIn, open_connection
@@ -90,9 +91,7 @@ class Bootstrap:
                     elif other is None:
                         other, ends = found, self._loop.time() + _OTHERS
         finally:
-            for task in pending:
-                task.cancel()
-            await asyncio.gather(*pending, return_exceptions=True)
+            await given_up(pending)
         self.other_cluster = None if other is None else ClusterChanged(self.servers, str(self.cluster_id), other)
         self.reason = "; ".join(sorted(set(reasons))) or "no answer"
         return None

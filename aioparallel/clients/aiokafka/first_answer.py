@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-__all__ = ["NEXT", "first_answer"]
+__all__ = ["NEXT", "first_answer", "given_up"]
 
 N = TypeVar("N")
 T = TypeVar("T")
 
 NEXT: Final = 1.0
 """Seconds without an answer after which the next broker is asked the same."""
+_GIVEN_UP: Final = 1.0
+"""Seconds for a task to end that nobody needs any more."""
+
+
+async def given_up(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel these and wait until they have ended, but not for one that goes on for long: a login may run code of the
+    user's, which lets no cancellation pass."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        ended, _ = await asyncio.wait(tasks, timeout=_GIVEN_UP)
+        await asyncio.gather(*ended, return_exceptions=True)  # what they have raised is of no use
 
 
 async def first_answer(nodes: Collection[N], ask: Callable[[N], Coroutine[None, None, T | None]]) -> T | None:
@@ -37,6 +49,4 @@ async def first_answer(nodes: Collection[N], ask: Callable[[N], Coroutine[None, 
                 if (answer := task.result()) is not None:
                     return answer
     finally:
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
+        await given_up(pending)

@@ -17,7 +17,7 @@ from aiokafka.client import ConnectionGroup
 
 from aioparallel.clients.aiokafka.bootstrapping import ROUND, Bootstrap
 from aioparallel.clients.aiokafka.connector import Connector, cut
-from aioparallel.clients.aiokafka.first_answer import first_answer
+from aioparallel.clients.aiokafka.first_answer import first_answer, given_up
 from aioparallel.clients.aiokafka.internals import ClusterView, Connections, MetadataAnswer
 from aioparallel.clients.aiokafka.metadata_messages import Metadata, cluster_id_of, error_of
 from aioparallel.codes import ErrorCode
@@ -132,10 +132,7 @@ class MetadataUpdates:
                     dialled = None
             return known.result()
         finally:
-            asking = [task for task in (known, dialled) if task is not None]
-            for task in asking:
-                task.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
+            await given_up([task for task in (known, dialled) if task is not None])
 
     def _known(self) -> list[object]:
         """Who is asked first."""

@@ -1,8 +1,9 @@
-"""An update of the metadata that is cancelled, as when a client stops, leaves no task behind."""
+"""Questions about the metadata that are given up, as when a client stops: they leave no task, and hold nobody up."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any, cast
 
 import pytest
@@ -48,3 +49,21 @@ async def test_a_cancelled_update_leaves_no_task(asked: int, monkeypatch: pytest
     with pytest.raises(asyncio.CancelledError):
         await updating
     assert asyncio.all_tasks() == before
+
+
+async def test_one_that_lets_no_cancellation_pass_holds_up_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login may run code of the user's. It ends when it ends."""
+    monkeypatch.setattr(first_answer, "NEXT", 0.01)
+    monkeypatch.setattr(first_answer, "_GIVEN_UP", 0.05)
+    go_on, before = asyncio.Event(), asyncio.all_tasks()
+
+    async def ask(node: str) -> str | None:
+        while node == "stubborn" and not go_on.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await go_on.wait()
+        return node
+
+    async with asyncio.timeout(10):
+        assert await first_answer.first_answer(["stubborn", "quick"], ask) == "quick"
+    go_on.set()
+    await until(lambda: asyncio.all_tasks() == before, what="the end of the other")

@@ -179,6 +179,34 @@ def test_what_cannot_be_moved_back_is_kept(
         assert found(out) == OLD
 
 
+def test_new_rows_that_cannot_be_moved_away_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody is told that the next run puts the others back: it does not."""
+    out, left = tmp_path / "out", 3
+    output(out, partition_by=("month",)).write(frame(OLD))
+    run = output(out, partition_by=("month",))
+
+    def broken(self: LocalFiles, path: str, to: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError("the disk is gone")
+        move(self, path, to)
+
+    caplog.set_level(logging.ERROR, "aioparallel.spark")
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFiles, "move", broken)
+        with pytest.raises(OSError, match="the disk is gone"):
+            run.write(frame(NEW))
+    told = [one.getMessage() for one in caplog.records]
+    stayed = [one for one in told if "where the new rows stay" in one]
+    assert len(stayed) == 1
+    before = found(out)
+    output(out, partition_by=("month",))
+    assert {name: rows for name, rows in found(out).items() if name in before} == before
+
+
 def test_the_error_of_the_run_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the file system is gone, too: what is left is no matter then."""
 
