@@ -560,3 +560,33 @@ def test_what_a_handlers_own_object_keeps_is_not_its_errors() -> None:
     error = raised_by(service.handle)
     assert SIZE < size_of_error(error) < 2 * SIZE
     assert size_of(service) > 200 * 100_000
+
+
+@pytest.mark.parametrize("large", [2, 3, 5, 8, 11, 50, 100], ids=lambda each: f"one-in-{each}")
+@pytest.mark.parametrize("small", [1, 7], ids=["the-large-ones-first", "a-large-one-at-last"])
+async def test_large_results_among_small_ones_are_noticed(large: int, small: int) -> None:
+    """Small ones are not all measured while there are few bytes. Whatever their order is, the bound holds, about."""
+    made, bound, go_on = 0, 2_000_000, asyncio.Event()
+
+    async def handle(number: int) -> str:
+        nonlocal made
+        if number == 0:
+            await go_on.wait()
+            return ""
+        result = "x" * (SIZE if number % large == small % large else 1)
+        made += size_of(result)
+        return result
+
+    mapped = parallel_map(
+        handle, range(100_000), max_concurrency=5, max_buffered=100_000, max_buffered_bytes=bound, in_order=True
+    )
+    async with mapped as outcomes:
+        reading = asyncio.ensure_future(all_of(outcomes))
+        before = -1
+        while before != made:
+            before = made
+            for _ in range(300):
+                await asyncio.sleep(0)
+        reading.cancel()
+        go_on.set()
+    assert made < 1.5 * bound
