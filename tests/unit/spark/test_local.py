@@ -311,6 +311,7 @@ def test_a_function_of_a_script_for_processes_is_refused_on_the_driver(monkeypat
     made = FunctionType((lambda row: row).__code__, vars(sys.modules["__main__"]), "work")
     made.__module__, made.__qualname__ = "__main__", "work"
     monkeypatch.setattr(sys.modules["__main__"], "work", made, raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)  # pytest-xdist's has none
     work = in_processes(made)
 
     async def calls_it(row: Row) -> Row:
