@@ -20,7 +20,7 @@ __all__ = ["BlockingCall", "CallQueue", "outcome_of"]
 class BlockingCall:
     """Made on an event loop, run by a thread. ``item``: what the function is called with, or what stands for it.
 
-    ``taken`` and ``abort`` belong to the line, under its lock; everything else that is not set here is touched on the
+    ``taken`` and ``abort`` belong to the queue, under its lock; everything else that is not set here is touched on the
     loop only.
     """
 
@@ -89,10 +89,10 @@ class CallQueue(Protocol):
         """A call has waited at least this long."""
 
 
-async def outcome_of(call: BlockingCall, line: CallQueue) -> Any:
+async def outcome_of(call: BlockingCall, queue: CallQueue) -> Any:
     """Queue the call and wait until it is over. Returns or raises what its function did, or CancelledError."""
-    if line.put(call):
-        return await _end_of(call, line)
+    if queue.put(call):
+        return await _end_of(call, queue)
     clock, queued_at = CLOCK.get(), call.loop.time()
     restart = None if clock is None else clock.stop()
 
@@ -102,15 +102,15 @@ async def outcome_of(call: BlockingCall, line: CallQueue) -> Any:
         call.on_begin = None
         if restart is not None:
             restart()
-        line.note_wait(call.loop.time() - queued_at)
+        queue.note_wait(call.loop.time() - queued_at)
 
-    # Set after the call was put in line: a thread may have taken it already, and then knows of none to tell.
+    # Set after the call was queued: a thread may have taken it already, and then knows of none to tell.
     call.on_begin = begin
     if call.taken:
         begin()
-    noting = None if line.long_wait is None else call.loop.call_later(line.long_wait, _note, call, line)
+    noting = None if queue.long_wait is None else call.loop.call_later(queue.long_wait, _note, call, queue)
     try:
-        return await _end_of(call, line)
+        return await _end_of(call, queue)
     finally:
         if noting is not None:
             noting.cancel()
@@ -118,24 +118,24 @@ async def outcome_of(call: BlockingCall, line: CallQueue) -> Any:
             restart()
 
 
-def _note(call: BlockingCall, line: CallQueue) -> None:
-    if not call.taken and line.long_wait is not None:  # it may never begin, and then nobody else would say so
-        line.note_wait(line.long_wait)
+def _note(call: BlockingCall, queue: CallQueue) -> None:
+    if not call.taken and queue.long_wait is not None:  # it may never begin, and then nobody else would say so
+        queue.note_wait(queue.long_wait)
 
 
-async def _end_of(call: BlockingCall, line: CallQueue) -> Any:
+async def _end_of(call: BlockingCall, queue: CallQueue) -> Any:
     cancelled: BaseException | None = None
     while not call.is_over:
         try:
             await call.waiter
         except asyncio.CancelledError as error:
-            if line.take_out(call) or _is_abandoned():
+            if queue.take_out(call) or _is_abandoned():
                 raise
             cancelled = error
             if call.waiter.cancelled():
                 call.waiter = call.loop.create_future()
         except BaseException:  # GeneratorExit: the loop is gone
-            line.take_out(call)
+            queue.take_out(call)
             raise
     if cancelled is not None:
         try:

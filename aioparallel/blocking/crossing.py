@@ -184,8 +184,8 @@ def _failed(error: BaseException) -> bytes:
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     text = text_of(error)
-    thread_pool = "".join(traceback.format_exception(error))
-    return pickle.dumps((False, RemoteError(_pickled(error), name, text, thread_pool, shortage_of(error))))
+    lines = "".join(traceback.format_exception(error))
+    return pickle.dumps((False, RemoteError(_pickled(error), name, text, lines, shortage_of(error))))
 
 
 def _pickled(error: BaseException) -> bytes | None:

@@ -92,7 +92,7 @@ class ThreadPool:
         self._lock = threading.RLock()  # close() may come from a garbage collection, anywhere
         self._waiting: dict[BlockingCall, None] = {}
         self._idle: dict[_Thread, None] = {}
-        self._pool: set[_Thread] = set()
+        self._threads: set[_Thread] = set()
         self._running = 0
         self._numbers = 0
 
@@ -116,16 +116,16 @@ class ThreadPool:
     def _free_thread(self) -> _Thread | None:
         if self._idle:
             return self._idle.popitem()[0]  # the last one: those that are not needed stay idle, and end
-        if len(self._pool) == self._size:
+        if len(self._threads) == self._size:
             return None
         thread = _Thread(self._runner())
         try:
             self._start(thread)
         except RuntimeError:
-            if not self._pool:
+            if not self._threads:
                 raise
             return None  # one of the others takes the call
-        self._pool.add(thread)
+        self._threads.add(thread)
         return thread
 
     def take_out(self, call: BlockingCall) -> bool:
@@ -157,16 +157,18 @@ class ThreadPool:
     def stats(self) -> BlockingStats:
         """A snapshot."""
         with self._lock:
-            return BlockingStats(self._running, len(self._waiting), len(self._pool))
+            return BlockingStats(self._running, len(self._waiting), len(self._threads))
 
     def close(self) -> None:
-        """End the threads that are idle, and the hands of all. Calls that run in plain threads go on to their end. The
-        next call starts threads anew. In a process that was forked meanwhile, where there are none, it ends nothing."""
+        """End the idle threads and all runners. Calls that run in plain threads go on to their end.
+
+        The next call starts threads anew. In a process that was forked since, where there are none, it ends nothing.
+        """
         if self._process != os.getpid():
             return
         with self._lock:
-            threads, waiting = list(self._pool), list(self._waiting)
-            for one in (self._pool, self._idle, self._waiting):
+            threads, waiting = list(self._threads), list(self._waiting)
+            for one in (self._threads, self._idle, self._waiting):
                 one.clear()
         for call in waiting:
             call.tell_end(None, ConsumerStateError(f"{self._name} was closed before it was called"))
@@ -196,14 +198,14 @@ class ThreadPool:
         """False: the thread is to end."""
         woken = thread.woken.acquire(timeout=self._idle_seconds)
         with self._lock:
-            if thread not in self._pool:  # closed, perhaps just after it was given a call
+            if thread not in self._threads:  # closed, perhaps just after it was given a call
                 return thread.given is not None
             # Else whoever has woken it took it out. (Also just after it gave up waiting: then it finds a call, and
             # later, idle again, the token of that.)
             if thread in self._idle:
                 del self._idle[thread]
                 if not woken:
-                    self._pool.discard(thread)
+                    self._threads.discard(thread)
                     return False
         return True
 
@@ -212,14 +214,14 @@ class ThreadPool:
         if thread.given is not None:
             call, thread.given = thread.given, None
             return call
-        while self._prepares and self._waiting and thread in self._pool:
+        while self._prepares and self._waiting and thread in self._threads:
             try:
                 thread.runner.prepare()
                 break
             except BaseException as error:  # a handler's module may raise SystemExit when it is imported
                 self._fail_one(thread, error)
         with self._lock:
-            if thread not in self._pool:
+            if thread not in self._threads:
                 return None
             if self._waiting:
                 call = next(iter(self._waiting))
@@ -237,7 +239,7 @@ class ThreadPool:
     def _fail_one(self, thread: _Thread, error: BaseException) -> None:
         with self._lock:
             call = next(iter(self._waiting), None)
-            if call is None or thread not in self._pool:
+            if call is None or thread not in self._threads:
                 return  # it was closed, and that is the cause; what waits now is for those after it
             del self._waiting[call]
         call.tell_end(None, error)

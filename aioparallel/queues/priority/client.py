@@ -169,19 +169,19 @@ class PriorityClient:
 
     def contact(self) -> Contact:
         """See :class:`~aioparallel.group.client.Client`: what is heard by the one that hears least."""
-        last_contacts = [client.contact() for client in self._clients]
+        contacts = [client.contact() for client in self._clients]
         brokers: dict[int | None, BrokerContact] = {}
-        for broker in [broker for contact in last_contacts for broker in contact.brokers]:
+        for broker in [broker for contact in contacts for broker in contact.brokers]:
             known = brokers.get(broker.broker)
             if known is None or (broker.owes or 0.0) > (known.owes or 0.0):
                 brokers[broker.broker] = broker
         return Contact(
-            fetch=_longest(contact.fetch for contact in last_contacts),
-            heartbeat=_longest(contact.heartbeat for contact in last_contacts),
-            commit=_longest(contact.commit for contact in last_contacts),
+            fetch=_longest(contact.fetch for contact in contacts),
+            heartbeat=_longest(contact.heartbeat for contact in contacts),
+            commit=_longest(contact.commit for contact in contacts),
             brokers=tuple(brokers.values()),
-            leaderless=tuple(partition for contact in last_contacts for partition in contact.leaderless),
-            missing=tuple(topic for contact in last_contacts for topic in contact.missing),
+            leaderless=tuple(partition for contact in contacts for partition in contact.leaderless),
+            missing=tuple(topic for contact in contacts for topic in contact.missing),
         )
 
     def _of(self, partition: TopicPartition) -> Client:

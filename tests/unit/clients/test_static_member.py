@@ -154,9 +154,9 @@ async def test_a_late_join_of_its_own_fences_nobody(how: str, monkeypatch: pytes
     Fenced again, it is another one's doing. So it is a while later."""
     for seconds, is_own in ((60.0, True), (0.0, False)):
         monkeypatch.setattr(static_member, "_LATE", seconds)
-        broker_watch = kafka.RequestTimedOutError()
+        silence = kafka.RequestTimedOutError()
         codes = [answer(FENCED)] if how == "heartbeat" else []
-        coordinator = Coordinator(broker_watch, answer(0, "a"), *codes, answer(0, "b"), answer(FENCED))
+        coordinator = Coordinator(silence, answer(0, "a"), *codes, answer(0, "b"), answer(FENCED))
         member, fenced = of(coordinator)
         with pytest.raises(kafka.RequestTimedOutError):
             await coordinator._send_req(join())
