@@ -77,6 +77,8 @@ from aioparallel.errors import (
     UnreadableRow,
     WorkCancelled,
 )
+from aioparallel.extension import ConsumerContext, Extension, PartitionState
+from aioparallel.group.client import CommitFault, Committed
 from aioparallel.handling import CallNext, Handling, Ordering
 from aioparallel.keyed_state import State
 from aioparallel.mapping import ParallelMap, parallel_map
@@ -107,12 +109,16 @@ __all__ = [
     "CheckFailed",
     "ClientError",
     "ClusterChanged",
+    "CommitFault",
+    "Committed",
     "ConfigurationError",
+    "ConsumerContext",
     "ConsumerStateError",
     "Deduplicate",
     "Deferral",
     "DeferralTimeout",
     "DeserializationError",
+    "Extension",
     "FailedInProcess",
     "Failure",
     "FailurePolicy",
@@ -148,6 +154,7 @@ __all__ = [
     "Outgoing",
     "ParallelConsumer",
     "ParallelMap",
+    "PartitionState",
     "PartitionStats",
     "PositionOutsideLog",
     "Problem",

@@ -6,19 +6,20 @@ import asyncio
 import contextvars
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
-from aioparallel.accompaniment import Accompaniment, own_topics
+from aioparallel.binding import HandlerContext, bind_handlers
 from aioparallel.blocking.guard import refuse_in_import_of_main
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer, AiokafkaTransactionalProducer
+from aioparallel.deduplication.deduplication import Deduplication
 from aioparallel.delivery.delivery import Delivery
 from aioparallel.delivery.producer import Producer
 from aioparallel.delivery.results import Result, ResultStream
-from aioparallel.delivery.retry_topics import from_retry_topics, origin_topic
+from aioparallel.delivery.retry_topics import RetryTopics, origin_topic
 from aioparallel.delivery.topics_read import left_out, topics_read
 from aioparallel.engine.gates import name_woken
 from aioparallel.engine.other_threads import ask_on
@@ -34,16 +35,13 @@ from aioparallel.errors import (
     TopicNotFound,
 )
 from aioparallel.event_loop import collecting_quickly, stopping_signals
-from aioparallel.group.admission import MakeAdmission, at_once
+from aioparallel.extension import ConsumerContext, Extension
 from aioparallel.group.arrivals import arrival_of
 from aioparallel.group.client import Client
-from aioparallel.group.committer import in_group
-from aioparallel.group.committing import MakeKeeping
-from aioparallel.group.ranking import UNRANKED
+from aioparallel.group.extensions import Extensions
 from aioparallel.group.run import GroupRun
 from aioparallel.group.run_state import RunState
 from aioparallel.handlers import (
-    Before,
     Handlers,
     HandlersOf,
     Stack,
@@ -51,16 +49,15 @@ from aioparallel.handlers import (
     check_middleware,
     handler_stack,
 )
-from aioparallel.keepers import PositionKeeper
 from aioparallel.left_behind import LeftBehind
 from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.observe.stats import Stats
 from aioparallel.options import Options, PlainFields, checked_text, checked_topics
-from aioparallel.placing import Place, placed_by_topic
 from aioparallel.policies import Transactions
 from aioparallel.records import K_co, Record, TopicPartition, V_co
 from aioparallel.resources import Resources
-from aioparallel.transactions import keeping_of
+from aioparallel.state.keyed_state import KeyedState
+from aioparallel.transactions import TransactionalCommits, TransactionalProducer, is_transactional
 from aioparallel.user_errors import text_of
 
 __all__ = ["ParallelConsumer"]
@@ -119,33 +116,65 @@ class ParallelConsumer(Generic[K_co, V_co]):
             {**options, "key_deserializer": key_deserializer, "value_deserializer": value_deserializer}
         )
         check_middleware(self.options.middleware)
-        named, own = checked_topics(topics), own_topics(self.options, self._group_id)
-        self._topics = topics_read(named, own, self.options.failures.retry_topics)
-        self._left_out = left_out(named, own)
-        self._producer = producer = self._chosen_producer(client, producer)
-        self._transactions = into = keeping_of(producer, self.options, self._group_id)
-        self._keeper: PositionKeeper | None = None
-        if into is None and self.options.commits is not None:
-            self._keeper = cast("PositionKeeper", self.options.commits)
-            self._keeper.bind(producer, self.options)
-        output_sink, letters = (None, None) if into is None else (into.outbox, into.letters)
-        self._delivery = Delivery(producer, self.options, self._group_id, output_sink, letters)
-        self._client: Client = client or self._new_client(self._group_id)
-        self._beside = Accompaniment(self._group_id, self.options, self._client, producer, into)
-        self._resources = Resources(self.options.resources)
-        self._of_handlers = Resources({})
-        """What handlers open for themselves, see :class:`~aioparallel.placing.Placeable`."""
+        self._producer = self._chosen_producer(client, producer)
         self._state = RunState()
         self._engine: GroupRun | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._admission: MakeAdmission = at_once
-        self._timed_topics: Collection[str] = self.options.failures.retry_topics
-        self._ranking = UNRANKED
-        self._before: tuple[Before, ...] = ()
+        self._keyed_state = None if self.options.state is None else KeyedState(self.options.state)
+        self._extensions = self._all_extensions()
+        self._client = client or self._chosen_client()
+        self._extensions.attach(self._context())
+        named, own = checked_topics(topics), self._own_topics()
+        self._topics = topics_read(named, own, self.options.failures.retry_topics)
+        self._left_out = left_out(named, own)
+        sinks = self._extensions.only("output_sinks", lambda one: one.output_sinks())
+        output_sink, letters = sinks or (None, None)
+        self._delivery = Delivery(self._producer, self.options, self._group_id, output_sink, letters)
+        self._resources = Resources(self.options.resources)
+        self._of_handlers = Resources({})
+        """What handlers open for themselves, see :class:`~aioparallel.binding.BindableHandler`."""
         self._results: ResultStream[Any] | None = None
         self._found: set[TopicPartition] = set()
 
-    def _new_client(self, group_id: str) -> Client:
+    def _all_extensions(self) -> Extensions:
+        """Those that the options stand for, then those of the user."""
+        options, found = self.options, list[Extension]()
+        if isinstance(options.commits, Transactions):
+            found.append(TransactionalCommits(options.commits))
+        elif options.commits is not None:
+            found.append(options.commits)
+        if options.failures.retry_topics:
+            found.append(RetryTopics(options.failures.retry_topics, arrival_of))
+        if options.deduplicate is not None:
+            found.append(Deduplication(options.deduplicate))
+        if self._keyed_state is not None:
+            found.append(self._keyed_state)
+        return Extensions((*found, *options.extensions))
+
+    def _context(self) -> ConsumerContext:
+        return ConsumerContext(
+            group_id=self._group_id,
+            servers=self._servers,
+            options=self.options,
+            client=self._client,
+            producer=self._producer,
+            plain_producer=self._plain_producer,
+            fail=self._fail,
+            is_running=lambda: self._state.is_running,
+            partitions=lambda: () if self._engine is None else self._engine.held,
+        )
+
+    def _own_topics(self) -> dict[str, str]:
+        """Topics that the consumer writes by itself, and the option that names each."""
+        dead_letter = self.options.failures.dead_letter
+        own = {dead_letter: "FailurePolicy dead_letter"} if isinstance(dead_letter, str) else {}
+        return own | self._extensions.topics()
+
+    def _chosen_client(self) -> Client:
+        replaced = self._extensions.only("client", lambda one: one.client(self._group_id, self._member_of))
+        return replaced or self._member_of(self._group_id)
+
+    def _member_of(self, group_id: str) -> Client:
         return AiokafkaClient(
             self._servers,
             group_id,
@@ -155,10 +184,15 @@ class ParallelConsumer(Generic[K_co, V_co]):
             client_options=self.options.connecting_options,
         )
 
-    def _chosen_producer(self, client: Client | None, producer: Producer | None) -> Producer | None:
-        if producer is not None or client is not None:
-            return producer
+    def _plain_producer(self) -> Producer | None:
         if isinstance(self.options.commits, Transactions):
+            return cast("TransactionalProducer", self._producer).plain()
+        return self._producer
+
+    def _chosen_producer(self, client: Client | None, producer: Producer | None) -> Producer | None:
+        if isinstance(self.options.commits, Transactions):
+            if producer is not None or client is not None:
+                return producer
             return AiokafkaTransactionalProducer(
                 self._servers,
                 self._group_id,
@@ -166,6 +200,12 @@ class ParallelConsumer(Generic[K_co, V_co]):
                 consumer_options=self.options.connecting_options,
                 producer_options=self.options.producing.client_options,
             )
+        if is_transactional(producer):
+            raise ConfigurationError(
+                "producer", producer, "writes in transactions alone: it needs commits=Transactions(...) beside it"
+            )
+        if producer is not None or client is not None:
+            return producer
         return AiokafkaProducer(
             self._servers,
             delivery_timeout=self.options.producing.delivery_timeout,
@@ -207,11 +247,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
                     if missing:
                         raise TopicNotFound(missing, self._servers)
                 await self._delivery.check(self._servers)
-                if self._transactions is not None:
-                    await self._transactions.check(self._delivery.topics, self.options.connect_timeout)
-                if self._keeper is not None:
-                    await self._keeper.check(self.options.connect_timeout)
-                await self._beside.check(self._found, self.options.connect_timeout)
+                await self._extensions.check(self._found, self.options.connect_timeout)
         except TimeoutError as error:
             raise BrokerUnreachable(self._servers, self.options.connect_timeout, "no answer") from error
 
@@ -239,11 +275,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
     async def _leave(self) -> None:
         self._state.close()
         try:
-            if self._transactions is not None:
-                await self._transactions.close()
-            if self._keeper is not None:
-                await self._keeper.close()
-            await self._beside.close()
+            await self._extensions.close()
             await self._delivery.close()  # first: outputs should not arrive behind those of the partition's next owner
         finally:
             try:
@@ -290,16 +322,23 @@ class ParallelConsumer(Generic[K_co, V_co]):
 
     async def _run_engine(self, handler: Handlers, output_sink: OutputSink | None) -> None:
         retry_topics = self.options.failures.retry_topics
-        before = (from_retry_topics(retry_topics, arrival_of),) if retry_topics else self._before
         topics = {found.topic for found in self._found} - set(retry_topics)
         check_handlers(handler)
-        handler, resources = placed_by_topic(handler, Place(self.options.max_concurrency, self._group_id))
+        handler = self._extensions.handlers(handler)
+        handler, resources = bind_handlers(handler, HandlerContext(self.options.max_concurrency, self._group_id))
+        before = self._extensions.may_attempt
         if resources:
-            before = (*before, name_woken)
+            before.append(name_woken)
             self._of_handlers = Resources(resources)
-        if self._transactions is not None:
-            handler = self._transactions.within_partitions(handler)
-        stack = handler_stack(handler, topics, self.options, before, origin_topic if retry_topics else None)
+        stack = handler_stack(
+            handler,
+            topics,
+            self.options,
+            before,
+            self._extensions.before_attempt,
+            self._extensions.middleware,
+            origin_topic if retry_topics else None,
+        )
         if self._results is not None:
             if stack.batchings is not None:
                 raise ConfigurationError("handler", handler, "gives results of records; those of batches are run()'s")
@@ -312,45 +351,30 @@ class ParallelConsumer(Generic[K_co, V_co]):
             if self._state.ending.is_set():
                 return
             self._engine = contextvars.copy_context().run(self._new_engine, stack, targets, output_sink)
-            await self._run_group(self._engine)
+            async with self._extensions.started():
+                await self._engine.run(self._topics)
         except BaseException as error:
             self._state.ended_with(error)
             raise
         finally:
             self._state.leave_run()
 
-    async def _run_group(self, engine: GroupRun) -> None:
-        await engine.run(self._topics)
-
     def _new_engine(
         self, stack: Stack, targets: Mapping[TopicPartition, int] | None, output_sink: OutputSink | None
     ) -> GroupRun:
         self._resources.reach()  # within a context of its own, which handlers copy
         self._of_handlers.reach()
-        letters = self._delivery.dead_letter_sink()
-        if self._transactions is not None:
-            self._transactions.dead_letter_sink = letters
-        companion, dead_letter_sink = self._beside.begin(letters)
         return GroupRun(
             self._client,
             self._group_id,
             self.options,
             stack,
             self._state,
+            self._extensions,
             targets,
             output_sink,
-            dead_letter_sink,
-            companion,
-            self._admission,
-            self._ranking,
-            self._make_keeping(),
-            self._timed_topics,
+            self._extensions.dead_letter_sink(self._delivery.dead_letter_sink()),
         )
-
-    def _make_keeping(self) -> MakeKeeping:
-        if self._transactions is not None:
-            return self._transactions
-        return in_group if self._keeper is None else partial(self._keeper.keeping, group_id=self._group_id)
 
     async def results(self, handler: Callable[[Record[K_co, V_co]], Awaitable[T]]) -> AsyncGenerator[Result[T], None]:
         """Run ``handler`` and give what it returns, with its record, as it comes: ``async for record, value in ...``.
@@ -453,6 +477,12 @@ class ParallelConsumer(Generic[K_co, V_co]):
         self._state.resume()
         self._follow()
 
+    def _fail(self, error: BaseException) -> None:
+        if self._engine is not None:
+            self._engine.fail(error)
+        else:
+            self._state.fail(error)
+
     def _follow(self) -> None:
         if self._engine is not None:
             self._engine.follow()
@@ -477,8 +507,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         if engine is None:
             raise ConsumerStateError("this consumer does not run yet, so it has no statistics")
         found = ask_on(self._loop, lambda: engine.stats(self._delivery.outputs), _ASK_TIMEOUT)
-        found = replace(found, cut_letters=self._delivery.cut.count)
-        return found if self._keeper is None else replace(found, positions_in=self._keeper.kept_in)
+        return replace(found, cut_letters=self._delivery.cut.count)
 
     def states(self, partition: TopicPartition) -> dict[bytes, Any]:
         """A copy of all states of a partition that this consumer holds, by the bytes of their keys: as its complete
@@ -486,8 +515,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
 
         Raises ConsumerStateError where it does not run, has no ``state``, or not this partition (yet).
         """
-        state = self._beside.state
-        if state is None:
+        state = self._keyed_state
+        if state is None or self._engine is None:
             raise ConsumerStateError("this consumer does not run, or has no state=State(...)")
         found = ask_on(self._loop, lambda: state.values(TopicPartition(*partition)), _ASK_TIMEOUT)
         if found is None:

@@ -67,13 +67,16 @@ def handler_stack(
     topics: set[str],
     options: Options,
     before: Sequence[Before] = (),
+    after_deserialising: Sequence[Before] = (),
+    middleware: Sequence[Middleware] = (),
     origin: Callable[[Record[Any, Any]], str | None] | None = None,
 ) -> Stack:
-    """Handlers with what is around them; a bare one where nothing is.
+    """Build the function that runs an attempt: handlers with everything around them. A bare handler stays as it is.
 
-    ``topics``: the names that exist now, and need a handler. ``before``: what looks at each record before its attempt.
-    ``origin``: the topic that a record of another one than the handlers' is from, before it is looked at. Raises
-    ConfigurationError.
+    ``topics``: the names that exist now and need a handler.
+    ``before``, ``after_deserialising``: called with each record before its attempt.
+    ``middleware``: runs around the middleware of the options.
+    ``origin``: where a record of a topic without a handler, a retry topic, was first. Raises ConfigurationError.
     """
     check_handlers(handlers)
     if isinstance(handlers, Mapping):
@@ -82,12 +85,12 @@ def handler_stack(
             raise ConfigurationError("handler", sorted(handlers), f"has none for topic {', '.join(missing)}")
     if options.key_deserializer or options.value_deserializer:
         before = (*before, partial(deserialise, options.key_deserializer, options.value_deserializer))
-    if options.state is not None:
-        before = (*before, options.state.begin)
-    handler = around(_by_topic(dict(handlers)) if isinstance(handlers, Mapping) else handlers, options.middleware)
+    before = (*before, *after_deserialising)
+    middleware = (*middleware, *options.middleware)
+    handler = around(_by_topic(dict(handlers)) if isinstance(handlers, Mapping) else handlers, middleware)
     return Stack(
         _prepared(coroutine_handler(handler), before) if before else handler,
-        _batchings(handlers, lambda one: together(one, before, options.middleware), origin),
+        _batchings(handlers, lambda one: together(one, before, middleware), origin),
     )
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from aioparallel.errors import ConfigurationError, ConsumerStateError
+from aioparallel.extension import PartitionState
 from aioparallel.handling import check_count, check_time
 from aioparallel.policies import is_async
 from aioparallel.records import Record
 from aioparallel.user_errors import RAISED, repr_of
 
-__all__ = ["State"]
+__all__ = ["KeyedPartition", "State"]
 
 S = TypeVar("S")
 
@@ -100,18 +101,19 @@ class State(Generic[S]):
 
         In a batch that means those before it in the batch, too. Raises ConsumerStateError elsewhere.
         """
-        try:
-            state_of = record._source._beside.state_of  # type: ignore[attr-defined]  # as for begin()
-        except AttributeError:
-            raise ConsumerStateError(
-                f"{record!r} is of no consumer with state=...: there is no state of its key"
-            ) from None
-        value: S = state_of(record)
-        return value
+        for state in getattr(getattr(record, "_source", None), "partition_states", ()):
+            if isinstance(state, KeyedPartition):
+                value: S = state.state_of(record)
+                return value
+        raise ConsumerStateError(f"{record!r} is of no consumer with state=...: there is no state of its key")
 
-    def begin(self, record: Record[Any, Any]) -> None:
-        """For the engine: an attempt of this record begins, its key and value are deserialised."""
-        record._source._beside.begin(record)  # type: ignore[attr-defined]  # of sessions, which have it with this option
+
+class KeyedPartition(PartitionState):
+    """The states of one partition."""
+
+    def state_of(self, record: Record[Any, Any]) -> Any:
+        """Return what the handler of this record sees. Raises ConsumerStateError."""
+        raise NotImplementedError
 
 
 def _check_arguments(name: str, function: Callable[..., object], count: int) -> None:

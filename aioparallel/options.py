@@ -9,11 +9,12 @@ import datetime as dt
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Literal, cast
 
 from aioparallel.errors import ConfigurationError
+from aioparallel.extension import Extension, overrides
 from aioparallel.handling import Handling, HandlingFields, Ordering, check_choice, check_count, check_time
 from aioparallel.keyed_state import State
 from aioparallel.policies import Deduplicate, FailurePolicy, Producing, Transactions
@@ -23,7 +24,6 @@ from aioparallel.security.secret import Hidden, hidden
 
 __all__ = [
     "Deserializer",
-    "KeepsPositions",
     "OptionFields",
     "Options",
     "PlainFields",
@@ -37,15 +37,6 @@ StartAt = dt.datetime | Mapping[TopicPartition, int]
 _SETTLE_RESERVE = 1.0
 
 
-@runtime_checkable
-class KeepsPositions(Protocol):
-    """Keeps positions elsewhere than in the group; see :class:`~aioparallel.keepers.PositionKeeper`."""
-
-    @property
-    def kept_in(self) -> str:
-        """Where positions are read from, as statistics name it."""
-
-
 class PlainFields(HandlingFields, total=False):
     """:class:`OptionFields` without those that decide what a handler's record holds."""
 
@@ -55,7 +46,7 @@ class PlainFields(HandlingFields, total=False):
     commit_timeout: float
     failures: FailurePolicy
     producing: Producing
-    commits: Transactions | KeepsPositions | None
+    commits: Transactions | Extension | None
     deduplicate: Deduplicate | None
     state: State[Any] | None
     auto_offset_reset: Literal["earliest", "latest", "error"]
@@ -72,6 +63,7 @@ class PlainFields(HandlingFields, total=False):
     rebalance_timeout: float
     security: Security | None
     client_options: Mapping[str, object]
+    extensions: Sequence[Extension]
 
 
 class OptionFields(PlainFields, total=False):
@@ -100,7 +92,7 @@ class Options(Handling):
     """What happens to a record that fails. **The default tries it again for ever.**"""
     producing: Producing = field(default_factory=Producing)
     """How what handlers return, and dead letters, are produced."""
-    commits: Transactions | KeepsPositions | None = None
+    commits: Transactions | Extension | None = None
     """``Transactions(...)``: positions and outputs are committed together, in Kafka's transactions. A
     ``aioparallel.stores.sql.SqlStore``: positions and results, in a database's. None: outputs are acknowledged first,
     and positions committed then: at least once."""
@@ -153,6 +145,8 @@ class Options(Handling):
     client_options: Mapping[str, object] = field(default_factory=dict)
     """Passed on to the Kafka client: ``isolation_level``, fetch sizes, ``client_id``; TLS and SASL too, where
     ``security`` has not what is needed, as Kerberos."""
+    extensions: Sequence[Extension] = ()
+    """What is added to the consumer, each a :class:`~aioparallel.Extension`. Hooks are called in this order."""
 
     @property
     def connecting_options(self) -> dict[str, object]:
@@ -332,10 +326,14 @@ _TRANSACTION_CHECK = 10.0
 
 def _check_transactions(options: Options) -> None:
     policy = options.commits
-    if policy is None or isinstance(policy, KeepsPositions):
+    if policy is None or (isinstance(policy, Extension) and overrides(policy, Extension, "commit_strategy")):
         return
     if not isinstance(policy, Transactions):
-        raise ConfigurationError("commits", policy, "must be None, Transactions(...), or a store of positions")
+        raise ConfigurationError(
+            "commits",
+            policy,
+            "must be None, Transactions(...), or an Extension with a commit_strategy, such as SqlStore",
+        )
     longest = options.session_timeout - _TRANSACTION_CHECK
     if policy.transaction_timeout > longest:
         raise ConfigurationError(

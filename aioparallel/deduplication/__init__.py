@@ -7,5 +7,5 @@
     chunks.py       chunks as records of a compacted topic                                              pure
     seen.py         one session's records looked at, and remembered when they are complete              pure
     seen_topic.py   the compacted topic: written before offsets are committed, read before sessions open
-    companion.py    all of it together: the companion of a consumer that deduplicates
+    deduplication.py  the extension: all of it together
 """

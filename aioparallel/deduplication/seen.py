@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from aioparallel.deduplication.identities import (
@@ -15,7 +15,7 @@ from aioparallel.deduplication.identities import (
     joined,
 )
 from aioparallel.deduplication.memory import Memory
-from aioparallel.group.companions import EMPTY
+from aioparallel.extension import PartitionState
 from aioparallel.records import Record
 
 __all__ = ["Looked", "Seen"]
@@ -31,8 +31,8 @@ class Looked(NamedTuple):
     """One of these."""
 
 
-class Seen:
-    """The :class:`~aioparallel.group.companions.Beside` of one session.
+class Seen(PartitionState):
+    """What one partition has seen.
 
     A copy of a record that was let through is left out before that one is complete: as long as it is not, its offset is
     not complete, and it runs again wherever that must be. So what was let through is known here, and goes with the
@@ -48,10 +48,8 @@ class Seen:
         self._begun: dict[Identity, Position] = {}
         self._by_offset: dict[int, tuple[Identity, Position]] = {}
 
-    has_news = False
-
-    def fresh(self, records: Sequence[Record]) -> Sequence[Record]:
-        """See :class:`~aioparallel.group.companions.Beside`."""
+    def select(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Leave out copies."""
         begun, memory, identify = self._begun, self._memory(), self._identify
         fresh: list[Record] = []
         unknown, example = 0, None
@@ -73,7 +71,7 @@ class Seen:
         return fresh
 
     def completed(self, offset: int) -> None:
-        """See :class:`~aioparallel.group.companions.Beside`."""
+        """Remember the record."""
         known = self._forget(offset)
         if known is None:
             return
@@ -83,25 +81,10 @@ class Seen:
             # It was sent again, and is handled now: what else comes with its coordinates is a copy.
             self._memory().remember(identity._replace(tag=""))
 
-    def completed_all(self, offsets: Sequence[int]) -> None:
-        """See :class:`~aioparallel.group.companions.Beside`."""
-        for offset in offsets:
-            self.completed(offset)
-
-    def put_away(self, offset: int) -> None:
-        """See :class:`~aioparallel.group.companions.Beside`. What is skipped, or goes on itself into a retry topic,
-        has been seen."""
-
     def dead_lettered(self, offset: int) -> None:
-        """It is complete, but not handled: what comes with the same coordinates later is no copy of anything."""
+        """The record is complete but not handled: a later one with the same coordinates is no copy. A record that was
+        skipped, or went to a retry topic, has been seen."""
         self._forget(offset)
-
-    def acknowledged(self) -> None:
-        """See :class:`~aioparallel.group.companions.Beside`."""
-
-    def lanes(self) -> Mapping[int, Hashable]:
-        """See :class:`~aioparallel.group.companions.Beside`."""
-        return EMPTY
 
     def _forget(self, offset: int) -> tuple[Identity, Position] | None:
         known = self._by_offset.pop(offset, None)

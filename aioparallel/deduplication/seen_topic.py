@@ -52,8 +52,8 @@ class SeenTopic:
         self._producer = producer
 
     async def check(self, read: Collection[TopicPartition], timeout: float) -> None:
-        """Whether it can hold what is seen of these partitions. Raises ConfigurationError."""
-        await self._count(timeout)
+        """Check that it can hold what is seen of these partitions; :meth:`count` comes before. Raises
+        ConfigurationError."""
         policy = await self._client.cleanup_policy(self.topic, timeout)
         if policy is not None and policy != "compact":
             raise ConfigurationError(
@@ -65,8 +65,10 @@ class SeenTopic:
             )
         self._check_numbers(partition.partition for partition in read)
 
-    async def _count(self, timeout: float) -> None:
+    async def count(self, timeout: float) -> int:
+        """Look up how many partitions the topic has."""
         self._partitions = len(await self._client.partitions([self.topic], timeout))
+        return self._partitions
 
     def _check_numbers(self, numbers: Iterable[int]) -> None:
         largest = max(numbers, default=-1)
@@ -90,7 +92,7 @@ class SeenTopic:
         numbers = {partition.partition for partition in restores}
         async with asyncio.timeout(timeout):
             if max(numbers) >= self._partitions:
-                await self._count(timeout)  # the topics may have grown since the start
+                await self.count(timeout)  # the topics may have grown since the start
                 self._check_numbers(numbers)
             places = [TopicPartition(self.topic, number) for number in sorted(numbers)]
             begins = await self._client.beginning_offsets(places, timeout)

@@ -14,9 +14,10 @@ from aioparallel.errors import ConfigurationError, TopicNotFound
 from aioparallel.observe.health import Problem
 from aioparallel.observe.stats import BrokerOutputs
 from aioparallel.options import Options
+from aioparallel.policies import FailurePolicy
 from aioparallel.records import Record
 
-__all__ = ["Delivery"]
+__all__ = ["Delivery", "failure_topics"]
 
 # Seconds for what is still unacknowledged when everything else has ended.
 _LAST_ACKNOWLEDGEMENTS = 2.0
@@ -48,22 +49,15 @@ class Delivery:
         self.output_sink = output_sink
         """Where outputs go."""
         self._letters = letters
-        if producer is None and _topics_of(options):
+        if producer is None and failure_topics(options.failures):
             raise ConfigurationError(
-                "producer",
-                None,
-                "dead letters, retry topics and deduplicate need one beside a client of your own: producer=...",
+                "producer", None, "dead letters and retry topics need one beside a client of your own: producer=..."
             )
-
-    @property
-    def topics(self) -> Sequence[str]:
-        """Those of the failure policy, and of what is kept beside positions."""
-        return [*_topics_of(self._options)]
 
     async def check(self, servers: str) -> None:
         """Connect, and see that the topics of the failure policy exist. Raises TopicNotFound, or what connecting
         raises."""
-        topics = _topics_of(self._options)
+        topics = failure_topics(self._options.failures)
         if self._producer is None or not topics:
             return
         timeout = self._options.connect_timeout
@@ -106,14 +100,9 @@ class Delivery:
                 await self._producer.stop(_LAST_ACKNOWLEDGEMENTS)
 
 
-def _topics_of(options: Options) -> dict[str, str]:
-    """By name, what each is for."""
-    failures, seen = options.failures, options.deduplicate
+def failure_topics(failures: FailurePolicy) -> dict[str, str]:
+    """The topics that a failure policy writes to, and what each is for."""
     topics = dict.fromkeys(failures.retry_topics, "a retry topic of FailurePolicy")
     if isinstance(failures.dead_letter, str):
         topics[failures.dead_letter] = "FailurePolicy(dead_letter=)"
-    if seen is not None:
-        topics[seen.topic] = (
-            "Deduplicate(topic=): with cleanup.policy=compact, and as many partitions as the topics that are read"
-        )
     return topics

@@ -1,4 +1,4 @@
-"""Records that come back from a retry topic: what happened to them before, and not before they are due."""
+"""The extension that reads retry topics: records get their history back, and wait until they are due."""
 
 from __future__ import annotations
 
@@ -8,24 +8,33 @@ from typing import Any
 from aioparallel.delivery.due_times import due_at
 from aioparallel.delivery.letters import original_headers, read_letter
 from aioparallel.engine.failures import NotDue
-from aioparallel.handlers import Before
+from aioparallel.extension import Extension
 from aioparallel.history import history_of
 from aioparallel.records import Record
 from aioparallel.steady_clock import steady_time
 
-__all__ = ["from_retry_topics", "origin_topic"]
+__all__ = ["RetryTopics", "origin_topic"]
 
 
-def from_retry_topics(
-    delays: Mapping[str, float], arrival_of: Callable[[Record[Any, Any]], tuple[float, float]]
-) -> Before:
-    """What gives records of these topics their history back from their headers before they run, and parks them
-    until they are due. One that carries no such headers is run like any other. ``delays``: of each topic, seconds.
-    ``arrival_of``: when a record was read, and when it did not stand in its log yet, see :func:`~.due_times.due_at`."""
+class RetryTopics(Extension):
+    """Restores the history of a record from its headers before it runs, and parks the record until it is due. A record
+    without these headers runs like any other.
 
-    def restore(record: Record[Any, Any]) -> None:
+    ``delays``: seconds, by topic. ``arrival_of``: when a record was read, and when it was not in its log yet; see
+    :func:`~.due_times.due_at`.
+    """
+
+    def __init__(
+        self, delays: Mapping[str, float], arrival_of: Callable[[Record[Any, Any]], tuple[float, float]]
+    ) -> None:
+        self._delays = delays
+        self._arrival_of = arrival_of
+        self.arrival_topics = delays.keys()
+
+    def may_attempt(self, record: Record[Any, Any]) -> None:
+        """Restore the history. Raises NotDue."""
         # It may have a history without having been looked at: where it went back behind another.
-        if record.topic in delays and (record._history is None or not record._history.is_restored):
+        if record.topic in self._delays and (record._history is None or not record._history.is_restored):
             letter = read_letter(record)
             if letter is not None:
                 history = history_of(record)
@@ -35,11 +44,11 @@ def from_retry_topics(
                 history.first_failure, history.last_failure = letter.first, letter.last
                 record.headers = original_headers(record.headers)
                 if letter.due is not None:
-                    due = due_at(letter.due, record.timestamp / 1_000, delays[record.topic], *arrival_of(record))
+                    due = due_at(
+                        letter.due, record.timestamp / 1_000, self._delays[record.topic], *self._arrival_of(record)
+                    )
                     if (wait := due - steady_time()) > 0:
                         raise NotDue(wait)
-
-    return restore
 
 
 def origin_topic(record: Record[Any, Any]) -> str | None:

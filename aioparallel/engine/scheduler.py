@@ -425,7 +425,7 @@ class Scheduler:
             source.release(record.offset)
         else:
             if outcome is not EndState.SUCCEEDED:
-                source.put_away(record.offset)
+                source.gave_up(record.offset)
             source.complete(record.offset)
         self.counters.count(outcome)
 

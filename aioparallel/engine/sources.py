@@ -37,7 +37,7 @@ class Source:
 
     ``name``: lanes of two sources of one name are the same lanes, of which only one may run; a partition, for Kafka.
     ``complete(offset)`` hears of a record that has ended by itself, ``complete_all(offsets)`` of all that have ended in
-    one turn, ``release(offset)`` of one that is to be delivered again, ``put_away(offset)``, before it is complete, of
+    one turn, ``release(offset)`` of one that is to be delivered again, ``gave_up(offset)``, before it is complete, of
     one that was dead-lettered or skipped. They belong to whoever made the source: a session sets those of its ledger.
     """
 
@@ -50,6 +50,7 @@ class Source:
         "complete_all",
         "dropped",
         "full",
+        "gave_up",
         "held",
         "holds",
         "in_flight",
@@ -61,7 +62,6 @@ class Source:
         "parked",
         "pending_batches",
         "producing",
-        "put_away",
         "rank",
         "ready",
         "release",
@@ -73,7 +73,7 @@ class Source:
         self.complete: Callable[[int], None] = _no_ledger
         self.complete_all: Callable[[Sequence[int]], None] = _no_ledger
         self.release: Callable[[int], None] = _no_ledger
-        self.put_away: Callable[[int], None] = _no_ledger
+        self.gave_up: Callable[[int], None] = _no_ledger
         self.lanes: dict[Hashable, Record] = {}  # by key, the record that came last; see lanes.py
         self.ready: deque[Record] = deque()  # heads of lanes, and records without order
         self.is_queued = False  # among those that take turns; see fairness.py

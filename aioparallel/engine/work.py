@@ -7,10 +7,10 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from aioparallel.batches import BatchHandler
+from aioparallel.binding import BindableHandler, HandlerContext
 from aioparallel.errors import ConfigurationError
 from aioparallel.handlers import check_handlers, check_middleware
 from aioparallel.handling import Handling, check_choice, check_count
-from aioparallel.placing import Place, Placeable
 from aioparallel.policies import RetryPolicy
 
 __all__ = ["Label", "OnError", "Work"]
@@ -69,8 +69,8 @@ class Work(Generic[T, R]):
         if self.max_buffered_bytes is not None:
             check_count("max_buffered_bytes", self.max_buffered_bytes)
         given: object = self.handler
-        if isinstance(given, Placeable):
-            handler, resources = given.placed(Place(self.handling.max_concurrency), "handler")
+        if isinstance(given, BindableHandler):
+            handler, resources = given.bind(HandlerContext(self.handling.max_concurrency), "handler")
             object.__setattr__(self, "handler", handler)
             both = {**self.handling.resources, **resources}
             object.__setattr__(self, "handling", replace(self.handling, resources=both))

@@ -14,12 +14,13 @@
     stalls.py           partitions that stand still                                pure
     ends.py             until="end" with a log that has lost its tail
     intake.py           how many records each partition may bring                  pure
-    ranking.py          which partitions are more urgent than others
+    priorities.py       which partitions are more urgent than others
     fetcher.py          plan, fetch, admit
     arrivals.py         when records came, by one's own clock
     admission.py        how what was read comes to the engine, and whose business its end is
     stores.py           where positions are read from and written to
-    companions.py       what is kept beside them: restored, told of records, saved before they are written
+    extensions.py       all extensions of a consumer, called together
+    committing.py       who writes positions, and what may be asked of it
     offset_commits.py   what is to be committed, in which requests                 pure
     committer.py        the one place that commits
     run_state.py        how far one consumer's life has come, and what is wanted of it   pure

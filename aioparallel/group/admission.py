@@ -1,45 +1,44 @@
-"""How what was read comes to the engine: at once, or after something else was done about it."""
+"""How fetched records come to the engine: at once, or after something else was done about them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from aioparallel.engine.processor import Processor
 from aioparallel.group.sessions import Session
 from aioparallel.records import Record
 
-__all__ = ["Admission", "AtOnce", "MakeAdmission", "at_once"]
+__all__ = ["Admission", "AtOnce"]
 
 
 class Admission(Protocol):
-    """Takes the records of sessions that were read and registered, and lets the engine run them.
+    """Takes the registered records of sessions and lets the engine run them.
 
-    Whose completion is whose business is decided here: an offset of the session's ledger completes with the handler's
-    end, or when something else answers for the record from then on.
+    It decides when an offset of the session's ledger is complete: when the handler has ended, or earlier, when
+    something else keeps the record.
     """
 
     def admit(self, session: Session, records: Sequence[Record]) -> int:
-        """These were read, ascending. Returns their size in bytes."""
+        """Take records, ascending by offset. Returns their size in bytes."""
 
     def waiting(self) -> tuple[int, int]:
-        """Records, and bytes, that take room and are not in a buffer of the sessions held now."""
+        """Return records and bytes that count against ``max_buffered`` and are in no buffer of a current session."""
 
     async def settle(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
-        """These are given away: start nothing more for them, and return when their ledgers say all that they will.
-        Takes so many seconds, and the grace, at most."""
+        """These sessions end: start nothing more of them, and return when their ledgers are final. Takes at most
+        ``seconds`` and ``cancel_grace`` seconds."""
 
     async def drain(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
-        """The same where the whole run ends."""
+        """The same when the run ends."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is left to do about all that was read."""
+        """Whether nothing is left to do for what was read."""
 
 
 class AtOnce:
-    """Records run, and complete their offsets when they have ended: what a consumer does that keeps its position in
-    the group."""
+    """Records run, and their offsets are complete when they have ended."""
 
     def __init__(self, processor: Processor) -> None:
         self._processor = processor
@@ -51,7 +50,7 @@ class AtOnce:
         return session.buffered_bytes - before
 
     def waiting(self) -> tuple[int, int]:
-        """None do."""
+        """Nothing waits outside of the sessions."""
         return 0, 0
 
     async def settle(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
@@ -64,12 +63,3 @@ class AtOnce:
     def is_idle(self) -> bool:
         """See :class:`Admission`."""
         return not self._processor.scheduler.unfinished
-
-
-MakeAdmission = Callable[[Processor, Callable[[BaseException], None]], Admission]
-"""From the engine, and what is to be told of an error that must end the run."""
-
-
-def at_once(processor: Processor, fatal: Callable[[BaseException], None]) -> Admission:
-    """As nearly all do."""
-    return AtOnce(processor)

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.group.client import Committed, Generation
-from aioparallel.group.companions import Companion
-from aioparallel.group.ranking import RankOf, no_rank
+from aioparallel.group.extensions import Extensions
+from aioparallel.group.priorities import RankOf, no_rank
 from aioparallel.group.sessions import Session
 from aioparallel.group.stores import Positions
 from aioparallel.records import TopicPartition
@@ -18,7 +18,6 @@ __all__ = ["AssignedPartitions"]
 class AssignedPartitions:
     """At most one session for each partition. The assignment, the opener and resets change it.
 
-    ``companion``: keeps data for each session.
     ``rank_of``: the priority of a partition.
     ``targets``: with ``until="end"``, the offset at which each partition's sessions end; else None.
     """
@@ -27,14 +26,14 @@ class AssignedPartitions:
         self,
         scheduler: Scheduler,
         positions: Positions,
+        extensions: Extensions,
         targets: Mapping[TopicPartition, int] | None = None,
-        companion: Companion | None = None,
         rank_of: RankOf = no_rank,
     ) -> None:
         self._scheduler = scheduler
         self._positions = positions
         self._targets = None if targets is None else dict(targets)
-        self._companion = companion
+        self._extensions = extensions
         self._rank_of = rank_of
         self._epochs: dict[TopicPartition, int] = {}
         self.sessions: dict[TopicPartition, Session] = {}
@@ -85,8 +84,7 @@ class AssignedPartitions:
     def _next(self, partition: TopicPartition, generation: Generation) -> Session:
         epoch = self._epochs[partition] = self._epochs.get(partition, 0) + 1
         session = self.sessions[partition] = Session(partition, epoch, generation)
-        if self._companion is not None:
-            session.beside = self._companion.beside(session)
+        session.extend(self._extensions.assigned(session), self._extensions.fail_soon)
         session.rank = self._rank_of(partition)
         if self._targets is not None:
             # A partition added after the start has no records that are to be read.

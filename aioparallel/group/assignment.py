@@ -18,9 +18,9 @@ from aioparallel.errors import OffsetOutOfRange
 from aioparallel.group.admission import Admission
 from aioparallel.group.assigned_partitions import AssignedPartitions
 from aioparallel.group.client import Client, CommitFault, Fetched, Generation
-from aioparallel.group.committing import Keeping
+from aioparallel.group.committing import CommitStrategy
 from aioparallel.group.opening import Opener
-from aioparallel.group.ranking import is_one
+from aioparallel.group.priorities import is_one
 from aioparallel.group.resets import Resets, differs
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
@@ -44,7 +44,7 @@ class Assignment:
     """What comes and goes. Implements the client's ``RebalanceListener``; its sessions are in ``assigned``.
 
     ``on_change()`` hears that fetching should be planned anew; ``on_ended(task)`` of each opener or reset
-    that has ended, however. ``is_whole()``: see :class:`~aioparallel.group.ranking.Ranking`.
+    that has ended, however. ``is_whole()``: see :class:`~aioparallel.group.priorities.Priorities`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Assignment:
         processor: Processor,
         admission: Admission,
         assigned: AssignedPartitions,
-        keeping: Keeping,
+        commits: CommitStrategy,
         *,
         on_change: Callable[[], None],
         on_ended: Callable[[asyncio.Task[None]], None],
@@ -65,24 +65,24 @@ class Assignment:
         self._processor = processor
         self._admission = admission
         self._assigned = assigned
-        self._committer = keeping.committer
+        self._committer = commits.committer
         self._on_change = on_change
         self._on_ended = on_ended
-        starts = Starts(client, keeping.positions, options)
+        starts = Starts(client, commits.positions, options)
         self._truncations = Truncations()
         is_error = options.auto_offset_reset == "error"
         self._opener = Opener(
             client,
             group_id,
-            keeping.positions,
+            commits.positions,
             starts,
             self._truncations,
             longest_wait=options.session_timeout + options.rebalance_timeout,
             spawn=self._spawn,
-            on_fresh=keeping.committer.soon,
+            on_fresh=commits.committer.soon,
             on_change=on_change,
-            refuses_unreadable_maps=keeping.refuses_unreadable_maps,
-            refuses_resets=keeping.refuses_resets,
+            refuses_unreadable_maps=commits.refuses_unreadable_maps,
+            refuses_resets=commits.refuses_resets,
             is_error=is_error,
             read_before=assigned.read_before,
         )
@@ -94,7 +94,7 @@ class Assignment:
             self._opener,
             self._truncations,
             on_change,
-            refuses=keeping.refuses_resets,
+            refuses=commits.refuses_resets,
             is_error=is_error,
         )
         self.unreadable = UnreadablePartitions(client, assigned, options.skip_unreadable, on_change)

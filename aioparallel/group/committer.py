@@ -13,11 +13,12 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.group.client import CommitFault, Generation
-from aioparallel.group.committing import Keeping, Member, owed
-from aioparallel.group.companions import Accompanied
+from aioparallel.group.committing import CommitStrategy, GroupContext, owed
+from aioparallel.group.extensions import ExtendedOffsets
 from aioparallel.group.offset_commits import MetadataLimit, Sample, ledger_snapshot, requests, sample
 from aioparallel.group.sampling import Sampler
 from aioparallel.group.sessions import COMMITTABLE, Session
@@ -26,12 +27,13 @@ from aioparallel.observe.health import Problem
 from aioparallel.options import Options
 from aioparallel.records import TopicPartition
 
-__all__ = ["Committer", "in_group"]
+__all__ = ["Committer", "in_group", "through"]
 
 logger = logging.getLogger(__name__)
 
 # Seconds between two tries of a commit that somebody waits for.
-_RETRY_PAUSE = 0.1  # How often a commit that somebody waits for is refused before that is believed.
+_RETRY_PAUSE = 0.1
+# How often a commit that somebody waits for is refused before that is believed.
 _REFUSALS = 2
 
 
@@ -247,10 +249,16 @@ def _hopes(session: Session, version: tuple[int, int], refusals: Mapping[TopicPa
     return session.may_commit() and session.owes(version) and refusals.get(session.partition, 0) < _REFUSALS
 
 
-def in_group(member: Member) -> Keeping:
-    """Positions are the group's committed offsets."""
-    store: OffsetStore = BrokerOffsets(member.client)
-    if member.companion is not None:
-        store = Accompanied(store, member.companion)
-    committer = Committer(store, member.options, member.scheduler, member.sessions, member.on_unblocked)
-    return Keeping(store, committer, refuses_resets=member.options.state is not None)
+def in_group(group: GroupContext) -> CommitStrategy:
+    """Positions are the committed offsets of the group."""
+    return through(BrokerOffsets(group.client), group, refuses_resets=group.options.state is not None)
+
+
+def through(store: OffsetStore, group: GroupContext, *, longest_map: int | None = None, **also: Any) -> CommitStrategy:
+    """Positions are kept in ``store``. ``longest_map``: characters of an offset map that it takes; None: as many as
+    Kafka. ``also``: further fields of :class:`~aioparallel.group.committing.CommitStrategy`."""
+    offsets = ExtendedOffsets(store, group.extensions)
+    committer = Committer(offsets, group.options, group.scheduler, group.sessions, group.on_unblocked)
+    if longest_map is not None:
+        committer.limit.characters = longest_map
+    return CommitStrategy(offsets, committer, **also)

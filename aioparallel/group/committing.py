@@ -1,8 +1,8 @@
-"""Who writes positions: what the other parts of a member see of it, and what they may ask for.
+"""Who writes positions, and what the rest of a member may ask of it.
 
-A committer is one coroutine, and the one place that commits. The usual one (:mod:`aioparallel.group.committer`) writes
-through an :class:`~aioparallel.group.stores.OffsetStore`; another one writes positions in transactions with what
-handlers return.
+A committer is one coroutine, and the only place that commits. The usual one (:mod:`aioparallel.group.committer`) writes
+through an :class:`~aioparallel.group.stores.OffsetStore`. Another one writes positions in transactions with the outputs
+of handlers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.group.client import Client, CommitFault
-from aioparallel.group.companions import Companion
+from aioparallel.group.extensions import Extensions
 from aioparallel.group.offset_commits import MetadataLimit
 from aioparallel.group.sessions import Session
 from aioparallel.group.stores import Positions
@@ -21,7 +21,7 @@ from aioparallel.observe.stats import TransactionStats
 from aioparallel.options import Options
 from aioparallel.records import TopicPartition
 
-__all__ = ["Keeping", "MakeKeeping", "Member", "PositionCommitter", "owed", "reasons"]
+__all__ = ["CommitStrategy", "GroupContext", "PositionCommitter", "owed", "reasons"]
 
 
 class PositionCommitter(Protocol):
@@ -62,22 +62,23 @@ class PositionCommitter(Protocol):
         """Where positions are written in transactions: what became of them."""
 
 
-class Member(NamedTuple):
-    """What a committer is made of: parts of one member's run."""
+class GroupContext(NamedTuple):
+    """The run of one group member, as a commit strategy sees it."""
 
     client: Client
+    group_id: str
     options: Options
     scheduler: Scheduler
     sessions: Callable[[], Collection[Session]]
     on_unblocked: Callable[[], None]
     """More may start: maps fit again."""
-    companion: Companion | None
+    extensions: Extensions
     fatal: Callable[[BaseException], None]
     """Ends the run."""
 
 
-class Keeping(NamedTuple):
-    """How the positions of one member are kept."""
+class CommitStrategy(NamedTuple):
+    """Where the positions of one member are kept, and who writes them."""
 
     positions: Positions
     committer: PositionCommitter
@@ -87,11 +88,6 @@ class Keeping(NamedTuple):
     refuses_resets: bool = False
     """Whether a position outside the log ends the run. Else it is moved into the log: what is complete elsewhere would
     be taken for records of the new log with the same offsets."""
-    problems: Callable[[], Sequence[Problem]] = tuple
-    """What somebody should look at where they are kept."""
-
-
-MakeKeeping = Callable[[Member], Keeping]
 
 
 def owed(

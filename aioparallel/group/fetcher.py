@@ -13,7 +13,7 @@ from aioparallel.group.arrivals import ArrivalWatch
 from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Client, Fetched
 from aioparallel.group.intake import Plan
-from aioparallel.group.ranking import Planner
+from aioparallel.group.priorities import Planner
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.records import Record, TopicPartition
 

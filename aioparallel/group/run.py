@@ -10,7 +10,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Collection, Coroutine, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 from aioparallel.engine.failure_log import FailureLog
@@ -19,17 +18,17 @@ from aioparallel.engine.signals import Signals
 from aioparallel.engine.sinks import DeadLetterSink, OutputSink
 from aioparallel.engine.waiting import unless, why_ended
 from aioparallel.errors import FetchFailed, InstanceFenced, NotCommitted
-from aioparallel.group.admission import MakeAdmission, at_once
+from aioparallel.group.admission import AtOnce
 from aioparallel.group.arrivals import ArrivalWatch
 from aioparallel.group.assigned_partitions import AssignedPartitions
 from aioparallel.group.assignment import CANCEL_GRACE, END_TIMEOUT, Assignment
 from aioparallel.group.client import Client, Generation
 from aioparallel.group.committer import in_group
-from aioparallel.group.committing import MakeKeeping, Member, reasons
-from aioparallel.group.companions import Companion
+from aioparallel.group.committing import GroupContext, reasons
 from aioparallel.group.ends import Ends
+from aioparallel.group.extensions import Extensions
 from aioparallel.group.fetcher import Fetcher
-from aioparallel.group.ranking import UNRANKED, Ranking
+from aioparallel.group.priorities import Priorities
 from aioparallel.group.run_state import RunState
 from aioparallel.group.sessions import SessionState
 from aioparallel.group.snapshot import problems_of, stats_of
@@ -57,9 +56,6 @@ class GroupRun:
     ``state``: what is wanted of it, and what has become of it; whoever changes the former calls :meth:`follow`.
     ``targets``: with ``until="end"``, the end offset of each partition at the start; else None.
     ``output_sink``, ``dead_letter_sink``: where outputs of handlers go, and records that failed for good.
-    ``companion``: what is kept beside the positions.
-    ``admission``: how what was read comes to the engine. ``ranking``: which partitions are more urgent than others.
-    ``keeping``: where positions are kept, and who writes them. ``timed_topics``: where arrivals of records are noted.
     """
 
     def __init__(
@@ -69,21 +65,20 @@ class GroupRun:
         options: Options,
         stack: Stack,
         state: RunState,
+        extensions: Extensions,
         targets: Mapping[TopicPartition, int] | None = None,
         output_sink: OutputSink | None = None,
         dead_letter_sink: DeadLetterSink | None = None,
-        companion: Companion | None = None,
-        admission: MakeAdmission = at_once,
-        ranking: Ranking = UNRANKED,
-        keeping: MakeKeeping = in_group,
-        timed_topics: Collection[str] = (),
     ) -> None:
         self._client = client
         self._group_id = group_id
         self._options = options
         self._state = state
+        self._extensions = extensions
+        extensions.on_failure = self._fail_at_end
         self._targets = targets
         signals = Signals()
+        priorities = extensions.only("priorities", lambda one: one.priorities()) or Priorities()
         self._processor = Processor(
             stack,
             options,
@@ -92,25 +87,25 @@ class GroupRun:
             output_sink=output_sink,
             dead_letter_sink=dead_letter_sink,
             log=FailureLog({"group_id": group_id}),
-            turns=ranking.turns,
+            turns=priorities.turns,
         )
-        self._admission = admission(self._processor, self._fail)
-        self._companion = companion
+        self._admission = extensions.only("admission", lambda one: one.admission(self._processor)) or AtOnce(
+            self._processor
+        )
         scheduler = self._processor.scheduler
-        kept = keeping(
-            Member(
-                client,
-                options,
-                scheduler,
-                lambda: self._assignment.sessions.values(),  # noqa: PLW0108 - it is made behind this
-                self._processor.notify,
-                companion,
-                self._fail_at_end,
-            )
+        group = GroupContext(
+            client,
+            group_id,
+            options,
+            scheduler,
+            lambda: self._assignment.sessions.values(),  # noqa: PLW0108 - it is made behind this
+            self._processor.notify,
+            extensions,
+            self._fail_at_end,
         )
-        assigned = AssignedPartitions(scheduler, kept.positions, targets, companion, ranking.rank_of)
-        self._committer = kept.committer
-        self._keepers_problems = kept.problems
+        commits = extensions.only("commit_strategy", lambda one: one.commit_strategy(group)) or in_group(group)
+        assigned = AssignedPartitions(scheduler, commits.positions, extensions, targets, priorities.rank_of)
+        self._committer = commits.committer
         self._assignment = Assignment(
             client,
             group_id,
@@ -118,20 +113,21 @@ class GroupRun:
             self._processor,
             self._admission,
             assigned,
-            kept,
+            commits,
             on_change=self._changed,
             on_ended=self._task_ended,
-            is_whole=ranking.is_whole,
+            is_whole=priorities.is_whole,
         )
         self._ends = Ends(client, assigned, self._changed)
-        self._arrivals = ArrivalWatch(client, timed_topics, self._assignment.sessions.values) if timed_topics else None
-        planner = ranking.planner(options, scheduler, self._admission.waiting)
+        timed = extensions.arrival_topics
+        self._arrivals = ArrivalWatch(client, timed, self._assignment.sessions.values) if timed else None
+        planner = priorities.planner(options, scheduler, self._admission.waiting)
         self._fetcher = Fetcher(
             client, self._assignment, self._processor, self._admission, planner, self._look_for_end, self._arrivals
         )
         self._stalls = Stalls(client, options.stalled_after)
         signals.taken, signals.succeeded = self._fetcher.replan, self._committer.soon
-        signals.idle, signals.fatal = self._look_for_end, self._fail
+        signals.idle, signals.fatal = self._look_for_end, self.fail
         self._tasks: list[asyncio.Task[None]] = []
         self._fetching: asyncio.Task[None] | None = None
         self._failed_late = False
@@ -150,8 +146,8 @@ class GroupRun:
         self._client.subscribe(topics, self)
         self._fetching = self._spawn(self._fetcher.run(), "fetcher")
         self._spawn(self._committer.run(), "committer")
-        if self._companion is not None:
-            self._spawn(self._companion.work(), "companion")
+        for work in self._extensions.work:
+            self._spawn(work(), "extension")
         if self._targets is not None:
             self._spawn(self._ends.run(), "ends")
         self._spawn(self._look_for_stalls(), "stalls")
@@ -209,15 +205,13 @@ class GroupRun:
         drain = self._admission.drain(sessions, self._options.drain_timeout, CANCEL_GRACE)
         await unless(self._state.hurried, drain)
         left = list(self._assignment.sessions.values())
-        self._owing = reasons(await self._assignment.settle(left, 0, self._finish_companion))
+        self._owing = reasons(await self._assignment.settle(left, 0, self._finish))
         self._trouble = self._committer.trouble()
         self._state.settle()
 
-    async def _finish_companion(self) -> None:
-        if self._companion is None:
-            return
+    async def _finish(self) -> None:
         try:
-            await unless(self._state.hurried, self._companion.finish())
+            await unless(self._state.hurried, self._extensions.finish())
         except Exception as error:  # what is held is given away all the same
             self._fail_at_end(error)
 
@@ -230,8 +224,6 @@ class GroupRun:
                 task.cancel()
             await self._assignment.close()
             await self._processor.close(CANCEL_GRACE)
-            if self._companion is not None:
-                await self._companion.close()
             await ended(self._tasks, END_TIMEOUT)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -243,9 +235,10 @@ class GroupRun:
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         error = why_ended(task, is_wanted=self._state.is_running)
         if error is not None:
-            self._fail(error)
+            self.fail(error)
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """End the run, which raises this error. A later one is logged."""
         if not self._state.fail(error):
             # Of all that was in flight each may fail as the first one did: one line tells.
             level = logging.DEBUG if self._failed_late else logging.ERROR
@@ -254,10 +247,10 @@ class GroupRun:
         self.follow()
 
     def _fail_at_end(self, error: BaseException) -> None:
-        """What the commit or the companion has found out must be heard also at the end, by whoever waits for that."""
+        """An error of a commit or an extension is raised also when the run is about to end."""
         if self._state.ending.is_set() and self._state.failure is None:
             self._failed_at_end = self._failed_at_end or error
-        self._fail(error)
+        self.fail(error)
 
     # -- the listener -----------------------------------------------------------------------------------
 
@@ -300,7 +293,7 @@ class GroupRun:
         if any(session.unreadable is None for session in short):
             return
         if short:  # all else is done, and those go on only once somebody does something
-            self._fail(cast("FetchFailed", short[0].unreadable))
+            self.fail(cast("FetchFailed", short[0].unreadable))
             return
         self._state.stop(drain=True)
         self.follow()
@@ -311,11 +304,8 @@ class GroupRun:
         """A snapshot of everything; walks the lanes, so a few times a second at most. ``outputs``: the producer's."""
         self._processor.scheduler.flush_counters()  # a handler may ask
         intake = self._fetcher.state if self._state.is_running else "stopped"
-        copies = 0 if self._companion is None else self._companion.left_out
-        found = stats_of(
-            self._client, self._processor, self._assignment, self._committer, intake, tuple(outputs), copies
-        )
-        return found if self._companion is None else replace(found, state=self._companion.stats())
+        found = stats_of(self._client, self._processor, self._assignment, self._committer, intake, tuple(outputs))
+        return self._extensions.stats(found)
 
     @property
     def left_behind(self) -> Sequence[LeftBehind]:
@@ -335,13 +325,11 @@ class GroupRun:
 
     def problems(self, undelivered: Mapping[Record[Any, Any], str]) -> tuple[Problem, ...]:
         """What is wrong. ``undelivered``: records that cannot be put away, and why."""
-        beside = () if self._companion is None else self._companion.problems()
         return (
             *problems_of(
                 self._client.contact(), self._processor, tuple(self._assignment.sessions.values()), undelivered
             ),
             *self._stalls.problems(self._processor.time()),
-            *beside,
+            *self._extensions.problems(),
             *self._committer.problems(),
-            *self._keepers_problems(),
         )

@@ -94,8 +94,8 @@ class Sampler:
         session.promised = one.highest
         if session.truncated is not None and one.committed.offset > session.truncated[1]:
             session.truncated = None
-        if session.beside is not None:
-            session.beside.acknowledged()
+        for state in session.partition_states:
+            state.acknowledged()
         self.limit.accepted(len(text))
         if text and not text.isascii() and not session.wrote_dense:
             session.wrote_dense = True

@@ -5,12 +5,13 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aioparallel.engine.sources import Source
 from aioparallel.errors import FetchFailed
+from aioparallel.extension import PartitionState, overrides
 from aioparallel.group.client import CommitFault, Committed, Generation
-from aioparallel.group.companions import Beside
 from aioparallel.group.leader_epochs import LeaderEpochs
 from aioparallel.offsets import Ledger
 from aioparallel.records import Record, TopicPartition
@@ -47,7 +48,7 @@ class Session(Source):
     """
 
     __slots__ = (
-        "_beside",
+        "_fail",
         "_ledger",
         "abandoned",
         "acknowledged",
@@ -61,6 +62,7 @@ class Session(Source):
         "leader_epochs",
         "opened",
         "partition",
+        "partition_states",
         "promised",
         "resetting",
         "start",
@@ -80,8 +82,8 @@ class Session(Source):
         base: int = 0,
     ) -> None:
         super().__init__(partition)
-        self._beside: Beside | None = None
         self.partition = partition
+        self.partition_states: Sequence[PartitionState] = ()
         self.epoch = epoch
         self.generation = generation or Generation(-1, "")
         self.ledger = Ledger(base)
@@ -115,19 +117,21 @@ class Session(Source):
 
     def register(self, records: Sequence[Record], next_offset: int) -> Sequence[Record]:
         """Take in what was read: ``records`` ascending by offset, and the position after them. Returns those that must
-        run: not what the restored offset map says is done, nor what a companion leaves out."""
+        run: not what the restored offset map says is done, nor what an extension leaves out."""
         wanted = self.ledger.register([record.offset for record in records], next_offset)
         if len(wanted) != len(records):
             chosen = set(wanted)
             records = [record for record in records if record.offset in chosen]
-        return records if self._beside is None else self._fresh(records, self._beside)
-
-    def _fresh(self, records: Sequence[Record], beside: Beside) -> Sequence[Record]:
-        fresh = beside.fresh(records)
-        if len(fresh) != len(records):
-            chosen = {record.offset for record in fresh}
-            self.ledger.complete_all([record.offset for record in records if record.offset not in chosen])
-        return fresh
+        for number, state in enumerate(self.partition_states):
+            selected = state.select(records)
+            if len(selected) != len(records):
+                chosen = {record.offset for record in selected}
+                left_out = [record.offset for record in records if record.offset not in chosen]
+                self.ledger.complete_all(left_out)
+                for before in self.partition_states[:number]:  # which have selected them
+                    before.completed_all(left_out)
+            records = selected
+        return records
 
     @property
     def ledger(self) -> Ledger:
@@ -141,22 +145,27 @@ class Session(Source):
         """Where reading begins."""
         self._connect()
 
-    @property
-    def beside(self) -> Beside | None:
-        """A companion's view of it. Set before anything is registered."""
-        return self._beside
-
-    @beside.setter
-    def beside(self, beside: Beside | None) -> None:
-        self._beside = beside
+    def extend(self, states: Sequence[PartitionState], fail: Callable[[BaseException], None]) -> None:
+        """Keep these for the partition. Called before anything is registered. ``fail(error)`` ends the run when one of
+        them raises."""
+        self.partition_states = states
+        self._fail = fail
         self._connect()
 
+    def _state_failed(self, error: Exception) -> None:
+        """A state does not know what has completed, so nothing of the partition is committed any more."""
+        self.fenced = self.abandoned = True
+        self._fail(error)
+
     def _connect(self) -> None:
-        ledger, beside = self._ledger, self._beside
+        ledger, states = self._ledger, self.partition_states
         self.complete, self.complete_all = ledger.complete, ledger.complete_all
-        if beside is not None:
-            self.complete, self.complete_all = _both(ledger, beside)
-            self.put_away = beside.put_away
+        listening = [one for one in states if _overrides(one, "completed") or _overrides(one, "completed_all")]
+        for state in listening:
+            self.complete, self.complete_all = _then(self.complete, self.complete_all, state, self._state_failed)
+        giving_up = [state.gave_up for state in states if _overrides(state, "gave_up")]
+        if giving_up:
+            self.gave_up = partial(_each, giving_up, self._state_failed)
 
     @property
     def state(self) -> SessionState:
@@ -179,7 +188,7 @@ class Session(Source):
     @property
     def has_news(self) -> bool:
         """Whether a commit would bring something, though its position is acknowledged already."""
-        return self._beside is not None and self._beside.has_news
+        return any(state.has_news for state in self.partition_states)
 
     def owes(self, version: tuple[int, int]) -> bool:
         """Whether the broker has not acknowledged what the ledger said at this version, or what goes with it."""
@@ -189,15 +198,38 @@ class Session(Source):
         return f"<Session {self.partition} epoch {self.epoch} {self.state.value}>"
 
 
-def _both(ledger: Ledger, beside: Beside) -> tuple[Callable[[int], None], Callable[[Sequence[int]], None]]:
-    """The ledger is told first, which refuses what was never registered."""
+def _then(
+    first: Callable[[int], None],
+    first_all: Callable[[Sequence[int]], None],
+    state: PartitionState,
+    failed: Callable[[Exception], None],
+) -> tuple[Callable[[int], None], Callable[[Sequence[int]], None]]:
+    """The state hears of it after the ledger, which refuses what was never registered."""
 
     def complete(offset: int) -> None:
-        ledger.complete(offset)
-        beside.completed(offset)
+        first(offset)
+        try:
+            state.completed(offset)
+        except Exception as error:
+            failed(error)
 
     def complete_all(offsets: Sequence[int]) -> None:
-        ledger.complete_all(offsets)
-        beside.completed_all(offsets)
+        first_all(offsets)
+        try:
+            state.completed_all(offsets)
+        except Exception as error:
+            failed(error)
 
     return complete, complete_all
+
+
+def _each(calls: Sequence[Callable[[int], None]], failed: Callable[[Exception], None], offset: int) -> None:
+    for call in calls:
+        try:
+            call(offset)
+        except Exception as error:
+            failed(error)
+
+
+def _overrides(state: PartitionState, name: str) -> bool:
+    return overrides(state, PartitionState, name)

@@ -36,7 +36,6 @@ def stats_of(
     committer: PositionCommitter,
     intake: str,
     outputs: tuple[BrokerOutputs, ...],
-    copies: int,
 ) -> Stats:
     """A snapshot of everything; walks the lanes, so a few times a second at most."""
     scheduler, counters = processor.scheduler, processor.scheduler.counters
@@ -81,7 +80,6 @@ def stats_of(
         metadata_limit=committer.limit.characters,
         partitions=partitions,
         outputs=outputs,
-        copies=copies,
         transactions=committer.transactions(),
         released=counters.released,
         skipped_batches=assignment.unreadable.skipped,

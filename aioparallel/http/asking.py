@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
+from aioparallel.binding import HandlerContext
 from aioparallel.engine.gates import Gate, NoRoom, give_back
 from aioparallel.errors import BadStatus, InvalidOutput, Reject, RequestTimeout, RetryLater
 from aioparallel.http.bodies import ACCEPTED
@@ -20,7 +21,6 @@ from aioparallel.http.requests import Request, check_headers, has_header, origin
 from aioparallel.http.responses import Response, retry_after
 from aioparallel.http.sharing import Answers, Flight, Flights, identity_of
 from aioparallel.http.statuses import IF_TOLD, IF_TOLD_ELSE_REJECT, table_of
-from aioparallel.placing import Place
 from aioparallel.records import Record
 from aioparallel.wording import kind_of
 
@@ -40,21 +40,21 @@ _TRACED: Final = ("traceparent", "tracestate")
 class Asking:
     """``handle`` is the handler of one record. To be entered once."""
 
-    def __init__(self, of: HttpHandler[Any, Any], place: Place) -> None:
+    def __init__(self, of: HttpHandler[Any, Any], context: HandlerContext) -> None:
         self._of = of
-        self._place = place
+        self._context = context
         self._request, self._on_response = of.request, of.on_response
         self._meanings = table_of(of.statuses)
         self._headers_of_all = dict(of.headers)
         self._names_of_all = frozenset(name.lower() for name in self._headers_of_all)
         self._base = (of.base_url or "").rstrip("/")
         self._timeout = of.timeout
-        self._hosts = Hosts(min(of.max_per_host or place.max_concurrency, place.max_concurrency))
+        self._hosts = Hosts(min(of.max_per_host or context.max_concurrency, context.max_concurrency))
         self._flights = Flights() if of.single_flight else None
         self._answers: Answers | None = None
         self._shares = of.single_flight or of.cache is not None
         self._stack = AsyncExitStack()
-        self._gives_response = place.group_id is None
+        self._gives_response = context.group_id is None
 
     async def __aenter__(self) -> Self:
         if self._of.cache is not None:
@@ -62,7 +62,7 @@ class Asking:
         reading = Reading(
             self._of.max_response_bytes, frozenset(code for code, one in self._meanings.items() if one == "done")
         )
-        sender = await self._stack.enter_async_context(opened(self._of.client, self._place.max_concurrency, reading))
+        sender = await self._stack.enter_async_context(opened(self._of.client, self._context.max_concurrency, reading))
         if not sender.says_codings and not has_header(self._of.headers, "accept-encoding"):
             self._headers_of_all["Accept-Encoding"] = ACCEPTED
             self._names_of_all |= {"accept-encoding"}
@@ -209,8 +209,8 @@ class Asking:
             found = key(item, index)
             check_headers("idempotency_key", {HEADER: found})
             return found
-        assert self._place.group_id is not None
-        return key_of(item, self._place.group_id, index)
+        assert self._context.group_id is not None
+        return key_of(item, self._context.group_id, index)
 
 
 def _traced(record: Record[Any, Any], headers: Mapping[str, str]) -> Mapping[str, str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
+from aioparallel.binding import BindableHandler, BoundHandler, HandlerContext
 from aioparallel.callables import check_arguments
 from aioparallel.errors import ConfigurationError, ConsumerStateError
 from aioparallel.handling import check_choice, check_count, check_time
@@ -17,7 +18,6 @@ from aioparallel.http.clients import Client, check_client
 from aioparallel.http.requests import Request, check_headers, check_url, origin_of
 from aioparallel.http.sharing import Cache
 from aioparallel.http.statuses import Statuses, check_statuses
-from aioparallel.placing import Place, Placeable, Placed
 from aioparallel.resources import resource
 from aioparallel.wording import kind_of
 
@@ -114,7 +114,7 @@ def http_handler(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class HttpHandler(Placeable, Generic[T, R]):
+class HttpHandler(BindableHandler, Generic[T, R]):
     """What :func:`http_handler` gives. For ``consumer.run()``, ``parallel_map()`` and the operator of Spark."""
 
     request: Callable[[T], Requests | Awaitable[Requests]]
@@ -154,9 +154,9 @@ class HttpHandler(Placeable, Generic[T, R]):
         if self.cache is not None and not isinstance(self.cache, Cache):
             raise ConfigurationError("http_handler cache", self.cache, "must be None, or a Cache(seconds=...)")
 
-    def placed(self, place: Place, name: str) -> Placed:
-        """See :class:`~aioparallel.placing.Placeable`."""
-        if place.group_id is None and self.idempotency_key == "record":
+    def bind(self, context: HandlerContext, name: str) -> BoundHandler:
+        """Let the handler run in a consumer or a map. Raises ConfigurationError."""
+        if context.group_id is None and self.idempotency_key == "record":
             raise ConfigurationError(
                 "http_handler idempotency_key",
                 self.idempotency_key,
@@ -164,12 +164,12 @@ class HttpHandler(Placeable, Generic[T, R]):
                 "of the request, or None where a POST may be done twice, or there is none",
             )
         name = f"aioparallel.http of {name}"
-        return Placed(_HandlerThere(name), {name: partial(self.opened, place)})
+        return BoundHandler(_OpenedHandler(name), {name: partial(self.opened, context)})
 
     @asynccontextmanager
-    async def opened(self, place: Place) -> AsyncIterator[Asking]:
+    async def opened(self, context: HandlerContext) -> AsyncIterator[Asking]:
         """What runs there: a client, and what is known of its hosts."""
-        asking = Asking(self, place)
+        asking = Asking(self, context)
         async with asking:
             yield asking
 
@@ -178,10 +178,10 @@ class HttpHandler(Placeable, Generic[T, R]):
     ) -> AbstractAsyncContextManager[Callable[[T], Awaitable[R]]]:
         """The handler without a consumer, for tests of it: ``async with handler.alone() as handle: await handle(x)``.
         A host without room raises RetryLater there."""
-        return _alone(self, Place(max_concurrency, group_id))
+        return _alone(self, HandlerContext(max_concurrency, group_id))
 
     async def __call__(self, item: T) -> R:
-        """Runs where it was placed only."""
+        """Raises ConsumerStateError: the handler runs only where it was bound."""
         raise ConsumerStateError(
             "http_handler(...) opens its client with what runs it: give it to consumer.run(), or parallel_map(), as it "
             "is; what comes before and after it belongs into request and on_response, or into middleware"
@@ -192,13 +192,13 @@ class HttpHandler(Placeable, Generic[T, R]):
 
 
 @asynccontextmanager
-async def _alone(handler: HttpHandler[T, R], place: Place) -> AsyncIterator[Callable[[T], Awaitable[R]]]:
-    async with handler.opened(place) as asking:
+async def _alone(handler: HttpHandler[T, R], context: HandlerContext) -> AsyncIterator[Callable[[T], Awaitable[R]]]:
+    async with handler.opened(context) as asking:
         yield asking.handle
 
 
-class _HandlerThere:
-    """The handler at its place; what it needs is opened there."""
+class _OpenedHandler:
+    """The handler in its context, whose client is opened there."""
 
     def __init__(self, name: str) -> None:
         self._name = name

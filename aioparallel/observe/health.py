@@ -83,6 +83,10 @@ class ProblemKind(StrEnum):
     brokers let one be.
 
     Does a member run with a longer ``transaction_timeout``? ``kafka-transactions.sh`` finds and ends one that hangs."""
+    EXTENSION = "extension"
+    """An extension of the user's own reports this.
+
+    Its author knows."""
     SEEN_UNSAVED = "seen_unsaved"
     """``Deduplicate`` cannot write what was seen of a partition, so nothing of it is committed.
 

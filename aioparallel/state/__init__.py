@@ -3,7 +3,7 @@
 ::
 
     view.py         of one session: what handlers see, what is complete      table.py    the values by key
-    companion.py    of one member: restored, saved with commits, snapshots now and then
+    keyed_state.py  the extension: restored, saved with commits, snapshots now and then
     restores.py     partitions on their way, and the increments that they begin with
     restoring.py    the state at a committed position: a full snapshot, and the records behind it
     writing.py      full snapshots, written

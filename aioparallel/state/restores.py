@@ -79,7 +79,7 @@ class Restores:
     async def restore(
         self, found: Mapping[TopicPartition, Committed | None], timeout: float
     ) -> Collection[TopicPartition]:
-        """See :class:`~aioparallel.group.companions.Companion`."""
+        """Restore these partitions. Returns those that are ready within ``timeout`` seconds."""
         asked: dict[TopicPartition, _Restore] = {}
         begun: list[_Restore] = []
         for partition, committed in found.items():

@@ -18,6 +18,7 @@ from aioparallel.user_errors import RAISED
 
 if TYPE_CHECKING:
     from aioparallel.group.sessions import Session
+from aioparallel.keyed_state import KeyedPartition
 
 __all__ = ["Restored", "StateView", "Taken", "position_of"]
 
@@ -74,8 +75,8 @@ _Begun = tuple[bytes, Any, Any, Hashable]
 made, and a named one takes six times as long."""
 
 
-class StateView:
-    """The :class:`~aioparallel.group.companions.Beside` of one session.
+class StateView(KeyedPartition):
+    """The states of one partition.
 
     The value after a record is made before its handler runs: what ``apply`` refuses has no effects. It becomes the
     key's when the record has succeeded. ``clock()``: seconds since the epoch, which never go back. ``keeps_lanes``:
@@ -184,24 +185,20 @@ class StateView:
             raise ConsumerStateError(f"{record!r} is not being handled: its state is there for its handler alone")
         return begun[1]
 
-    # -- the Beside -------------------------------------------------------------------------------------
+    # -- outcomes ---------------------------------------------------------------------------------------
 
-    def fresh(self, records: Sequence[Record]) -> Sequence[Record]:
-        """See :class:`~aioparallel.group.companions.Beside`. All run."""
-        return records
-
-    def put_away(self, offset: int) -> None:
-        """See :class:`~aioparallel.group.companions.Beside`. It is not in the state."""
+    def gave_up(self, offset: int) -> None:
+        """Leave the record out of the state."""
         begun = self._begun.pop(offset, None)
         if begun is not None and self._newest.get(begun[0]) == offset:
             del self._newest[begun[0]]
 
     def completed(self, offset: int) -> None:
-        """See :class:`~aioparallel.group.companions.Beside`."""
+        """Set the value of its key."""
         self.completed_all((offset,))
 
     def completed_all(self, offsets: Sequence[int]) -> None:
-        """See :class:`~aioparallel.group.companions.Beside`."""
+        """Set the values of their keys."""
         newest, table, lanes = self._newest, self.table, self._lanes
         self._since += len(offsets)
         for offset in offsets:
@@ -241,7 +238,7 @@ class StateView:
         return before
 
     def acknowledged(self) -> None:
-        """See :class:`~aioparallel.group.companions.Beside`."""
+        """What was sent last is saved."""
         self._saved, self._parts_written = self._sent, self._parts_sent
         if self._next_life is not None:  # a former owner, whose commits are refused, begins none
             self._life, self._next_life = self._next_life, None
@@ -251,13 +248,12 @@ class StateView:
         self._name()
 
     def lanes(self) -> Mapping[int, Hashable]:
-        """See :class:`~aioparallel.group.companions.Beside`: a state is made in the order of the key."""
+        """A state is made in the order of its key."""
         return dict(self._lanes or {})
 
     @property
     def has_news(self) -> bool:
-        """See :class:`~aioparallel.group.companions.Beside`: a full snapshot that no increment names yet, or a life of
-        which there is none."""
+        """Whether a full snapshot is named in no increment yet, or a life has none."""
         return self._next_life is not None or self._saved != self._told
 
     @property

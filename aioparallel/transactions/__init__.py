@@ -8,7 +8,15 @@ what a client must provide.
 
 from __future__ import annotations
 
-from aioparallel.transactions.keeping import TransactionKeeping, keeping_of
 from aioparallel.transactions.producer import NO_ANSWER, Epoch, Epochs, StableOffsets, TransactionalProducer
+from aioparallel.transactions.transactional_commits import TransactionalCommits, is_transactional
 
-__all__ = ["NO_ANSWER", "Epoch", "Epochs", "StableOffsets", "TransactionKeeping", "TransactionalProducer", "keeping_of"]
+__all__ = [
+    "NO_ANSWER",
+    "Epoch",
+    "Epochs",
+    "StableOffsets",
+    "TransactionalCommits",
+    "TransactionalProducer",
+    "is_transactional",
+]

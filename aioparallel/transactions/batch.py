@@ -12,8 +12,8 @@ from math import inf
 from sys import maxsize
 from typing import Final, Literal, NamedTuple
 
+from aioparallel.extension import NO_LANES
 from aioparallel.group.client import Committed
-from aioparallel.group.companions import EMPTY
 from aioparallel.group.offset_commits import LedgerSnapshot, Sample, ledger_snapshot, sample
 from aioparallel.group.sessions import Session
 from aioparallel.offsets import OffsetMap, decode_offset_map
@@ -36,8 +36,8 @@ class Taken(NamedTuple):
     """The highest offset in the committed map."""
     acknowledged: tuple[int, int] = _NEVER
     """The version of the ledger that was committed last."""
-    lanes: Mapping[int, Hashable] = EMPTY
-    """The lane of each offset that is complete and not committed. Empty unless a companion needs the order of lanes."""
+    lanes: Mapping[int, Hashable] = NO_LANES
+    """The lane of each offset that is complete and not committed. Empty unless an extension needs them."""
 
     @property
     def is_much(self) -> bool:
@@ -87,7 +87,7 @@ class PartitionSlice(NamedTuple):
 
 def take(session: Session, waiting: Waiting) -> Taken:
     """Read ledger and outputs of a session in one step."""
-    lanes = EMPTY if session.beside is None else session.beside.lanes()
+    lanes = {offset: lane for state in session.partition_states for offset, lane in state.lanes().items()}
     return Taken(
         ledger_snapshot(session), waiting.of(session), session.promised, session.acknowledged_version or _NEVER, lanes
     )
@@ -227,6 +227,12 @@ class TransactionBatch:
     def __repr__(self) -> str:
         entries = sum(len(one.entries) for one in self.slices.values())
         return f"<TransactionBatch of {len(self.slices)} sessions, {entries} entries>"
+
+    def without(self, partitions: Collection[TopicPartition]) -> TransactionBatch:
+        """The batch without the slices of these partitions, whose outputs wait for the next one."""
+        if not partitions:
+            return self
+        return TransactionBatch([one for session, one in self.slices.items() if session.partition not in partitions])
 
     @property
     def size(self) -> int:

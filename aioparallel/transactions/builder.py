@@ -8,7 +8,7 @@ from functools import partial
 from math import inf
 from typing import Final
 
-from aioparallel.group.committing import Member
+from aioparallel.group.committing import GroupContext
 from aioparallel.group.sampling import Sampler
 from aioparallel.group.sessions import Session
 from aioparallel.transactions.batch import PartitionSlice, Taken, TransactionBatch, quick_slice, slice_of, take
@@ -28,7 +28,9 @@ _LEFT_OUT: Final = 5.0
 class TransactionBuilder:
     """Each committer has one. ``size``: the limit of a transaction."""
 
-    def __init__(self, outbox: TransactionOutbox, member: Member, sampler: Sampler, size: TransactionSize) -> None:
+    def __init__(
+        self, outbox: TransactionOutbox, member: GroupContext, sampler: Sampler, size: TransactionSize
+    ) -> None:
         self._outbox = outbox
         self._waiting = outbox.waiting
         self._member = member

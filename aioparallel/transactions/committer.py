@@ -10,15 +10,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, cast
+from typing import Final
 
 from aioparallel.codes import ErrorCode
 from aioparallel.delivery.outputs import tell
 from aioparallel.delivery.waiters import Waiters
 from aioparallel.errors import ClientError, ConfigurationError, NotAuthorized
 from aioparallel.group.client import CommitFault, Generation
-from aioparallel.group.committing import Member, owed
-from aioparallel.group.companions import TransactionalCompanion
+from aioparallel.group.committing import GroupContext, owed
 from aioparallel.group.offset_commits import Sample, is_large, requests
 from aioparallel.group.sampling import Sampler
 from aioparallel.group.sessions import COMMITTABLE, Session
@@ -53,7 +52,7 @@ _REST_AFTER_NOTHING: Final = 0.005
 _LONG: Final = 5.0
 """Seconds of doubt that somebody should hear of."""
 _MADE_AT_ONCE: Final = 20
-"""Outputs of a companion that are made in one turn of the event loop."""
+"""Partitions whose outputs of extensions are made in one turn of the event loop."""
 _SLOW: Final = 3.0
 """Seconds for which outputs may be on their way without being a problem."""
 
@@ -66,7 +65,7 @@ class TransactionCommitter:
         producer: TransactionalProducer,
         outbox: TransactionOutbox,
         refusals: Refusals,
-        member: Member,
+        member: GroupContext,
         policy: Transactions,
         new_id: Callable[[], str],
     ) -> None:
@@ -76,7 +75,7 @@ class TransactionCommitter:
         self._refusals = refusals
         self._member = member
         self._options = member.options
-        self._companion = cast("TransactionalCompanion | None", member.companion)
+        self._extensions = member.extensions
         self._on_produced: OnProduced | None = member.options.producing.on_produced
         self._policy = policy
         self._new_id = new_id
@@ -204,7 +203,7 @@ class TransactionCommitter:
         """A transaction from its cut to its end; nothing, where there is nothing to say."""
         self._waiting.drop_dropped()
         self._began = self._loop.time()
-        self._batch = await self._builder.take()
+        self._batch = await self._ready(await self._builder.take())
         self._has_slices = bool(self._batch.slices)
         if not self._has_slices:
             return
@@ -215,6 +214,16 @@ class TransactionCommitter:
         if self._machine.phase is Phase.NEW:
             await self._drive()
         self._batch = TransactionBatch(())
+
+    async def _ready(self, batch: TransactionBatch) -> TransactionBatch:
+        """The same without the partitions that an extension does not let be committed now."""
+        if not (self._extensions.saves and batch.slices):
+            return batch
+        ends = self._loop.time() + self._options.commit_timeout
+        refused = await self._extensions.before_commit(batch.positions, ends)
+        for session in batch.slices:
+            session.fault = refused.get(session.partition, session.fault)
+        return batch.without(refused)
 
     async def _drive(self) -> None:
         """Ask until there is nothing to ask."""
@@ -279,7 +288,7 @@ class TransactionCommitter:
         began, size = self._loop.time(), self._batch.size
         try:
             await sending.send(
-                (entry for one in self._batch.slices.values() for entry in one.entries), await self._beside()
+                (entry for one in self._batch.slices.values() for entry in one.entries), await self._commit_outputs()
             )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(machine.deadline):
@@ -302,20 +311,19 @@ class TransactionCommitter:
         for entry, failure in sending.refused.items():
             machine.abort("an output is refused", str(failure))
             self._outbox.doubt(output.topic for output in entry.outputs)  # it may be gone
-        if sending.is_beside_too_large and self._companion is not None:
-            self._companion.too_large()
+        if sending.are_others_too_large:
+            self._extensions.commit_outputs_too_large()
         await self._refusals.refuse(sending.refused)
         if not machine.out_of_time(self._loop.time(), sending.trouble or ""):
             machine.abort("not acknowledged", sending.trouble or "")
 
-    async def _beside(self) -> Sequence[Outgoing]:
-        """What a companion has to save with these positions."""
+    async def _commit_outputs(self) -> Sequence[Outgoing]:
+        """What extensions write with these positions."""
         made: list[Outgoing] = []
-        if self._companion is not None:
-            for count, (partition, position) in enumerate(self._batch.positions.items(), 1):
-                made += self._companion.outputs(partition, position)
-                if not count % _MADE_AT_ONCE:
-                    await asyncio.sleep(0)
+        for count, (partition, position) in enumerate(self._batch.positions.items(), 1):
+            made += self._extensions.commit_outputs(partition, position)
+            if not count % _MADE_AT_ONCE:
+                await asyncio.sleep(0)
         return made
 
     def _broken(self, code: int) -> None:

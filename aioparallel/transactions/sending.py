@@ -36,15 +36,15 @@ class Sending:
         """Where they stand."""
         self.refused: dict[Entry, ProduceFailed] = {}
         """Those that the brokers do not take, each by itself."""
-        self.is_beside_too_large = False
-        """Whether what is of no record was refused for its size."""
+        self.are_others_too_large = False
+        """Whether an output that belongs to no record was refused for its size."""
         self.trouble: str | None = None
         """Why some failed that may well be taken another time."""
 
-    async def send(self, entries: Iterable[Entry], beside: Iterable[Outgoing] = ()) -> None:
+    async def send(self, entries: Iterable[Entry], others: Iterable[Outgoing] = ()) -> None:
         """Give them all to the producer, in their order; ends early when the transaction has failed already.
 
-        ``beside``: what else belongs to the transaction, and is of no record. Where one of these is refused, it fails.
+        ``others``: outputs that belong to no record. If one of them is refused, the transaction fails.
         """
         portion: list[PendingOutput] = []
         for entry in entries:
@@ -56,9 +56,9 @@ class Sending:
                     await asyncio.sleep(0)
                     if self.trouble is not None:
                         return
-        for output in beside:
+        for output in others:
             if (reason := self._producer.refusal(output)) is not None:
-                self.is_beside_too_large = isinstance(reason, TooLarge)
+                self.are_others_too_large = isinstance(reason, TooLarge)
                 self.give_up(f"{output.topic}: {reason}")
                 return
             portion.append(_Output(self, None, output))
@@ -106,7 +106,7 @@ class Sending:
         """One more has, and is not there."""
         self._left -= 1
         if entry is None and failure.too_large:
-            self.is_beside_too_large = True
+            self.are_others_too_large = True
         if failure.passing or entry is None:
             self.trouble = self.trouble or str(failure)
         else:

@@ -257,6 +257,12 @@ GIVEN: Mapping[str, Given] = {
     ),
     "README.md: Without Kafka": Given(before=_FETCH, says=r"(a/1 3\n|a/22 4\n|b/broken broken\n){3}"),
     "docs/batches.md: Many records at once: `batches`": Given(before=_DATABASE_ALONE, after="assert callable(main)"),
+    "docs/extensions.md: Extensions": Given(
+        topics={"orders": _orders("c1", "c2", "c1")},
+        ends=3,
+        after="print(Path('usage.json').read_text())",
+        says=r'(?s).*\{"(c1|c2|nobody)": .*\n',
+    ),
     "docs/batches.md: When something fails": Given(
         before=_SERVICE,
         after="await handler(_batch)\nprint(_batch.failures)",

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
-from functools import partial
 from inspect import iscoroutinefunction
-from math import ceil
 from typing import Any, Unpack
 
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.delivery.producer import Producer
-from aioparallel.engine.processor import Processor
-from aioparallel.engine.waiting import why_ended
-from aioparallel.errors import ConfigurationError, ConsumerStateError
+from aioparallel.errors import ConfigurationError
+from aioparallel.extension import ConsumerContext
 from aioparallel.group.client import Client
-from aioparallel.group.run import GroupRun
-from aioparallel.handlers import deserialise
 from aioparallel.handling import Ordering
-from aioparallel.observe.health import Health
 from aioparallel.options import PlainFields
 from aioparallel.policies import FailurePolicy, RetryBudget, RetryPolicy, TooLargeLetters
-from aioparallel.queues.kmq.leases import Lease, Redelivery, check_lease, check_seconds
-from aioparallel.queues.kmq.marking import Marking
+from aioparallel.queues.kmq.leases import Lease, Redelivery, check_seconds
+from aioparallel.queues.kmq.leasing import Leasing
 from aioparallel.queues.kmq.topics import QueueTopics
 from aioparallel.queues.kmq.tracker import RedeliveryTracker
 from aioparallel.records import K_co, Record, V_co
@@ -116,11 +109,23 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
                 options["commits"],
                 "cannot be told of a queue: its records are delivered again by their markers, at least once",
             )
+        if tracker and client is not None:
+            raise ConfigurationError(
+                "tracker",
+                tracker,
+                "cannot run beside a client of your own, which is a member of one group: run a RedeliveryTracker with "
+                "another one",
+            )
         self._queue = QueueTopics(topic, marker_topic, dead_letter)
+        self._too_large: TooLargeLetters = dead_letter_too_large
+        self._max_redeliveries = max_redeliveries
+        has_tracker = tracker is not False and client is None
+        self._leasing = Leasing(self._queue, lease, self._new_tracker if has_tracker else None)
         retry = retry or RetryPolicy(max_attempts=1)
         _check_lease_option(lease, retry, options.get("handler_timeout"))
         options.setdefault("max_buffered", 2 * options.get("max_concurrency", 100))
         options["ordering"] = Ordering.UNORDERED
+        options["extensions"] = (self._leasing, *options.get("extensions", ()))
         options["failures"] = _Released(
             retry=Redelivery(retry),
             dead_letter=self._queue.dead_letter,
@@ -136,71 +141,24 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
             value_deserializer=value_deserializer,
             **options,
         )
-        if self._producer is None:
-            raise ConfigurationError("producer", None, "is needed beside a client of your own: markers are produced")
-        self._lease = lease
-        self._before = (check_lease,)
-        self._admission = self._mark
-        self._marking: Marking | None = None
-        self._tracker = None
-        if tracker and client is not None:
-            raise ConfigurationError(
-                "tracker",
-                tracker,
-                "cannot run beside a client of your own, which is a member of one group: run a RedeliveryTracker with "
-                "another one",
-            )
-        if tracker is not False and client is None:
-            self._tracker = RedeliveryTracker(
-                topic,
-                group_id=f"{group_id}-redelivery",
-                bootstrap_servers=self._servers,
-                marker_topic=self._queue.markers,
-                dead_letter=self._queue.dead_letter,
-                dead_letter_too_large=dead_letter_too_large,
-                max_redeliveries=max_redeliveries,
-                security=self.options.security,
-                client_options=self.options.client_options,
-                producing=self.options.producing,
-                skip_unreadable=self.options.skip_unreadable,
-                session_timeout=self.options.session_timeout,
-                heartbeat_interval=self.options.heartbeat_interval,
-            )
 
-    def _mark(self, processor: Processor, fatal: Callable[[BaseException], None]) -> Marking:
-        assert self._producer is not None
-        prepare = partial(deserialise, self.options.key_deserializer, self.options.value_deserializer)
-        # So many leases it takes until all that was read before a record has had a handler for a lease.
-        retry_budget = 1 + ceil(self.options.max_buffered / self.options.max_concurrency)
-        self._marking = Marking(
-            processor, fatal, self._producer, self._queue.markers, self._lease, prepare, retry_budget
+    def _new_tracker(self, consumer: ConsumerContext) -> RedeliveryTracker:
+        options = consumer.options
+        return RedeliveryTracker(
+            self._queue.queue,
+            group_id=f"{consumer.group_id}-redelivery",
+            bootstrap_servers=consumer.servers,
+            marker_topic=self._queue.markers,
+            dead_letter=self._queue.dead_letter,
+            dead_letter_too_large=self._too_large,
+            max_redeliveries=self._max_redeliveries,
+            security=options.security,
+            client_options=options.client_options,
+            producing=options.producing,
+            skip_unreadable=options.skip_unreadable,
+            session_timeout=options.session_timeout,
+            heartbeat_interval=options.heartbeat_interval,
         )
-        return self._marking
-
-    async def _connect(self) -> None:
-        await super()._connect()
-        found = await self._client.partitions(self._queue.names, self.options.connect_timeout)
-        self._queue.check(found, self._servers)
-
-    async def _run_group(self, engine: GroupRun) -> None:
-        if self._tracker is None:
-            await super()._run_group(engine)
-            return
-        async with self._tracker as tracker:
-            tracking = asyncio.create_task(tracker.run(), name="aioparallel-tracker")
-            tracking.add_done_callback(self._tracker_ended)
-            try:
-                await super()._run_group(engine)
-            finally:
-                tracker.stop()
-                await asyncio.wait([tracking])
-
-    def _tracker_ended(self, task: asyncio.Task[None]) -> None:
-        """Without it nothing would be delivered again, and nobody would know."""
-        error = why_ended(task, is_wanted=self._state.is_running)
-        if error is not None:
-            self._state.fail(error)
-            self._follow()
 
     async def extend(self, record: Record[Any, Any], seconds: float) -> None:
         """From now on the lease of this record, whose handler calls this, ends in so many seconds; returns when that is
@@ -209,23 +167,12 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
         Raises ConsumerStateError where it has no lease any more, ProduceFailed where it is not known to be extended.
         """
         check_seconds("seconds", seconds)
-        if self._marking is None:
-            raise ConsumerStateError("this consumer does not run, so there is no lease to be extended")
-        await self._marking.extend(record, seconds)
+        await self._leasing.extend(record, seconds)
 
     @property
     def tracker(self) -> RedeliveryTracker | None:
         """The one that runs here: for its ``stats()``."""
-        return self._tracker
-
-    def _health(self) -> Health:
-        health = super()._health()
-        if not health.running:
-            return health
-        beside = [] if self._marking is None or self._engine is None else self._marking.problems(self._engine.held)
-        if self._tracker is not None:
-            beside += self._tracker.health().problems
-        return Health(running=health.running, problems=(*health.problems, *beside), joined=health.joined)
+        return self._leasing.tracker
 
 
 def _check_lease_option(lease: Any, retry: Any, handler_timeout: float | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -12,14 +12,15 @@ from aioparallel.delivery.producer import Producer
 from aioparallel.engine.processor import Processor
 from aioparallel.engine.waiting import why_ended
 from aioparallel.errors import ConfigurationError
+from aioparallel.extension import ConsumerContext, Extension
 from aioparallel.group.client import Client
 from aioparallel.handling import Ordering, check_time
-from aioparallel.observe.health import Health, ProblemKind
+from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.policies import Producing, TooLargeLetters, check_too_large
 from aioparallel.queues.kmq.redelivery import Redeliverer
 from aioparallel.queues.kmq.topics import QueueTopics
 from aioparallel.queues.kmq.tracking import Tracking
-from aioparallel.records import Record
+from aioparallel.records import Record, TopicPartition
 from aioparallel.security import Security
 
 __all__ = ["RedeliveryTracker", "TrackedPartition", "TrackerStats"]
@@ -59,63 +60,68 @@ class TrackerStats(NamedTuple):
     """Of those dead-lettered, the letters that are without a part of their record, which their topic does not take."""
 
 
-class _Markers(ParallelConsumer[bytes, bytes]):
-    """Reads the marker topic; no record of it is run."""
+class _Redelivering(Extension):
+    """Reads markers in place of records: no handler runs."""
+
+    redeliverer: Redeliverer
+    tracking: Tracking | None = None
 
     def __init__(
-        self,
-        topics: QueueTopics,
-        group_id: str,
-        max_redeliveries: int,
-        use_now_after: float,
-        too_large: TooLargeLetters,
-        **given: Any,
+        self, topics: QueueTopics, max_redeliveries: int, use_now_after: float, too_large: TooLargeLetters
     ) -> None:
-        super().__init__(topics.markers, group_id=group_id, ordering=Ordering.UNORDERED, max_buffered=_AT_ONCE, **given)
-        self._queue = topics
-        assert self._producer is not None
-        self.redeliverer = Redeliverer(
-            self._client, self._producer, topics, group_id, max_redeliveries, too_large, self.options.skip_unreadable
-        )
+        self._topics = topics
+        self._max_redeliveries = max_redeliveries
         self._use_now_after = use_now_after
-        self.tracking: Tracking | None = None
-        self._admission = self._track
-        self._timed_topics = (topics.markers,)
+        self._too_large: TooLargeLetters = too_large
+        self._watching: asyncio.Task[None] | None = None
+        self.arrival_topics = (topics.markers,)
 
-    def _track(self, processor: Processor, fatal: Any) -> Tracking:
-        self.tracking = Tracking(processor, fatal, self._client, self.redeliverer, self._use_now_after)
+    def attach(self, consumer: ConsumerContext) -> None:
+        """Make what delivers again."""
+        assert consumer.producer is not None
+        self._consumer = consumer
+        self.redeliverer = Redeliverer(
+            consumer.client,
+            consumer.producer,
+            self._topics,
+            consumer.group_id,
+            self._max_redeliveries,
+            self._too_large,
+            consumer.options.skip_unreadable,
+        )
+
+    async def check(self, partitions: Collection[TopicPartition], timeout: float) -> None:
+        """Check that the topics of the queue fit each other."""
+        self._topics.check(await self._consumer.client.partitions(self._topics.names, timeout), self._consumer.servers)
+
+    def admission(self, processor: Processor) -> Tracking:
+        """Markers are complete when their records have ended."""
+        self.tracking = Tracking(
+            processor, self._consumer.fail, self._consumer.client, self.redeliverer, self._use_now_after
+        )
         return self.tracking
 
-    async def _connect(self) -> None:
-        await super()._connect()
-        found = await self._client.partitions(self._queue.names, self.options.connect_timeout)
-        self._queue.check(found, self._servers)
-
-    async def _run_group(self, engine: Any) -> None:
+    async def start(self) -> None:
+        """Begin to look for leases that are over."""
         assert self.tracking is not None
-        watching = asyncio.create_task(self.tracking.watch(), name="aioparallel-redelivery")
-        watching.add_done_callback(self._watch_ended)
-        try:
-            await super()._run_group(engine)
-        finally:
-            watching.cancel()
-            await asyncio.wait([watching])
+        self._watching = asyncio.create_task(self.tracking.watch(), name="aioparallel-redelivery")
+        self._watching.add_done_callback(self._watch_ended)
+
+    async def stop(self) -> None:
+        """Look no more."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
 
     def _watch_ended(self, task: asyncio.Task[None]) -> None:
-        """Without it nothing would be delivered again, and nobody would know."""
-        error = why_ended(task, is_wanted=self._state.is_running)
+        """End the run: without this task nothing is delivered again."""
+        error = why_ended(task, is_wanted=self._consumer.is_running())
         if error is not None:
-            self._state.fail(error)
-            self._follow()
+            self._consumer.fail(error)
 
-    def _health(self) -> Health:
-        health = super()._health()
-        if not health.running or self.tracking is None:
-            return health
-        # A map that is cut means more markers to read after a crash; nothing runs again.
-        own = [problem for problem in health.problems if problem.kind is not ProblemKind.MAP_CUT]
-        problems = (*own, *self.redeliverer.problems())
-        return Health(running=health.running, problems=problems, joined=health.joined)
+    def problems(self) -> Iterable[Problem]:
+        """What the redeliverer says."""
+        return self.redeliverer.problems() if self._consumer.is_running() else ()
 
 
 class RedeliveryTracker:
@@ -182,12 +188,13 @@ class RedeliveryTracker:
         check_too_large("dead_letter_too_large", dead_letter_too_large)
         self.topics = QueueTopics(topic, marker_topic, dead_letter)
         """Those of the queue."""
-        self._markers = _Markers(
-            self.topics,
-            group_id,
-            max_redeliveries,
-            use_now_after,
-            dead_letter_too_large,
+        self._redelivering = _Redelivering(self.topics, max_redeliveries, use_now_after, dead_letter_too_large)
+        self._markers = ParallelConsumer[bytes, bytes](
+            self.topics.markers,
+            group_id=group_id,
+            ordering=Ordering.UNORDERED,
+            max_buffered=_AT_ONCE,
+            extensions=(self._redelivering,),
             bootstrap_servers=bootstrap_servers,
             security=security,
             client_options=client_options or {},
@@ -226,7 +233,7 @@ class RedeliveryTracker:
     def stats(self) -> TrackerStats:
         """A snapshot. Raises ConsumerStateError before it runs."""
         stats = self._markers.stats()
-        tracking, redeliverer = self._markers.tracking, self._markers.redeliverer
+        tracking, redeliverer = self._redelivering.tracking, self._redelivering.redeliverer
         assert tracking is not None
         held = {session.partition.partition: len(one.open) for session, one in tracking.tracked.items()}
         partitions = tuple(
@@ -245,7 +252,10 @@ class RedeliveryTracker:
 
     def health(self) -> Health:
         """Like :meth:`ParallelConsumer.health() <aioparallel.ParallelConsumer.health>`."""
-        return self._markers.health()
+        health = self._markers.health()
+        # After a map that was cut more markers are read again, and nothing runs again.
+        problems = tuple(problem for problem in health.problems if problem.kind is not ProblemKind.MAP_CUT)
+        return Health(running=health.running, problems=problems, joined=health.joined)
 
 
 async def _no_handler(record: Record[Any, Any]) -> None:

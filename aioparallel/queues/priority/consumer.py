@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import copy
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Unpack, cast
+from collections.abc import Callable, Sequence
+from typing import Unpack
 
-from aioparallel.batches import BatchHandler
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.delivery.producer import Producer
-from aioparallel.engine.counters import Counters
-from aioparallel.engine.fairness import WeightedFairQueue
-from aioparallel.engine.sinks import OutputSink
 from aioparallel.errors import ConfigurationError
 from aioparallel.group.client import Client
-from aioparallel.group.ranking import Ranking
-from aioparallel.handlers import Handlers
 from aioparallel.handling import check_count, check_time
 from aioparallel.options import PlainFields, checked_topics
 from aioparallel.queues.priority.budget import PollBudget, exponential
-from aioparallel.queues.priority.client import PriorityClient
-from aioparallel.queues.priority.names import PriorityTopics, check_priorities, priority_group
-from aioparallel.queues.priority.planner import PollPlanner
-from aioparallel.records import K_co, TopicPartition, V_co
+from aioparallel.queues.priority.names import PriorityTopics, check_priorities
+from aioparallel.queues.priority.sharing import Sharing
+from aioparallel.records import K_co, V_co
 
 __all__ = ["PriorityConsumer"]
 
@@ -93,78 +83,23 @@ class PriorityConsumer(ParallelConsumer[K_co, V_co]):
                 "transactions are of one group, and each priority has its own; leave it out",
             )
         _check_polls(max_poll_records, history_window, burst_threshold, ageing)
-        self._weights = _checked_weights(weights, priorities)
-        self._ageing = ageing
-        self._priority_topics = PriorityTopics(names, priorities)
-        self._budget = PollBudget(self._weights, max_poll_records, window=history_window, threshold=burst_threshold)
+        shares = _checked_weights(weights, priorities)
+        budget = PollBudget(shares, max_poll_records, window=history_window, threshold=burst_threshold)
         if clients is not None and len(clients) != priorities:
             raise ConfigurationError("clients", clients, f"must be one for each of the {priorities} priorities")
+        priority_topics = PriorityTopics(names, priorities)
+        sharing = Sharing(priority_topics, budget, shares, ageing, max_poll_records)
+        options["extensions"] = (sharing, *options.get("extensions", ()))
         super().__init__(
-            self._priority_topics.names,
+            priority_topics.names,
             bootstrap_servers=bootstrap_servers,
             group_id=group_id,
-            client=None if clients is None else self._priority_client(clients),
+            client=None if clients is None else sharing.client_of(clients),
             producer=producer,
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
             **options,
         )
-        if self.options.max_buffered < 2 * max_poll_records:
-            raise ConfigurationError(
-                "max_buffered",
-                self.options.max_buffered,
-                f"must be twice max_poll_records ({max_poll_records}), or more",
-            )
-        if self.options.failures.retry_topics:
-            raise ConfigurationError(
-                "retry_topics", self.options.failures.retry_topics, "have no priority: leave them out here"
-            )
-        client = cast("PriorityClient", self._client)
-        self._ranking = Ranking(
-            turns=self._turns,
-            rank_of=self._rank_of,
-            planner=partial(PollPlanner, client=client, budget=self._budget, weights=self._weights),
-            is_whole=client.is_whole,
-        )
-
-    def _new_client(self, group_id: str) -> Client:
-        new = super()._new_client
-        return self._priority_client(
-            [new(priority_group(group_id, priority)) for priority in range(len(self._weights))]
-        )
-
-    def _priority_client(self, clients: Sequence[Client]) -> PriorityClient:
-        return PriorityClient(clients, self._priority_topics, self._budget)
-
-    def _turns(self, slots: int, counters: Counters) -> WeightedFairQueue:
-        heaviest = max(self._weights)  # which is 1 then: by tiny ones starts could not be divided
-        weights = [weight / heaviest for weight in self._weights]
-        return WeightedFairQueue(slots, counters, weights, self._ageing, asyncio.get_running_loop().time)
-
-    def _rank_of(self, partition: TopicPartition) -> int:
-        return self._priority_topics.priority(partition.topic)
-
-    async def _run(self, handler: Handlers, output_sink: OutputSink | None) -> None:
-        await super()._run(self._by_priority(handler), output_sink)
-
-    def _by_priority(self, handler: Handlers) -> Handlers:
-        """By the topics of the priorities. A batch handler is another one for each, so that its batches are, too."""
-        logical = self._priority_topics.logical
-        if isinstance(handler, Mapping):
-            missing = sorted(set(logical) - set(handler))
-            if missing:
-                raise ConfigurationError("handler", sorted(handler), f"has none for topic {', '.join(missing)}")
-        elif not isinstance(handler, BatchHandler):
-            return handler
-        by_topic: dict[str, Any] = {}
-        for names in self._priority_topics.of:
-            copies: dict[int, Any] = {}
-            for topic, name in zip(logical, names, strict=True):
-                given = handler[topic] if isinstance(handler, Mapping) else handler
-                if id(given) not in copies:
-                    copies[id(given)] = copy.copy(given) if isinstance(given, BatchHandler) else given
-                by_topic[name] = copies[id(given)]
-        return by_topic
 
 
 def _check_polls(max_poll_records: int, history_window: int, burst_threshold: int, ageing: float) -> None:

@@ -41,11 +41,11 @@ class PollPlanner:
             intake.max_buffered, intake.max_buffered_bytes = room, max(1, size)
 
     def saw(self, records: int, size: int, rank: int) -> None:
-        """See :class:`~aioparallel.group.ranking.Planner`."""
+        """See :class:`~aioparallel.group.priorities.Planner`."""
         self._intakes[rank].saw(records, size)
 
     def plan(self, sessions: Sequence[Session]) -> Plan:
-        """See :class:`~aioparallel.group.ranking.Planner`."""
+        """See :class:`~aioparallel.group.priorities.Planner`."""
         of: list[list[Session]] = [[] for _ in self._intakes]
         for session in sessions:
             of[session.rank].append(session)

@@ -8,6 +8,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -26,11 +27,11 @@ from aioparallel.errors import (
     ProduceFailed,
     RetryLater,
 )
-from aioparallel.group.committer import Committer
-from aioparallel.group.committing import Keeping, Member
-from aioparallel.group.companions import Accompanied
-from aioparallel.group.stores import OffsetStore
-from aioparallel.options import Options
+from aioparallel.extension import ConsumerContext, Extension
+from aioparallel.group.committer import through
+from aioparallel.group.committing import CommitStrategy, GroupContext
+from aioparallel.observe.health import Problem
+from aioparallel.observe.stats import Stats
 from aioparallel.records import Outgoing, Produced, Record, TopicPartition
 from aioparallel.stores.sql.connections import Connections
 from aioparallel.stores.sql.doubt import Fenced, InDoubt, PartlyDone, are_done
@@ -63,7 +64,7 @@ _GIVING_UP: Final = 2.0
 """Seconds until its connection is closed then."""
 
 
-class SqlStore:
+class SqlStore(Extension):
     """Positions in a database, each written in the transaction of its record's results.
 
     A consumer has it as ``commits=store``, and runs ``store.handler(handle)`` with ``async def handle(record,
@@ -91,7 +92,6 @@ class SqlStore:
         self._schema = Schema(prefix, schema)
         self._statements = Statements(engine, self._schema, _FROZEN)
         self._opening = Opening(engine, self._schema, round(_FROZEN * 1000))
-        self._is_bound = False
         self._producer: Producer | None = None
         self._partitions: Partitions | None = None
         self._outages = DatabaseOutages(
@@ -110,11 +110,9 @@ class SqlStore:
 
     # -- the consumer's side ----------------------------------------------------------------------------
 
-    def bind(self, producer: Producer | None, options: Options) -> None:
-        """See :class:`~aioparallel.group.committing.PositionKeeper`."""
-        if self._is_bound:
-            raise ConfigurationError("commits", self, "is another consumer's already: each needs a store of its own")
-        self._is_bound, self._producer = True, producer
+    def attach(self, consumer: ConsumerContext) -> None:
+        """Check that the pool has a connection for each handler."""
+        self._producer, options = consumer.producer, consumer.options
         most = self._most_connections()
         needed = options.max_concurrency + 1
         if self._statements.is_postgresql and most is not None and most < needed:
@@ -132,8 +130,8 @@ class SqlStore:
             return None
         return pool.size() + pool._max_overflow
 
-    async def check(self, timeout: float) -> None:
-        """See :class:`~aioparallel.group.committing.PositionKeeper`. Raises StoreNotReady."""
+    async def check(self, partitions: Collection[TopicPartition], timeout: float) -> None:
+        """Check that the tables can be read. Raises StoreNotReady."""
         where = self._engine.url.render_as_string(hide_password=True)
         try:
             # Whoever asks has no more time, and would blame the brokers.
@@ -169,28 +167,19 @@ class SqlStore:
                 extra={"action": "no_log_table"},
             )
 
-    def keeping(self, member: Member, group_id: str) -> Keeping:
-        """See :class:`~aioparallel.group.committing.PositionKeeper`."""
-        partitions = self._partitions = Partitions(
+    def commit_strategy(self, group: GroupContext) -> CommitStrategy:
+        """Positions are kept in the database."""
+        self._partitions = Partitions(
             self._engine,
             self._statements,
-            group_id,
-            member.client,
+            group.group_id,
+            group.client,
             self._turn,
             self._on_trouble,
             self._outages.answered,
         )
-        store: OffsetStore = partitions
-        if member.companion is not None:
-            store = Accompanied(store, member.companion)
-        committer = Committer(store, member.options, member.scheduler, member.sessions, member.on_unblocked)
-        committer.limit.characters = _MAP_LIMIT
-        return Keeping(
-            store,
-            committer,
-            refuses_unreadable_maps=True,
-            refuses_resets=True,
-            problems=self._outages.problems,
+        return through(
+            self._partitions, group, longest_map=_MAP_LIMIT, refuses_unreadable_maps=True, refuses_resets=True
         )
 
     async def _on_trouble(self, error: Exception) -> None:
@@ -198,13 +187,16 @@ class SqlStore:
         await self._connections.give_back()
 
     async def close(self) -> None:
-        """See :class:`~aioparallel.keepers.PositionKeeper`. The engine is whoever's who has made it."""
+        """Give the connections back. The user's engine stays open."""
         await self._connections.give_back()
 
-    @property
-    def kept_in(self) -> str:
-        """Where positions are read from, as statistics name it."""
-        return f"{self._statements.dialect}: {self._schema.position}"
+    def problems(self) -> Sequence[Problem]:
+        """Whether the database does not answer."""
+        return self._outages.problems()
+
+    def stats(self, found: Stats) -> Stats:
+        """Name the table of positions."""
+        return replace(found, positions_in=f"{self._statements.dialect}: {self._schema.position}")
 
     # -- handlers ---------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import pytest
 
 from aioparallel.clients.aiokafka.settings import ConsumerSettings
 from aioparallel.deduplication.chunks import ChunkKey, encode_chunk, encode_key
-from aioparallel.deduplication.companion import Deduplication
+from aioparallel.deduplication.deduplication import Deduplication
 from aioparallel.deduplication.identities import ONCE, RecordIdentity
 from aioparallel.deduplication.seen_topic import Restore, SeenTopic
 from aioparallel.errors import UnreadableBatch
@@ -33,12 +33,10 @@ async def test_an_answer_for_a_session_that_went_replaces_nothing() -> None:
         member = next(iter(broker.group(GROUP).members))
         broker.expire_session(GROUP, member, asyncio.get_running_loop().time())
         await until(lambda: len(handled.sources) == 50)
-        assert consumer._engine is not None
-        companion = consumer._engine._companion
-        assert isinstance(companion, Deduplication)
-        (memory,) = companion._memories.values()
+        deduplication = next(one for one in consumer._extensions.all if isinstance(one, Deduplication))
+        (memory,) = deduplication._memories.values()
         await asyncio.sleep(10)
-        assert list(companion._memories.values()) == [memory]
+        assert list(deduplication._memories.values()) == [memory]
         await until(lambda: committed(broker) == 50)
         assert remembered(broker) == set(range(50))
 
@@ -192,13 +190,11 @@ async def test_what_goes_takes_its_memory_with_it() -> None:
     async with asyncio.timeout(600), deduplicating(broker) as consumer:
         running = asyncio.create_task(consumer.run(handled))
         await until(lambda: all(committed(broker, TopicPartition("t", number)) == 10 for number in range(3)))
-        assert consumer._engine is not None
-        companion = consumer._engine._companion
-        assert isinstance(companion, Deduplication)
-        assert len(companion._memories) == 3
+        deduplication = next(one for one in consumer._extensions.all if isinstance(one, Deduplication))
+        assert len(deduplication._memories) == 3
         consumer.stop()
         await running
-        assert (companion._memories, companion._restores, companion._writing) == ({}, {}, {})
+        assert (deduplication._memories, deduplication._restores, deduplication._writing) == ({}, {}, {})
 
 
 async def test_a_new_partition_is_known_by_the_positions_beside() -> None:

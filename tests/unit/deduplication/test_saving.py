@@ -6,13 +6,14 @@ import asyncio
 
 import pytest
 
-from aioparallel.deduplication.companion import Deduplication
-from aioparallel.deduplication.seen_topic import SeenTopic
+from aioparallel.deduplication.deduplication import Deduplication
 from aioparallel.group.client import CommitFault, Committed
 from aioparallel.group.sessions import Session
+from aioparallel.options import Options
 from aioparallel.policies import Deduplicate
 from aioparallel.records import Record, TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryClient, InMemoryProducer, Request
+from tests.support.extensions import context_of
 from tests.support.memory.consuming import GROUP, T0, committed
 from tests.support.memory.deduplicating import (
     SEEN,
@@ -75,20 +76,22 @@ async def test_what_goes_while_it_is_saved_is_not_committed() -> None:
     broker = broker_of_two_nodes()
     client, producer = InMemoryClient(broker, GROUP), InMemoryProducer(broker)
     await client.start(5)
-    companion = Deduplication(Deduplicate(SEEN), SeenTopic(SEEN, GROUP, client, producer))
-    await companion.restore(dict.fromkeys((T0, T1)), 5)
+    deduplication = Deduplication(Deduplicate(SEEN))
+    deduplication.attach(context_of(Options(), GROUP, client, producer))
+    await deduplication.check((), 5)
+    await deduplication.restore(dict.fromkeys((T0, T1)), 5)
     for partition in (T0, T1):
-        seen = companion.beside(Session(partition))
+        seen = deduplication.assigned(Session(partition))
         record = Record("t", partition.partition, 0, b"k", b"v", place(1))
-        assert seen.fresh([record])
+        assert seen.select([record])
         seen.completed(0)
     broker.hang(1)
     broker.hang(2)
-    saving = asyncio.create_task(companion.save(dict.fromkeys((T0, T1), Committed(1, "")), 5))
+    saving = asyncio.create_task(deduplication.before_commit(dict.fromkeys((T0, T1), Committed(1, "")), 5))
     await asyncio.sleep(0)
-    companion.release(T0)  # before it is written
+    deduplication.released(T0)  # before it is written
     await asyncio.sleep(1)
-    companion.release(T1)  # while it is
+    deduplication.released(T1)  # while it is
     broker.unhang(1)
     broker.unhang(2)
     assert await saving == dict.fromkeys((T0, T1), CommitFault.RETRIABLE)

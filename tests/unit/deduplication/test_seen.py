@@ -36,20 +36,20 @@ def test_a_copy_of_what_runs_is_left_out_before_it_ends() -> None:
     """In one fetch and in the next; it is remembered when it is complete, and not before."""
     memory, told = Memory(10), Told()
     seen = Seen(by_record, lambda: memory, told)
-    assert [one.offset for one in seen.fresh([copy_of(1, 10), copy_of(1, 11), copy_of(2, 12)])] == [10, 12]
-    assert seen.fresh([copy_of(2, 13)]) == []
+    assert [one.offset for one in seen.select([copy_of(1, 10), copy_of(1, 11), copy_of(2, 12)])] == [10, 12]
+    assert seen.select([copy_of(2, 13)]) == []
     assert len(memory) == 0
     seen.completed_all([10, 12])
     assert len(memory) == 2
-    assert seen.fresh([copy_of(1, 14), copy_of(2, 15)]) == []
+    assert seen.select([copy_of(1, 14), copy_of(2, 15)]) == []
     assert told.copies == 4
 
 
 def test_what_a_session_let_through_goes_with_it() -> None:
     """The next session of the partition runs it: it was not complete."""
     memory = Memory(10)
-    Seen(by_record, lambda: memory, Told()).fresh([copy_of(1, 10)])
-    fresh = Seen(by_record, lambda: memory, Told()).fresh([copy_of(1, 10), copy_of(1, 11)])
+    Seen(by_record, lambda: memory, Told()).select([copy_of(1, 10)])
+    fresh = Seen(by_record, lambda: memory, Told()).select([copy_of(1, 10), copy_of(1, 11)])
     assert [one.offset for one in fresh] == [10]
 
 
@@ -57,10 +57,10 @@ def test_what_was_put_away_may_come_again() -> None:
     """A dead letter is no record that was handled."""
     memory = Memory(10)
     seen = Seen(by_record, lambda: memory, Told())
-    seen.fresh([copy_of(1, 10)])
+    seen.select([copy_of(1, 10)])
     seen.dead_lettered(10)
     seen.completed(10)
-    assert len(seen.fresh([copy_of(1, 11)])) == 1
+    assert len(seen.select([copy_of(1, 11)])) == 1
 
 
 def test_a_copy_of_what_was_sent_back_and_handled_is_left_out() -> None:
@@ -69,9 +69,9 @@ def test_a_copy_of_what_was_sent_back_and_handled_is_left_out() -> None:
     seen = Seen(by_record, lambda: memory, Told())
     letter = copy_of(1, 10)
     letter.headers = (*letter.headers, ("aioparallel.replayed", b"work.dlq-0 offset 0"))
-    assert len(seen.fresh([letter])) == 1
+    assert len(seen.select([letter])) == 1
     seen.completed(10)
-    assert seen.fresh([copy_of(1, 11)]) == []
+    assert seen.select([copy_of(1, 11)]) == []
 
 
 def test_marks_let_a_keys_records_through_in_order_and_their_replay_not() -> None:
@@ -80,12 +80,12 @@ def test_marks_let_a_keys_records_through_in_order_and_their_replay_not() -> Non
     seen = Seen(by_key, lambda: memory, told)
     first = [copy_of(1, 10), copy_of(2, 11, b"other"), copy_of(4, 12)]
     again = [copy_of(1, 13), copy_of(2, 14, b"other"), copy_of(4, 15), copy_of(5, 16, b"other"), copy_of(6, 17)]
-    assert list(seen.fresh(first)) == first
-    assert [one.offset for one in seen.fresh(again)] == [16, 17]
+    assert list(seen.select(first)) == first
+    assert [one.offset for one in seen.select(again)] == [16, 17]
     seen.completed(10)
-    assert seen.fresh([copy_of(4, 18)]) == []
+    assert seen.select([copy_of(4, 18)]) == []
     seen.completed_all([12, 17, 11, 16])
-    assert seen.fresh([copy_of(4, 19), copy_of(6, 20), copy_of(5, 21, b"other")]) == []
+    assert seen.select([copy_of(4, 19), copy_of(6, 20), copy_of(5, 21, b"other")]) == []
     assert len(memory) == 2
     assert len(seen._begun) == len(seen._by_offset) == 0
 
@@ -95,7 +95,7 @@ def test_what_says_nothing_of_its_source_runs_each_time() -> None:
     memory, told = Memory(10), Told()
     seen = Seen(by_record, lambda: memory, told)
     strangers = [Record("work", 0, offset, b"k", b"v") for offset in range(3)]
-    assert list(seen.fresh(strangers)) == strangers
+    assert list(seen.select(strangers)) == strangers
     seen.completed_all([0, 1, 2])
     assert (len(memory), told.unknown) == (0, 3)
 
@@ -117,14 +117,14 @@ def test_several_of_one_source_are_all_let_through_and_their_copies_are_not(
     memory, told = Memory(10), Told()
     seen = Seen(identify_by(by, "ours"), lambda: memory, told)
     first = [part_of(1, "a", 10), part_of(1, "b", 11), part_of(2, "a", 12), part_of(2, "b", 13)]
-    assert list(seen.fresh(first)) == first
+    assert list(seen.select(first)) == first
     if is_complete:
         seen.completed_all([10, 11, 12, 13])
     again = [part_of(source, digest, 14 + at) for at, (source, digest) in enumerate(product((1, 2, 3), "abc"))]
     if by == "key":
         again.remove(next(one for one in again if one.offset == 16))  # an attempt writes a prefix: it had written that
-    found = [one.offset for one in seen.fresh(again)]
+    found = [one.offset for one in seen.select(again)]
     assert found == [16, 19, 20, 21, 22] if by == "record" else [19, 20, 21, 22]
     seen.completed_all([10, 11, 12, 13, *found])
-    assert seen.fresh([part_of(3, "c", 30), part_of(3, "a", 31)]) == []
-    assert [one.offset for one in seen.fresh([part_of(3, "d", 32)])] == [32]
+    assert seen.select([part_of(3, "c", 30), part_of(3, "a", 31)]) == []
+    assert [one.offset for one in seen.select([part_of(3, "d", 32)])] == [32]

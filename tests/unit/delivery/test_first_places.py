@@ -8,7 +8,7 @@ import pytest
 
 from aioparallel.delivery.first_places import first_place, replayed_origin
 from aioparallel.delivery.letters import Letter, write_letter
-from aioparallel.delivery.retry_topics import from_retry_topics, origin_topic
+from aioparallel.delivery.retry_topics import RetryTopics, origin_topic
 from aioparallel.records import Failure, Origin, Record
 
 FAILURE = Failure(12.5, "a.B", "no")
@@ -56,7 +56,7 @@ def test_a_record_of_a_retry_topic_tells_its_first_topic() -> None:
     """From its headers, or from its history once that was given back; one without either does not say."""
     letter = record(b"k", b"v", *write_letter((("h", b"x"),), LETTER))
     assert origin_topic(letter) == "orders"
-    from_retry_topics({"again": 1.0}, lambda _: (0.0, -math.inf))(letter)
+    RetryTopics({"again": 1.0}, lambda _: (0.0, -math.inf)).may_attempt(letter)
     assert letter.headers == (("h", b"x"),)
     assert origin_topic(letter) == "orders"
     assert origin_topic(record(b"k", b"v")) is None

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from aioparallel.engine.scheduler import Scheduler
 from aioparallel.group.assigned_partitions import AssignedPartitions
 from aioparallel.group.client import CommitFault, Committed, Generation
+from aioparallel.group.extensions import Extensions
 from aioparallel.group.sessions import SessionState
 from aioparallel.records import TopicPartition
 
@@ -40,7 +41,7 @@ class Told:
 def test_a_store_is_told_once_when_a_partition_goes() -> None:
     """A session that another one replaces after a reset has not given its partition away; one that ends has, once."""
     store = Told()
-    assigned = AssignedPartitions(Scheduler(), store)
+    assigned = AssignedPartitions(Scheduler(), store, Extensions())
     first = assigned.begin(P, Generation(1, "m"))
     second = assigned.replace(first)
     assert (first.state, second.epoch, second.generation) == (SessionState.DROPPED, 2, first.generation)
@@ -55,7 +56,7 @@ def test_a_store_is_told_once_when_a_partition_goes() -> None:
 def test_a_partition_that_is_assigned_twice_begins_anew() -> None:
     """Without a revoke between, the session before is over, and its partition released before it begins again."""
     store = Told()
-    assigned = AssignedPartitions(Scheduler(), store, {P: 10})
+    assigned = AssignedPartitions(Scheduler(), store, Extensions(), {P: 10})
     first = assigned.begin(P, Generation(1, "m"))
     assigned.lower_target(first, 5)
     second = assigned.begin(P, Generation(2, "m"))
@@ -65,16 +66,16 @@ def test_a_partition_that_is_assigned_twice_begins_anew() -> None:
 
 def test_a_partition_that_comes_up_after_the_start_holds_nothing_to_read() -> None:
     """With ``until="end"`` the ends of the start are the targets, and it had none."""
-    assigned = AssignedPartitions(Scheduler(), Told(), {P: 10})
+    assigned = AssignedPartitions(Scheduler(), Told(), Extensions(), {P: 10})
     assert assigned.begin(P, Generation(1, "m")).target == 10
     assert assigned.begin(TopicPartition("t", 1), Generation(1, "m")).target == 0
-    assert AssignedPartitions(Scheduler(), Told()).begin(P, Generation(1, "m")).target == sys.maxsize
+    assert AssignedPartitions(Scheduler(), Told(), Extensions()).begin(P, Generation(1, "m")).target == sys.maxsize
 
 
 def test_a_new_generation_moves_what_is_held_of_its_group() -> None:
     """What is held of another group stays; one that was fenced may commit again, unless nobody knows what became of
     its last commit."""
-    assigned = AssignedPartitions(Scheduler(), Told())
+    assigned = AssignedPartitions(Scheduler(), Told(), Extensions())
     mine, fenced, abandoned = (assigned.begin(TopicPartition("t", n), Generation(1, "m", "g")) for n in range(3))
     other = assigned.begin(TopicPartition("u", 0), Generation(1, "m", "h"))
     fenced.fenced = abandoned.fenced = abandoned.abandoned = other.fenced = True

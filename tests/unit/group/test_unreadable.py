@@ -12,6 +12,7 @@ from aioparallel.engine.scheduler import Scheduler
 from aioparallel.errors import ConfigurationError, UnreadableBatch
 from aioparallel.group.assigned_partitions import AssignedPartitions
 from aioparallel.group.client import Generation, Span
+from aioparallel.group.extensions import Extensions
 from aioparallel.group.unreadable import UnreadablePartitions, read_past
 from aioparallel.observe.health import ProblemKind
 from aioparallel.offsets import Ledger
@@ -168,7 +169,7 @@ def test_what_names_no_batch_is_refused(wrong: object) -> None:
 async def test_what_is_told_late_or_twice_moves_nothing(broker: InMemoryBroker) -> None:
     """Several clients in one bring an error after the place was passed, or again while the partition is held."""
     client, told = InMemoryClient(broker, "g"), list[None]()
-    assigned = AssignedPartitions(Scheduler(), Told())
+    assigned = AssignedPartitions(Scheduler(), Told(), Extensions())
     session = assigned.begin(HELD, Generation(1, "m"))
     session.opened = True
     session.ledger = Ledger(4)

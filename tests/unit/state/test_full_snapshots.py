@@ -42,7 +42,7 @@ async def test_a_full_snapshot_that_was_not_written_is_as_due_as_before(
     """It is tried again after half a minute, and not after another ``snapshot_interval``; increments say of when the
     last one is that was written."""
     now = asyncio.get_running_loop().time
-    monkeypatch.setattr("aioparallel.state.companion.steady_time", lambda: 1e9 + now())
+    monkeypatch.setattr("aioparallel.state.keyed_state.steady_time", lambda: 1e9 + now())
     broker = broker_of()
 
     def told() -> list[int]:
@@ -102,7 +102,7 @@ async def test_what_holds_no_records_is_passed_by_a_full_snapshot_too(
     """Only an aborted transaction has come since the last one: another is due after ``snapshot_interval``, and once it
     is named, retention may take everything. Nobody could tell then that no record was among it."""
     now = asyncio.get_running_loop().time
-    monkeypatch.setattr("aioparallel.state.companion.steady_time", lambda: 1e9 + now())
+    monkeypatch.setattr("aioparallel.state.keyed_state.steady_time", lambda: 1e9 + now())
     broker = broker_of()
     write(broker, *range(20))
     consumer = keeping(broker, sums(snapshot_after=5, snapshot_interval=60), together=together)
@@ -162,7 +162,7 @@ async def test_a_member_whose_clock_was_fast_delays_no_full_snapshot(
 ) -> None:
     """Its increments say that the last one is of two hours from now. For whoever goes on that counts as now."""
     now, ahead = asyncio.get_running_loop().time, 7_200.0
-    monkeypatch.setattr("aioparallel.state.companion.steady_time", lambda: 1e9 + now() + ahead)
+    monkeypatch.setattr("aioparallel.state.keyed_state.steady_time", lambda: 1e9 + now() + ahead)
     broker = broker_of()
     write(broker, *range(10))
     await handled(broker)

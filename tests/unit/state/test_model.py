@@ -72,7 +72,7 @@ class Model:
         """A new owner: taken over, restored."""
         self.session = Session(P0, generation=Generation(1, "m"))
         self.view = StateView(POLICY, self.session, lambda: 1e9)
-        self.session.beside = self.view
+        self.session.extend((self.view,), self.fail)
         self.waiting = []
         self.handled_now = set()
         if self.committed is None:
@@ -107,6 +107,11 @@ class Model:
                 if after is not None:
                     found[record.key or b""] = after
         return found
+
+    @staticmethod
+    def fail(error: BaseException) -> None:
+        """It never does."""
+        raise error
 
     def state_is_the_models(self) -> None:
         """At every step."""
@@ -168,7 +173,7 @@ class Model:
         record = heads[place % len(heads)]
         if tried:
             self.view.begin(record)
-        self.session.put_away(record.offset)
+        self.session.gave_up(record.offset)
         self.session.complete(record.offset)
         self.waiting.remove(record)
 
@@ -183,7 +188,7 @@ class Model:
         handled_then = {offset for offset in self.handled_now if said.is_complete(offset)}
         if is_late and self.waiting:
             record = self.heads()[0]
-            self.session.put_away(record.offset)
+            self.session.gave_up(record.offset)
             self.session.complete(record.offset)
             self.waiting.remove(record)
         increment = self.view.increment(committed, LARGEST_PIECE)[0]
@@ -332,7 +337,7 @@ def test_where_the_newest_is_damaged_the_one_before_does() -> None:
     model = course()
     for _ in range(2):
         record = model.heads()[0]
-        model.session.put_away(record.offset)
+        model.session.gave_up(record.offset)
         model.session.complete(record.offset)
         model.waiting.remove(record)
         model.end(model.waiting[0])

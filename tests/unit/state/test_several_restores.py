@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import AsyncGenerator, Collection, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -15,9 +16,9 @@ from aioparallel.group.sessions import Session
 from aioparallel.observe.health import ProblemKind
 from aioparallel.options import Options
 from aioparallel.records import TopicPartition
-from aioparallel.state.companion import KeyedState
-from aioparallel.state.topics import StateTopics
+from aioparallel.state.keyed_state import KeyedState
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
+from tests.support.extensions import context_of
 from tests.support.memory.keeping_state import GROUP, P0, broker_of, sums, totals, write
 from tests.unit.state.test_restores import NAMES, handled
 from tests.unit.state.test_trouble import P1
@@ -75,15 +76,15 @@ class Untold(InMemoryClient):
 
 
 class Member:
-    """A companion, and sessions of these partitions. All that is committed of each is offset 10."""
+    """A keyed state, and sessions of these partitions. All that is committed of each is offset 10."""
 
     def __init__(self, broker: InMemoryBroker, client: InMemoryClient, *partitions: TopicPartition) -> None:
-        topics = StateTopics(NAMES, GROUP, client)
-        producer = InMemoryProducer(broker)
-        self.state = KeyedState(topics, Options(state=sums()), producer, is_transactional=False)
+        policy = replace(sums(), topic=NAMES.increments, snapshots=NAMES.snapshots)
+        self.state = KeyedState(policy)
+        self.state.attach(context_of(Options(state=policy), GROUP, client, InMemoryProducer(broker)))
         self.found = {partition: Committed(10, "") for partition in partitions}
         for partition in partitions:
-            self.state.beside(Session(partition, generation=Generation(9, "m")))
+            self.state.assigned(Session(partition, generation=Generation(9, "m")))
 
     async def until_ready(self, *partitions: TopicPartition) -> float:
         """Ask until all of these are; the seconds that took."""
@@ -111,7 +112,7 @@ async def test_restores_that_hang_hold_up_no_others(caplog: pytest.LogCaptureFix
     client = Hanging(broker, *places[:8])
     member = Member(broker, client, *places)
     assert await member.until_ready(*places[8:]) < 10
-    assert member.state.stats().restoring.keys() == {str(place) for place in places[:8]}
+    assert member.state.statistics().restoring.keys() == {str(place) for place in places[:8]}
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(30):
             await member.until_ready(*places)
@@ -161,7 +162,7 @@ async def test_trouble_that_is_over_is_not_told_any_more() -> None:
     for _ in itertools.takewhile(lambda _: member.waits(), range(60)):
         assert not await member.state.restore({P0: Committed(10, "")}, 1)
     assert member.waits() == []
-    assert member.state.stats().restoring == {"in-0": 0.0}
+    assert member.state.statistics().restoring == {"in-0": 0.0}
     client.go_on()
     await member.until_ready(P0)
     await member.state.close()

@@ -131,8 +131,8 @@ async def test_an_acknowledged_position_settles_no_doubt() -> None:
     async with running(consumer, handle):
         await until(lambda: (committed(broker, P0), committed(broker, P1)) == (1, 1))
         await asyncio.sleep(1)
-        assert consumer._beside.state is not None
-        consumer._beside.state._views[P0]._saved = ("another",)
+        assert consumer._keyed_state is not None
+        consumer._keyed_state._views[P0]._saved = ("another",)
         broker.faults.script(Request.END_TXN, Fault(error=ErrorCode.INVALID_TXN_STATE))
         write(broker, 3, partition=1)
         await until(lambda: committed(broker, P1) == 2)

@@ -349,8 +349,8 @@ async def test_a_partition_that_goes_takes_nothing_more(broker: InMemoryBroker) 
     async with running(one, Handler()):
         broker.faults.always(Request.PRODUCE, Fault(is_request_lost=True))
         produce(broker, [b"a"])
-        await until(lambda: one._marking is not None and not one._marking.is_idle)
-        engine, marking = one._engine, one._marking
+        await until(lambda: one._leasing._marking is not None and not one._leasing._marking.is_idle)
+        engine, marking = one._engine, one._leasing._marking
         assert engine is not None
         assert marking is not None
         sessions = list(engine._assignment.sessions.values())
@@ -370,7 +370,7 @@ async def test_a_tracker_that_is_cancelled_ends_the_run() -> None:
     task = asyncio.create_task(asyncio.sleep(60), name="its tracker")
     task.cancel()
     await asyncio.wait([task])
-    one._tracker_ended(task)
+    one._leasing._tracker_ended(task)
     assert "its task its tracker was cancelled" in str(one._state.failure)
 
 

@@ -187,7 +187,7 @@ async def test_dead_letters_hold_up_no_end() -> None:
     time = asyncio.get_running_loop().time
     async with running(watching):
         mark(broker, 0, start_of(100))
-        await until(lambda: not watching._markers.redeliverer.none_away.is_set())
+        await until(lambda: not watching._redelivering.redeliverer.none_away.is_set())
         began = time()
     assert time() - began < 10
 

@@ -25,6 +25,7 @@ from aioparallel.batches import Batch
 from aioparallel.errors import InstanceFenced
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.queues.priority import PriorityConsumer, priority_of
+from aioparallel.queues.priority.sharing import Sharing
 from aioparallel.records import TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, Request
 from tests.support.waiting import until
@@ -52,6 +53,11 @@ def committed(broker: InMemoryBroker, priority: int, partition: int = 0) -> int:
     place = TopicPartition(f"jobs-{priority}", partition)
     found = broker.group(f"g-{priority}").offsets.get(place)
     return 0 if found is None else found.offset
+
+
+def sharing_of(one: PriorityConsumer[Any, Any]) -> Sharing:
+    """The extension that shares this consumer."""
+    return next(found for found in one._extensions.all if isinstance(found, Sharing))
 
 
 async def test_each_priority_has_its_group(broker: InMemoryBroker) -> None:
@@ -133,7 +139,7 @@ async def test_a_lone_priority_has_all_places(broker: InMemoryBroker) -> None:
         await until(lambda: len(handler.seen) == 1_500)
         gate.set()
         await until(lambda: one.stats().succeeded == 5_000)
-        assert one._budget.burst()[1] > 0 or one.stats().buffered == 0
+        assert sharing_of(one)._budget.burst()[1] > 0 or one.stats().buffered == 0
 
 
 async def test_failures_and_dead_letters_are_as_ever(broker: InMemoryBroker) -> None:
@@ -271,7 +277,7 @@ async def test_a_burst_begins_within_a_window(broker: InMemoryBroker) -> None:
         for partition in range(2):
             produce(broker, priority, 6_000, partition=partition)
     one = consumer(broker, max_concurrency=300, max_buffered=1_400)
-    budget, polls = one._budget, list[tuple[list[int], tuple[int, int]]]()
+    budget, polls = sharing_of(one)._budget, list[tuple[list[int], tuple[int, int]]]()
     polled = budget.polled
 
     def note(counts: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Partitions of different urgency in one run: who has the next turn, and who may be read on."""
+"""Which partitions are more urgent than others: whose records start next, and which are fetched."""
 
 from __future__ import annotations
 
@@ -12,44 +12,41 @@ from aioparallel.group.sessions import Session
 from aioparallel.options import Options
 from aioparallel.records import TopicPartition
 
-__all__ = ["UNRANKED", "MakePlanner", "Planner", "RankOf", "Ranking", "no_rank"]
+__all__ = ["MakePlanner", "Planner", "Priorities", "RankOf", "no_rank"]
 
 RankOf = Callable[[TopicPartition], int]
-"""How urgent a partition is, from 0 on."""
+"""The priority of a partition, from 0 on."""
 
 
 class Planner(Protocol):
-    """Says what to fetch next, as :class:`~aioparallel.group.intake.Intake` does."""
+    """Plans fetches, as :class:`~aioparallel.group.intake.Intake` does."""
 
     def plan(self, sessions: Sequence[Session]) -> Plan:
-        """What to fetch now; a fetch follows at once."""
+        """Return what to fetch now. The fetch follows at once."""
 
     def saw(self, records: int, size: int, rank: int) -> None:
-        """So many records, of so many bytes, were admitted of it; they have this rank."""
+        """``records`` records of this rank were admitted, with ``size`` bytes."""
 
 
 MakePlanner = Callable[[Options, Scheduler, Callable[[], tuple[int, int]]], Planner]
-"""As :class:`~aioparallel.group.intake.Intake` is made."""
+"""Makes a planner, with the arguments of :class:`~aioparallel.group.intake.Intake`."""
 
 
 def is_one() -> bool:
-    """One group has told its assignment when it has told it."""
+    """The assignment of a single group is always whole."""
     return True
 
 
 def no_rank(partition: TopicPartition) -> int:
-    """As urgent as all others."""
+    """All partitions are equally urgent."""
     return 0
 
 
-class Ranking(NamedTuple):
-    """In what a run with ranks differs from one without."""
+class Priorities(NamedTuple):
+    """How a run shares its slots and its fetches among partitions. By default all are equal."""
 
     turns: MakeTurnQueue = round_robin
     rank_of: RankOf = no_rank
     planner: MakePlanner = Intake
     is_whole: Callable[[], bool] = is_one
-    """Whether all groups that the client is a member of have told what is assigned."""
-
-
-UNRANKED = Ranking()
+    """Whether all groups of the client have sent an assignment."""

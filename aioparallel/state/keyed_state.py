@@ -1,4 +1,4 @@
-"""The companion of a consumer that keeps a state: restored before a partition's first record, saved with commits."""
+"""The extension that keeps a state for each key: restored before the first record, saved with commits."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, cast
 
 from aioparallel.delivery.producer import Producer
-from aioparallel.errors import ProduceFailed
+from aioparallel.errors import ConfigurationError, ProduceFailed
+from aioparallel.extension import ConsumerContext, Extension
 from aioparallel.group.client import CommitFault, Committed
 from aioparallel.group.sessions import Session
+from aioparallel.keyed_state import State
 from aioparallel.observe.health import Problem, ProblemKind
-from aioparallel.observe.stats import StateStats
-from aioparallel.options import Options
-from aioparallel.records import Outgoing, Produced, TopicPartition
+from aioparallel.observe.stats import StateStats, Stats
+from aioparallel.policies import Transactions
+from aioparallel.records import Outgoing, Produced, Record, TopicPartition
 from aioparallel.state.increments import Place, encode_increment, encode_part, encode_part_key, encode_place
 from aioparallel.state.pieces import PIECE_BYTES
 from aioparallel.state.restores import Restores
-from aioparallel.state.topics import StateTopics
+from aioparallel.state.topics import StateTopics, TopicNames
 from aioparallel.state.unapplied import LARGEST_PIECE
 from aioparallel.state.view import StateView
 from aioparallel.state.writing import write_snapshot
@@ -43,25 +46,27 @@ _SMALLEST_PIECE: Final = 1024
 _TOLD: Final = 10
 """Partitions that are told of one by one."""
 
+_LAST_SNAPSHOT: Final = 0.1
+"""Seconds for pieces of a full snapshot that are on their way at the end. No increment names it yet."""
+
 _Write = asyncio.Future[ProduceFailed | None]
 
 
-class KeyedState:
-    """A :class:`~aioparallel.group.companions.TransactionalCompanion`.
+class KeyedState(Extension):
+    """Keeps what ``State`` describes.
 
-    ``producer``: writes full snapshots at any time, and increments where they are no part of a transaction.
-    ``is_transactional``: whether they are. Made within the running event loop.
+    With ``Transactions`` increments are written in the transaction of their positions, else before the commit. Full
+    snapshots are written at any time, outside of transactions.
     """
 
-    def __init__(self, topics: StateTopics, options: Options, producer: Producer, *, is_transactional: bool) -> None:
-        assert options.state is not None
-        self.left_out = 0
-        self._topics = topics
-        self._policy = options.state
-        self._producer = producer
-        self._is_transactional = is_transactional
+    _topics: StateTopics
+    _producer: Producer
+    _restores: Restores
+
+    def __init__(self, policy: State[Any]) -> None:
+        self._policy = policy
+        self._is_transactional = False
         self._views: dict[TopicPartition, StateView] = {}
-        self._restores = Restores(topics, options, self._views.get)
         self._writes: dict[TopicPartition, _Write] = {}  # increments without an answer yet
         self._unsaved: dict[TopicPartition, str] = {}  # and why
         self._unwritten: dict[TopicPartition, str] = {}  # full snapshots, and why
@@ -73,10 +78,45 @@ class KeyedState:
         self._writing = asyncio.Lock()
         self._written = 0
 
+    # -- the consumer -----------------------------------------------------------------------------------
+
+    def attach(self, consumer: ConsumerContext) -> None:
+        """Find the topics and the producer."""
+        producer = consumer.plain_producer()
+        if producer is None:
+            raise ConfigurationError("producer", None, "state needs one beside a client of your own: producer=...")
+        self._producer = producer
+        self._is_transactional = isinstance(consumer.options.commits, Transactions)
+        names = TopicNames.of(self._policy, consumer.group_id)
+        self._topics = StateTopics(names, consumer.group_id, consumer.client)
+        self._restores = Restores(self._topics, consumer.options, self._views.get)
+
+    def topics(self) -> Mapping[str, str]:
+        """Those of increments and of full snapshots."""
+        return dict.fromkeys(self._topics.names, "State topic")
+
+    async def check(self, partitions: Collection[TopicPartition], timeout: float) -> None:
+        """Check that the topics can hold the state of these partitions."""
+        await self._topics.check(partitions, timeout)
+
+    async def close(self) -> None:
+        """Stop restoring, and the producer that writes outside of transactions."""
+        await self._restores.close()
+        if self._is_transactional:
+            await self._producer.stop(_LAST_SNAPSHOT)
+
+    # -- attempts ---------------------------------------------------------------------------------------
+
+    def before_attempt(self, record: Record[Any, Any]) -> None:
+        """Make the value after this record. Raises RecordWithoutKey, StateFailed."""
+        for state in cast("Session", record._source).partition_states:
+            if isinstance(state, StateView):
+                state.begin(record)
+
     # -- restoring --------------------------------------------------------------------------------------
 
-    def beside(self, session: Session) -> StateView:
-        """See :class:`~aioparallel.group.companions.Companion`."""
+    def assigned(self, session: Session) -> StateView:
+        """Make an empty view, which is restored next."""
         self._forget(session.partition)
         view = self._views[session.partition] = StateView(
             self._policy, session, steady_time, keeps_lanes=self._is_transactional
@@ -84,15 +124,15 @@ class KeyedState:
         return view
 
     async def restore(
-        self, found: Mapping[TopicPartition, Committed | None], timeout: float
+        self, positions: Mapping[TopicPartition, Committed | None], timeout: float
     ) -> Collection[TopicPartition]:
-        """See :class:`~aioparallel.group.companions.Companion`. Each is ready by itself."""
-        return await self._restores.restore(found, timeout)
+        """Restore the views. Each partition is ready by itself."""
+        return await self._restores.restore(positions, timeout)
 
     # -- saving -----------------------------------------------------------------------------------------
 
-    def outputs(self, partition: TopicPartition, committed: Committed) -> Sequence[Outgoing]:
-        """See :class:`~aioparallel.group.companions.TransactionalCompanion`."""
+    def commit_outputs(self, partition: TopicPartition, committed: Committed) -> Sequence[Outgoing]:
+        """Return the records of an increment."""
         view = self._views.get(partition)
         if view is None or not view.is_restored:
             return ()
@@ -115,25 +155,30 @@ class KeyedState:
         topic, number = self._topics.names.increments, partition.partition
         return [Outgoing(topic, value, key, partition=number) for key, value in made]
 
-    def too_large(self) -> None:
-        """See :class:`~aioparallel.group.companions.TransactionalCompanion`. What is too large may be another part of
-        it, which no smaller pieces help; it stays told then."""
+    def commit_outputs_too_large(self) -> None:
+        """Make smaller pieces from now on. If another part of the increment is too large, that does not help, and
+        health says so."""
         self._refused_largest = self._largest
 
-    async def save(
+    async def before_commit(
         self, positions: Mapping[TopicPartition, Committed], timeout: float
     ) -> Mapping[TopicPartition, CommitFault]:
-        """See :class:`~aioparallel.group.companions.Companion`.
+        """Write increments, unless they go with a transaction.
 
-        Of each partition one write at most is on its way: one without an answer is waited for by the next save.
+        At most one write of each partition is on its way: the next call waits for one without an answer.
         """
+        return {} if self._is_transactional else await self._save(positions, timeout)
+
+    async def _save(
+        self, positions: Mapping[TopicPartition, Committed], timeout: float
+    ) -> Mapping[TopicPartition, CommitFault]:
         views = {partition: self._views.get(partition) for partition in positions}
         before = {partition: self._writes[partition] for partition in positions if partition in self._writes}
         writes: dict[TopicPartition, _Write] = {}
         ends = asyncio.get_running_loop().time() + timeout
         for count, (partition, committed) in enumerate(positions.items(), 1):
             if partition not in before and self._views.get(partition) is views[partition]:
-                if outputs := self.outputs(partition, committed):
+                if outputs := self.commit_outputs(partition, committed):
                     writes[partition] = self._writes[partition] = self._write(partition, outputs)
                 if not count % _MADE_AT_ONCE:
                     await asyncio.sleep(0)
@@ -160,7 +205,7 @@ class KeyedState:
     def _refused(self, partition: TopicPartition, failure: ProduceFailed) -> CommitFault:
         self._not_saved(partition, str(failure))
         if failure.too_large:
-            self.too_large()
+            self.commit_outputs_too_large()
         is_helped = failure.too_large and self._largest > _SMALLEST_PIECE
         return CommitFault.RETRIABLE if failure.passing or is_helped else CommitFault.REFUSED
 
@@ -203,7 +248,7 @@ class KeyedState:
     # -- full snapshots ---------------------------------------------------------------------------------
 
     async def work(self) -> None:
-        """See :class:`~aioparallel.group.companions.Companion`. One full snapshot after the other is written."""
+        """Write full snapshots that are due, one after the other."""
         while True:
             await asyncio.sleep(_LOOK)
             await self._write_due()
@@ -217,8 +262,7 @@ class KeyedState:
                     await self._snapshot(view)
 
     async def finish(self) -> None:
-        """See :class:`~aioparallel.group.companions.Companion`. Who runs for a short time each day would never come to
-        it."""
+        """Write full snapshots that are due, so that runs of a few minutes a day write some as well."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FINISHING):
                 await self._write_due()
@@ -265,8 +309,8 @@ class KeyedState:
 
     # -- the end ----------------------------------------------------------------------------------------
 
-    def release(self, partition: TopicPartition) -> None:
-        """See :class:`~aioparallel.group.companions.Companion`."""
+    def released(self, partition: TopicPartition) -> None:
+        """Forget the state of this partition."""
         self._forget(partition)
         self._views.pop(partition, None)
 
@@ -276,10 +320,6 @@ class KeyedState:
         self._unwritten.pop(partition, None)
         self._rests.pop(partition, None)
 
-    async def close(self) -> None:
-        """See :class:`~aioparallel.group.companions.Companion`."""
-        await self._restores.close()
-
     # -- showing ----------------------------------------------------------------------------------------
 
     def values(self, partition: TopicPartition) -> dict[bytes, Any] | None:
@@ -287,8 +327,12 @@ class KeyedState:
         view = self._views.get(partition)
         return dict(view.table.items()) if view is not None and view.is_restored else None
 
-    def stats(self) -> StateStats:
-        """See :class:`~aioparallel.group.companions.Companion`."""
+    def stats(self, found: Stats) -> Stats:
+        """Add those of the state."""
+        return replace(found, state=self.statistics())
+
+    def statistics(self) -> StateStats:
+        """What is kept and restored."""
         views = [view for view in self._views.values() if view.is_restored]
         return StateStats(
             keys=sum(view.table.count for view in views),
@@ -300,7 +344,7 @@ class KeyedState:
         )
 
     def problems(self) -> Sequence[Problem]:
-        """See :class:`~aioparallel.group.companions.Companion`."""
+        """What is not restored, and not saved."""
         told = [
             (self._unsaved, f"is not saved in {self._topics.names.increments}, so nothing is committed"),
             (self._unwritten, f"has no new full snapshot in {self._topics.names.snapshots}"),

@@ -1,4 +1,4 @@
-"""The companion of a consumer that deduplicates: memories restored, looked into, saved and released."""
+"""The extension that leaves copies of records out: memories are restored, looked up, saved and released."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from aioparallel.coordinates import why_no_coordinates
@@ -14,10 +15,12 @@ from aioparallel.deduplication.memory import Changes, Memory
 from aioparallel.deduplication.seen import Looked, Seen
 from aioparallel.deduplication.seen_topic import Restore, SeenTopic
 from aioparallel.engine.sinks import DeadLetterSink, Done
-from aioparallel.errors import ProduceFailed
+from aioparallel.errors import ConfigurationError, ProduceFailed, TopicNotFound
+from aioparallel.extension import ConsumerContext, Extension
 from aioparallel.group.client import CommitFault, Committed
 from aioparallel.group.sessions import Session
 from aioparallel.observe.health import Problem, ProblemKind
+from aioparallel.observe.stats import Stats
 from aioparallel.policies import Deduplicate
 from aioparallel.records import Record, TopicPartition
 
@@ -27,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 _MUCH: Final = 200_000_000
 """Bytes that were read to restore one partition, from which on somebody should look at the topic."""
+_WANTED: Final = "Deduplicate(topic=): with cleanup.policy=compact, and as many partitions as the topics that are read"
 _TOLD: Final = 10
 """Partitions that are not saved and told of one by one."""
 
@@ -39,26 +43,58 @@ class _Writing(NamedTuple):
     written: asyncio.Future[ProduceFailed | None]
 
 
-class Deduplication:
-    """The :class:`~aioparallel.group.companions.Companion` that ``Deduplicate`` asks for."""
+class Deduplication(Extension):
+    """Leaves out the records that ``Deduplicate`` describes."""
 
-    def __init__(self, policy: Deduplicate, topic: SeenTopic) -> None:
-        self.left_out = 0
+    _consumer: ConsumerContext
+    _topic: SeenTopic
+
+    def __init__(self, policy: Deduplicate) -> None:
         self._policy = policy
-        self._topic = topic
+        self._copies = 0
         self._restores: dict[TopicPartition, Restore] = {}
         self._memories: dict[TopicPartition, Memory] = {}
         self._writing: dict[TopicPartition, _Writing] = {}
         self._unsaved: dict[TopicPartition, str] = {}  # and why
         self._unknown = 0
 
-    # -- the companion ----------------------------------------------------------------------------------
+    # -- the consumer -----------------------------------------------------------------------------------
+
+    def attach(self, consumer: ConsumerContext) -> None:
+        """Find the producer of the topic."""
+        if consumer.producer is None:
+            raise ConfigurationError(
+                "producer", None, "deduplicate needs one beside a client of your own: producer=..."
+            )
+        self._consumer = consumer
+        self._topic = SeenTopic(
+            self._policy.topic,
+            consumer.group_id,
+            consumer.client,
+            consumer.producer,
+            consumer.options.skip_unreadable,
+        )
+
+    def topics(self) -> Mapping[str, str]:
+        """The topic of what was seen."""
+        return {self._policy.topic: "Deduplicate topic"}
+
+    async def check(self, partitions: Collection[TopicPartition], timeout: float) -> None:
+        """Check that the topic exists and can hold what is seen of these partitions."""
+        assert self._consumer.producer is not None
+        await self._consumer.producer.start(timeout)
+        if not await self._topic.count(timeout):
+            name = self._policy.topic
+            raise TopicNotFound({name}, self._consumer.servers, {name: _WANTED})
+        await self._topic.check(partitions, timeout)
+
+    # -- partitions -------------------------------------------------------------------------------------
 
     async def restore(
-        self, found: Mapping[TopicPartition, Committed | None], timeout: float
+        self, positions: Mapping[TopicPartition, Committed | None], timeout: float
     ) -> Collection[TopicPartition]:
-        """See :class:`~aioparallel.group.companions.Companion`."""
-        ours = {partition: self._restores.setdefault(partition, Restore()) for partition in found}
+        """Read the memories of these partitions."""
+        ours = {partition: self._restores.setdefault(partition, Restore()) for partition in positions}
         await self._topic.read(ours, timeout)
         for partition, restore in ours.items():
             memory = await self._topic.remembered(restore, self._policy.remember)
@@ -83,21 +119,21 @@ class Deduplication:
                         self._policy.topic,
                         extra={"action": "seen_uncompacted", "bytes": restore.bytes},
                     )
+        return positions
 
-        return found
-
-    def beside(self, session: Session) -> Seen:
-        """See :class:`~aioparallel.group.companions.Companion`."""
+    def assigned(self, session: Session) -> Seen:
+        """Look records of the session up."""
         partition = session.partition
         return Seen(identify_by(self._policy.by, self._topic.group_id), lambda: self._memories[partition], self._looked)
 
-    async def save(
+    # -- commits ----------------------------------------------------------------------------------------
+
+    async def before_commit(
         self, positions: Mapping[TopicPartition, Committed], timeout: float
     ) -> Mapping[TopicPartition, CommitFault]:
-        """See :class:`~aioparallel.group.companions.Companion`.
+        """Write the changes of the memories.
 
-        Of each partition one write at most is on its way: one without an answer is waited for by the next save, and not
-        sent again beside it.
+        At most one write of each partition is on its way: the next call waits for one without an answer.
         """
         ends = asyncio.get_running_loop().time() + timeout
         unsaved: dict[TopicPartition, CommitFault] = {}
@@ -165,27 +201,21 @@ class Deduplication:
             )
         self._unsaved[partition] = reason
 
-    def release(self, partition: TopicPartition) -> None:
-        """See :class:`~aioparallel.group.companions.Companion`."""
+    def released(self, partition: TopicPartition) -> None:
+        """Forget this partition."""
         self._restores.pop(partition, None)
         self._memories.pop(partition, None)
         self._writing.pop(partition, None)
         self._unsaved.pop(partition, None)
 
-    async def work(self) -> None:
-        """See :class:`~aioparallel.group.companions.Companion`."""
+    # -- looking ----------------------------------------------------------------------------------------
 
-    async def finish(self) -> None:
-        """See :class:`~aioparallel.group.companions.Companion`."""
-
-    async def close(self) -> None:
-        """See :class:`~aioparallel.group.companions.Companion`."""
-
-    def stats(self) -> None:
-        """See :class:`~aioparallel.group.companions.Companion`."""
+    def stats(self, found: Stats) -> Stats:
+        """Count the copies."""
+        return replace(found, copies=self._copies)
 
     def problems(self) -> Sequence[Problem]:
-        """See :class:`~aioparallel.group.companions.Companion`."""
+        """What is not saved, and records that do not name their source."""
         found = [
             Problem(
                 ProblemKind.SEEN_UNSAVED,
@@ -205,10 +235,8 @@ class Deduplication:
             )
         return found
 
-    # -- hearing ----------------------------------------------------------------------------------------
-
     def _looked(self, found: Looked) -> None:
-        self.left_out += found.copies
+        self._copies += found.copies
         if found.unknown and not self._unknown and found.example is not None:
             logger.warning(
                 "%s does not say which record it was made of: %s (aioparallel.source_headers and aioparallel.spark "
@@ -219,13 +247,13 @@ class Deduplication:
             )
         self._unknown += found.unknown
 
-    def around(self, dead_letter_sink: DeadLetterSink) -> DeadLetterSink:
-        """Dead letters are not remembered: whoever sends one back wants it handled."""
-        return _PutAway(dead_letter_sink)
+    def dead_letter_sink(self, sink: DeadLetterSink | None) -> DeadLetterSink | None:
+        """Do not remember dead letters: one that is replayed must be handled."""
+        return None if sink is None else _ForgettingSink(sink)
 
 
-class _PutAway:
-    """Tells the view of a session which of its records were not handled."""
+class _ForgettingSink:
+    """Removes dead letters from what a partition has seen."""
 
     def __init__(self, dead_letter_sink: DeadLetterSink) -> None:
         self.room = dead_letter_sink.room
@@ -236,9 +264,9 @@ class _PutAway:
 
         def disposed(record: Record[Any, Any], failure: Exception | None) -> None:
             if failure is None and not record._source.dropped:
-                beside = getattr(record._source, "beside", None)
-                if isinstance(beside, Seen):
-                    beside.dead_lettered(record.offset)
+                for state in getattr(record._source, "partition_states", ()):
+                    if isinstance(state, Seen):
+                        state.dead_lettered(record.offset)
             done(record, failure)
 
         # Into a retry topic it goes on itself: a copy of it is still a copy.
