@@ -1,4 +1,4 @@
-# `make demo`, `make pipeline`, `make bench` and `make test` set up what they need by themselves and are quick the second time.
+# `make demo`, `make pipeline`, `make bench` and `make test` install what they need and are quick the second time.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
@@ -7,11 +7,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help demo exactly-once pipeline bench bench-tests bench-all test docs spark-jars lint format unit unit-newer spark-older explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-upgrade load-kmq load-map load-spark load-spark-ends load-pipeline load-rows clean
 
-help:  ## what can be made
+help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
 
 $(VENV)/bin/python:
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install it, or say which with PYTHON=..."; exit 1; }
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install it, or set PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
 
@@ -35,10 +35,10 @@ $(VENV)/.mutations: $(VENV)/bin/python pyproject.toml
 	$(PIP) --editable '.[mutations]'
 	@touch $@ $(VENV)/.dev $(VENV)/.examples $(VENV)/.pipeline $(VENV)/.bench
 
-demo: $(VENV)/.examples  ## enrich 20,000 real flights over HTTP: plain loop against aioparallel
+demo: $(VENV)/.examples  ## enrich 20,000 real flights over HTTP: a plain loop against aioparallel
 	$(BIN)/python -m examples.flights $(ARGS)
 
-exactly-once: $(VENV)/.examples  ## 40,000 flights through Kafka's transactions, members killed: totals equal to the file's (1 minute)
+exactly-once: $(VENV)/.examples  ## 40,000 flights through Kafka transactions with killed members; totals must equal the file's (1 minute)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m examples.exactly_once $(ARGS)
 
@@ -47,44 +47,44 @@ pipeline: $(VENV)/.pipeline  ## 336,776 flights: Kafka, Spark, aioparallel, Spar
 	@$(BIN)/python -m aioparallel.jvm --directory
 	$(BIN)/python -m examples.flights_pipeline $(ARGS)
 
-bench: $(VENV)/.bench  ## measure aioparallel and its peers (an hour; ARGS=--quick: a few minutes)
+bench: $(VENV)/.bench  ## benchmark aioparallel and other libraries (an hour; ARGS=--quick: a few minutes)
 	$(BIN)/python -m benchmarks $(ARGS)
 
-bench-tests: $(VENV)/.bench  ## the benchmarks' own tests that compare whole runs (5 minutes)
+bench-tests: $(VENV)/.bench  ## tests of the benchmark that compare whole runs (5 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m pytest -m slow tests/benchmarks $(ARGS)
 
-# As in benchmarks/blocks.py; a test compares.
+# As in benchmarks/blocks.py; a test compares them.
 PROGRAMS := deserializers parallel_map kmq priority transactions sql_store database http_clients blocking spark spark_latency spark_tuning
-bench-all: $(VENV)/.dev  ## the full run: bench, and every program beside it; pages get their figures (two hours)
+bench-all: $(VENV)/.dev  ## the full run: bench and all other benchmark programs; updates the figures on the pages (two hours)
 	trap 'exit 130' INT; $(BIN)/python -m benchmarks; \
 	failed=$$?; \
 	for name in $(PROGRAMS); do $(BIN)/python -m benchmarks.$$name || failed=1; done; \
 	exit $$failed
 
-# Hundreds of processes import the same modules: they are compiled once, also where somebody keeps Python from writing.
+# Hundreds of processes import the same modules. Compile these once, even if the environment forbids bytecode files.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: $(VENV)/.dev  ## all tests, on Apache Kafka 4.3.1 and Spark 4.3.0 too (jars come by Maven, the first time)
+test: $(VENV)/.dev  ## all tests, also on Apache Kafka 4.3.1 and Spark 4.3.0 (Maven fetches the jars the first time)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m aioparallel.jvm spark --directory
 	$(BIN)/python -m pytest -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-spark-jars: $(VENV)/.dev  ## fetch the jars of Spark's Kafka connector with Maven; prints where they are
+spark-jars: $(VENV)/.dev  ## fetch the jars of Spark's Kafka connector with Maven, and print their paths
 	@$(BIN)/python -m aioparallel.jvm spark --directory
 
-unit: $(VENV)/.dev  ## the tests that need no broker
+unit: $(VENV)/.dev  ## the tests without a broker
 	$(BIN)/python -m pytest tests/unit $(ARGS)
 
 NEWER ?= python3.13
 NEWER_VENV := .venv-newer
-unit-newer:  ## the same, and a little chaos, on a newer Python (NEWER=python3.13) in an environment of its own
+unit-newer:  ## the unit tests and some chaos on a newer Python (NEWER=python3.13), in a separate environment
 	$(NEWER) -m venv $(NEWER_VENV)
 	$(NEWER_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	$(NEWER_VENV)/bin/python -m pytest tests/unit tests/simulation/test_chaos.py $(ARGS)
 
 OLDER_SPARK ?= 4.2.0
 SPARK_VENV := .venv-spark
-spark-older:  ## the tests of Spark on an older PySpark (OLDER_SPARK=4.2.0) in an environment of its own; JAVA_HOME for another Java
+spark-older:  ## the Spark tests on an older PySpark (OLDER_SPARK=4.2.0), in a separate environment; JAVA_HOME selects another Java
 	test -x $(SPARK_VENV)/bin/python || $(PYTHON) -m venv $(SPARK_VENV)
 	$(SPARK_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	$(SPARK_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'pyspark[pipelines]==$(OLDER_SPARK)'
@@ -93,8 +93,8 @@ spark-older:  ## the tests of Spark on an older PySpark (OLDER_SPARK=4.2.0) in a
 
 SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 explore: SEED := $(SEED)
-explore: $(VENV)/.dev  ## property tests, 15 times the examples, new ones each time (SEED=n: those of seed n; 30 minutes)
-	@echo "the same once more: make explore SEED=$(SEED)"
+explore: $(VENV)/.dev  ## property tests with 15 times the examples, new ones each time (SEED=n repeats seed n; 30 minutes)
+	@echo "to repeat this run: make explore SEED=$(SEED)"
 	$(BIN)/python -m pytest tests/unit -m hypothesis --hypothesis-profile=explore --hypothesis-seed=$(SEED) $(ARGS)
 
 SEEDS ?= 10000
@@ -102,7 +102,7 @@ chaos: $(VENV)/.dev  ## whole groups under seeded faults, in virtual time (SEEDS
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
 ROOM ?= engine
-mutations: $(VENV)/.mutations  ## changes the code of a room in one place at a time: what no test notices (ROOM=engine SAMPLE=200 SEED=1; 10 minutes)
+mutations: $(VENV)/.mutations  ## mutation tests of a package: changes that no test detects (ROOM=engine SAMPLE=200 SEED=1; 10 minutes)
 	$(BIN)/python -m tests.mutations $(ROOM) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(filter file,$(origin SEED)),,--seed $(SEED)) $(ARGS)
 
 docs: $(VENV)/.dev  ## write docs/reference.md from the code
@@ -114,72 +114,72 @@ lint: $(VENV)/.dev  ## ruff, strict types, import direction
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-load-memory: $(VENV)/.dev  ## 2,000,000 records behind a slow handler: memory is flat (2 minutes)
+load-memory: $(VENV)/.dev  ## 2,000,000 records behind a slow handler: memory stays flat (2 minutes)
 	$(BIN)/python -m pytest tests/load/test_memory.py $(ARGS)
 
-load-map: $(VENV)/.dev  ## 10,000,000 items through parallel_map: memory is flat (2 minutes)
+load-map: $(VENV)/.dev  ## 10,000,000 items through parallel_map: memory stays flat (2 minutes)
 	$(BIN)/python -m pytest -s tests/load/test_parallel_map.py $(ARGS)
 
-load-spark: $(VENV)/.dev  ## 2,000,000 rows through the operator in Spark, and rows and results of 100 kB: memory of its workers is flat (5 minutes)
+load-spark: $(VENV)/.dev  ## 2,000,000 rows through the Spark operator, and rows and results of 100 kB: the workers' memory stays flat (5 minutes)
 	$(BIN)/python -m aioparallel.jvm
 	$(BIN)/python -m pytest -s tests/spark/test_memory.py $(ARGS)
 
-load-spark-ends: $(VENV)/.dev  ## tasks that Spark ends early, twenty times each way: calls that begin after the end (8 minutes)
+load-spark-ends: $(VENV)/.dev  ## tasks that Spark ends early, twenty times in each way: counts calls that start after the end (8 minutes)
 	$(BIN)/python -m aioparallel.jvm spark --directory
 	$(BIN)/python -m pytest -s tests/load/test_spark_ends.py $(ARGS)
 	$(BIN)/python -m pytest -m slow tests/spark/test_operator_connect.py $(ARGS)
 
-load-pipeline: $(VENV)/.dev  ## the flights pipeline, Spark and the consumer killed five times each: each flight once, in order (6 minutes)
+load-pipeline: $(VENV)/.dev  ## the flights pipeline with Spark and the consumer killed five times each: each flight once, in order (6 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m aioparallel.jvm
 	$(BIN)/python -m pytest -s tests/load/test_flights_kills.py $(ARGS)
 
-load-rows: $(VENV)/.dev  ## Spark's driver killed at ten random moments, by sink and by topic: each row once (SEED=1; 10 minutes)
+load-rows: $(VENV)/.dev  ## Spark's driver killed at ten random moments, with sink and topic: each row once (SEED=1; 10 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m aioparallel.jvm
 	$(BIN)/python -m pytest -s tests/load/test_rows_kills.py $(ARGS)
 	$(BIN)/python -m pytest -m slow tests/spark/test_backfill_output.py $(ARGS)
 
-load-hot: $(VENV)/.dev  ## a hot key and a hot partition: nobody starves (2 minutes)
+load-hot: $(VENV)/.dev  ## a hot key and a hot partition: no other key or partition starves (2 minutes)
 	$(BIN)/python -m pytest tests/load/test_hot_key.py tests/load/test_hot_partition.py $(ARGS)
 
-load-long-handler: $(VENV)/.dev  ## 3 minutes in one handler, a session of 10 s: no rebalance, nothing repeated
+load-long-handler: $(VENV)/.dev  ## a handler of 3 minutes with a session timeout of 10 s: no rebalance, no repeated record
 	$(BIN)/python -m pytest -s tests/load/test_long_handlers.py $(ARGS)
 
-load-kmq: $(VENV)/.dev  ## a queue of 200,000 records, its members and trackers killed every 5 s: none lost (5 minutes)
+load-kmq: $(VENV)/.dev  ## a queue of 200,000 records with members and trackers killed every 5 s: no record lost (5 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m pytest -s tests/load/test_kmq_kills.py $(ARGS)
 
-load-exactly-once: $(VENV)/.dev  ## 200,000 records in transactions, members killed, frozen, joining and leaving: each once (3 minutes)
+load-exactly-once: $(VENV)/.dev  ## 200,000 records in transactions with members killed, frozen, joining and leaving: each once (3 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m pytest -s tests/load/test_exactly_once.py $(ARGS)
 
-load-sql: $(VENV)/.dev  ## 100,000 records into PostgreSQL with their positions, members killed, the server restarted: each once (8 minutes)
+load-sql: $(VENV)/.dev  ## 100,000 records into PostgreSQL with their positions, with killed members and a restarted server: each once (8 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m pytest -s tests/load/test_sql_store.py $(ARGS)
 
-load-state: $(VENV)/.dev  ## sums of 200,000 records through kills, and a million keys killed and restored (5 minutes)
+load-state: $(VENV)/.dev  ## sums of 200,000 records with killed members, and a million keys killed and restored (5 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m pytest -s tests/load/test_state.py $(ARGS)
 
 FROM ?= 2698a47
 load-upgrade: export UPGRADE_FROM := $(FROM)
-load-upgrade: $(VENV)/.dev  ## members of an older revision and of this one in one group, and back: nothing lost (FROM=2698a47; 5 minutes)
+load-upgrade: $(VENV)/.dev  ## members of an older revision and of this one in one group, and back: no record lost (FROM=2698a47; 5 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m pytest -s tests/load/test_upgrade.py $(ARGS)
 
-load-partitions: $(VENV)/.dev  ## 500 partitions, also with full maps: no long holds of the loop (1 minute)
+load-partitions: $(VENV)/.dev  ## 500 partitions, also with full maps: the event loop is never blocked for long (1 minute)
 	$(BIN)/python -m pytest tests/load/test_partitions.py $(ARGS)
 
-load-brokers: $(VENV)/.dev  ## three brokers that die, hang and restart below process and produce, followers that fail (17 minutes)
+load-brokers: $(VENV)/.dev  ## three brokers killed, frozen and restarted during process and produce, and failing followers (17 minutes)
 	$(BIN)/python -m pytest tests/load/test_three_brokers.py tests/load/test_unclean_election.py tests/load/test_followers.py $(ARGS)
 
-load-failures: $(VENV)/.dev  ## poison, hanging handlers, dead brokers, outputs, at full size (8 minutes)
+load-failures: $(VENV)/.dev  ## poison records, hanging handlers, dead brokers, outputs, at full size (8 minutes)
 	$(BIN)/python -m pytest tests/load/test_process_and_produce.py tests/load/test_poison.py tests/load/test_hanging.py tests/load/test_parked.py $(ARGS)
 
-format: $(VENV)/.dev  ## let ruff put the code into form
+format: $(VENV)/.dev  ## format the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean:  ## remove the virtual environment and caches of this folder
+clean:  ## remove the virtual environments and caches of this folder
 	rm -rf $(VENV) $(NEWER_VENV) $(SPARK_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .mutations

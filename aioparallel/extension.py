@@ -2,22 +2,22 @@
 
 The life of a consumer, and the hooks in it::
 
-    ParallelConsumer(extensions=[...])     client, attach, topics
-    async with consumer:                   check
-        await consumer.run(handler)        handlers, start
-            │  the group is joined         work (beside the run, until it ends)
-            │
-            ├─ partitions are assigned     assigned ─▶ a PartitionState for each
-            │    their offsets are read    restore, until each partition is ready
-            ├─ records are fetched         PartitionState.select: which of them run
-            │    an attempt begins         may_attempt, deserialisers, before_attempt, attempt
-            │    the record has its end    PartitionState.gave_up, completed
-            ├─ offsets are committed       before_commit, then commit_outputs with the offsets
-            │    the broker has them       PartitionState.acknowledged
-            ├─ partitions are revoked      (a last commit, then) released
-            │
-            │  all is committed            finish
-            ▼  the run is over             stop
+    the consumer is made                   client, attach, topics
+    it is entered (async with)             check
+    the run begins                         handlers, start
+        │  the group is joined             work (beside the run, until it ends)
+        │
+        ├─ partitions are assigned         assigned ─▶ a PartitionState for each
+        │    their offsets are read        restore, until each partition is ready
+        ├─ records are fetched             PartitionState.select: which of them run
+        │    an attempt begins             may_attempt, deserialisers, before_attempt, attempt
+        │    the record has its end        PartitionState.gave_up, completed
+        ├─ offsets are committed           before_commit, then commit_outputs with the offsets
+        │    the broker has them           PartitionState.acknowledged
+        ├─ partitions are revoked          (a last commit, then) released
+        │
+        │  all is committed                finish
+        ▼  the run is over                 stop
     the consumer is left                   close
 
 A hook that nobody overrides is never called and costs nothing. The same hook of several extensions is called in the

@@ -154,7 +154,7 @@ GIVEN: Mapping[str, Given] = {
     "aioparallel.queues.kmq.consumer.KmqConsumer": Given(before=_WORKS, topics=_JOBS, says=r"(worked\n){10}"),
     "aioparallel.queues.kmq.tracker.RedeliveryTracker": Given(before=_WORKS + _ONCE_READY, topics=_JOBS),
     "aioparallel.keyed_state.State": Given(before="from aioparallel import ParallelConsumer, Record, State\n"),
-    "docs/exactly-once.md: Exactly once": Given(
+    "docs/exactly-once.md: Exactly once: Kafka transactions": Given(
         instead={"commits=Transactions(),": 'commits=Transactions(), until="end",'},
         after="print(consumer.stats().transactions.waiting_outputs)\n",
         topics={"flights": _FLIGHTS, "delays": []},
@@ -172,7 +172,7 @@ GIVEN: Mapping[str, Given] = {
         topics={"flights": _FLIGHTS},
         says=r"sqlite: aioparallel_position \(\d+,\)\n",
     ),
-    "docs/state.md: State of each key": Given(
+    "docs/state.md: State for each key": Given(
         instead={"commits=Transactions()": 'commits=Transactions(), until="end"'},
         after="print(consumer.stats().state.restored)\n",
         topics={"payments": _PAYMENTS, "large": []},
@@ -180,7 +180,7 @@ GIVEN: Mapping[str, Given] = {
         starts_kafka=True,
         says="2\n",
     ),
-    "docs/queues.md: Records acknowledged one by one (KMQ)": Given(
+    "docs/queues.md: Acknowledge single records (KMQ)": Given(
         topics=_JOBS, lines=10, says=r"(working on b'\d' for the 1 time\n){10}"
     ),
     "docs/queues.md: Trackers": Given(
@@ -234,14 +234,14 @@ GIVEN: Mapping[str, Given] = {
     "docs/http.md: Without Kafka, and in Spark": Given(
         instead={"https://customers.example": "{service}"}, says=r"(?s).*c2 \{'order': 2\}.*"
     ),
-    "docs/http.md: In a handler of your own": Given(
+    "docs/http.md: In your own handler": Given(
         before="class service:\n    async def put(value):\n"
         "        return httpx.Response(429, headers={'Retry-After': '7'})\n\n",
         after='try:\n    await handle(Record("t", 0, 0))\nexcept RetryLater as error:\n    print(error.delay)\n',
         says="7.0\n",
     ),
-    "docs/http.md: A client of your own": Given(before=_ASK, after="print(handler)", says="<http_handler of ask>\n"),
-    "docs/http.md: Testing it": Given(before=_ASK, says="200\n"),
+    "docs/http.md: Your own client": Given(before=_ASK, after="print(handler)", says="<http_handler of ask>\n"),
+    "docs/http.md: Test it": Given(before=_ASK, says="200\n"),
     "README.md: Process and produce; failures": Given(
         before=_CUSTOMERS,
         after=_RUN.replace("handle)", "handle)\n    assert not consumer.health().problems"),
@@ -256,28 +256,26 @@ GIVEN: Mapping[str, Given] = {
         says=r"b'N14228' b'...'\n1 0\n",
     ),
     "README.md: Without Kafka": Given(before=_FETCH, says=r"(a/1 3\n|a/22 4\n|b/broken broken\n){3}"),
-    "docs/batches.md: Many records at once: `batches`": Given(before=_DATABASE_ALONE, after="assert callable(main)"),
     "docs/extensions.md: Extensions": Given(
         topics={"orders": _orders("c1", "c2", "c1")},
         ends=3,
         after="print(Path('usage.json').read_text())",
         says=r'(?s).*\{"(c1|c2|nobody)": .*\n',
     ),
-    "docs/batches.md: When something fails": Given(
+    "docs/batches.md: Batches: `batches`": Given(before=_DATABASE_ALONE, after="assert callable(main)"),
+    "docs/batches.md: Failures in a batch": Given(
         before=_SERVICE,
         after="await handler(_batch)\nprint(_batch.failures)",
         says=r".*0: ConnectionError\('status 503'\).*\n",
     ),
-    "docs/batches.md: What it returns": Given(says="1700\n"),
-    "docs/batches.md: Testing it": Given(says=r"\{1: ValueError\('empty'\)\}\n"),
-    "README.md: Many records at once; handlers that block": Given(
+    "docs/batches.md: Return values": Given(says="1700\n"),
+    "docs/batches.md: Test a batch handler": Given(says=r"\{1: ValueError\('empty'\)\}\n"),
+    "README.md: Batches and blocking functions": Given(
         before=_DATABASE_ALONE + "class picture:\n    resize = staticmethod(len)\n\n",
         after='for record in (Record("t", 0, 0, value=b"v"),):\n    await handlers["pictures"](record)\n',
     ),
-    "docs/health.md: Seen from outside: `health()` and `stats()`": Given(
-        topics={"orders": _orders("c1")}, says="ready\n"
-    ),
-    "docs/health.md: In the log": Given(topics={"orders": _orders("c1", "c2")}, ends=2),
+    "docs/health.md: Monitoring: `health()` and `stats()`": Given(topics={"orders": _orders("c1")}, says="ready\n"),
+    "docs/health.md: Logging": Given(topics={"orders": _orders("c1", "c2")}, ends=2),
     "docs/blocking.md: In threads": Given(says="50 threads\n"),
     "docs/blocking.md: In threads 2": Given(
         topics={"orders": _orders("c1", "c2", "c3")},
@@ -289,17 +287,17 @@ GIVEN: Mapping[str, Given] = {
         'Path("prices.py").write_text("def total(numbers):\\n    return sum(n * n % 7 for n in numbers)\\n")\n',
         says="done\n",
     ),
-    "docs/deduplicate.md: Copies: each record handled once": Given(
+    "docs/deduplicate.md: Deduplication: handle each record once": Given(
         instead={'"work"': '"docs-copies"'},  # others have a topic work there
         topics={"docs-copies": _WORK},
         compacted=["enrich-seen"],
         says=r"(b'k\d' b'v'\n){10}4 copies left out\n",
     ),
-    "docs/deduplicate.md: What a copy is": Given(
+    "docs/deduplicate.md: How copies are recognised": Given(
         after='made = await clean(Record("raw", 0, 5, b"k", b"v"))\nprint(made.topic, *made.headers)\n',
         says=r"work \('src-topic', b'raw'\) \('src-partition', b'0'\) \('src-offset', b'5'\)\n",
     ),
-    "docs/deserializers.md: Keys and values as Python objects": Given(
+    "docs/deserializers.md: Deserializers: keys and values as Python objects": Given(
         topics={"flights": _FLIGHTS}, after=_RUN, ends=10, says=r"(N\d UA\n){10}10 0\n"
     ),
     "docs/deserializers.md: Your own": Given(after='print(price(b"12.50"))', says="12.50\n"),
@@ -311,7 +309,7 @@ GIVEN: Mapping[str, Given] = {
         ends=2,
         says="1 1\n",
     ),
-    "docs/failures.md: What cannot be read": Given(
+    "docs/failures.md: Unreadable records and batches": Given(
         before=_HANDLE,
         after=_RUN,
         topics={"orders": [Outgoing("orders", b"good")]},
@@ -342,13 +340,13 @@ for sensor in range(7):
     assert values == sorted(values)
 """,
     ),
-    "docs/parallel-map.md: Keyed calls over HTTP, in the order of the input": Given(
+    "docs/parallel-map.md: Keyed calls over HTTP, in input order": Given(
         instead={"https://api.example.com": "{service}"},
         after='await main([(f"c{number % 3}", number) for number in range(20)])\n',
         says="".join(rf".*'order': {number}\}}\n" for number in range(20)),
     ),
-    "docs/parallel-map.md: A source that blocks": Given(says="2\n4\n6\n"),
-    "docs/parallel-map.md: Around each attempt": Given(
+    "docs/parallel-map.md: A blocking source": Given(says="2\n4\n6\n"),
+    "docs/parallel-map.md: Middleware": Given(
         before=_FETCH
         + "import time\nfrom aioparallel import parallel_map\n"
         + "class histogram:\n    observe = staticmethod(lambda seconds: print(seconds >= 0))\n\n",
@@ -356,7 +354,7 @@ for sensor in range(7):
         says="True\nTrue\n",
     ),
     "docs/parallel-map.md: From programs that are not asynchronous": Given(says=f"{sum(range(100_000)) * 2}\n"),
-    "docs/security.md: The lines to copy": Given(
+    "docs/security.md: Security: TLS, SASL and ACLs": Given(
         listener="SSL",
         before=_HANDLE,
         after=_RUN,
@@ -364,18 +362,18 @@ for sensor in range(7):
         ends=2,
         says="2 0\n",
     ),
-    "docs/security.md: The lines to copy 2": Given(listener="MUTUAL_SSL", after=_CONNECT, says="connected\n"),
-    "docs/security.md: The lines to copy 3": Given(listener="SASL_SSL", after=_CONNECT, says="connected\n"),
-    "docs/security.md: The lines to copy 4": Given(
+    "docs/security.md: Examples": Given(listener="MUTUAL_SSL", after=_CONNECT, says="connected\n"),
+    "docs/security.md: Examples 2": Given(listener="SASL_SSL", after=_CONNECT, says="connected\n"),
+    "docs/security.md: Examples 3": Given(
         listener="SASL_SSL",
         instead={"https://login.example.org/token": "{service}token"},
         after=_CONNECT,
         says="connected\n",
     ),
-    "docs/security.md: The lines to copy 5": Given(
+    "docs/security.md: Examples 4": Given(
         listener="SASL_SSL", instead={'"orders"': '"listed"'}, topics={"listed": []}, says="True\n"
     ),
-    "docs/security.md: Trying it out": Given(
+    "docs/security.md: A secured broker for tests": Given(
         listener="SASL_SSL",
         after="print(security)",
         says=r"Security\('SASL_SSL', ca_file=.*, mechanism='OAUTHBEARER', token=<function>\)\n",

@@ -58,7 +58,7 @@ GIVEN: Mapping[str, Given] = {
     "README.md: In Spark": Given(
         before=_FLIGHTS, after="print(enriched.where('value.weather = \"fair\"').count())", says="100\n"
     ),
-    "docs/spark.md: The operator": Given(says="2000 flights\n"),
+    "docs/spark.md: The operator: `parallel_map`": Given(says="2000 flights\n"),
     "docs/spark.md: Rows that fail": Given(
         says="90 fine, 10 failed:\n3 ValueError: no such thing: 3\n13 ValueError: no such thing: 13\n"
     ),
@@ -68,8 +68,8 @@ GIVEN: Mapping[str, Given] = {
         after=_CALL,
         says=r"\[\{'origin': 'JFK', 'weather': 'fair'\}\]\n",
     ),
-    "docs/spark.md: A column": Given(says="1000 pages\n"),
-    "docs/spark.md: Topics": Given(
+    "docs/spark.md: A column: `async_udf`": Given(says="1000 pages\n"),
+    "docs/spark.md: Topics: `read_topic` and `write_topic`": Given(
         before=_PLACES,
         instead={'"raw"': '"docs-raw"', '"work"': '"docs-work"'},
         after="""

@@ -89,7 +89,7 @@ class Page:
             elif entry and verdict is Verdict.KILLED:
                 reason = f"killed by `{killers.get(mutant.name, 'a test')}`"
             elif entry and verdict is Verdict.TIMED_OUT:
-                reason = "killed: a test waits in vain"
+                reason = "killed: a test times out"
             elif entry:
                 reason = entry.reason
             else:
@@ -101,7 +101,7 @@ class Page:
         lines = [
             f"# Mutants of {self._room}",
             "",
-            f"Written by `make mutations ROOM={self._room}`; the text below a diff is a reviewer's, and stays.",
+            f"Written by `make mutations ROOM={self._room}`. Reviewers write the text below a diff, and it is kept.",
             "",
             _table_row(_COLUMNS),
             "|" + "---|" * len(_COLUMNS),

@@ -187,7 +187,7 @@ def test_a_page_tells_who_has_killed_a_survivor() -> None:
     page = Page("room", str(page))
     assert {key: entry.reason for key, entry in page.entries.items()} == {
         mutants[0].key: "killed by `tests/t.py::test_it`",
-        mutants[1].key: "killed: a test waits in vain",
+        mutants[1].key: "killed: a test times out",
     }
     page.take(run_of(mutants, verdicts, commit="ghi"), mutants[:1], verdicts, {})
     assert [entry.reason for entry in page.entries.values()] == [OPEN]

@@ -19,7 +19,11 @@ from tests.docs.of_spark import GIVEN
 pytestmark = pytest.mark.spark
 
 BLOCKS: Mapping[str, Block] = {one.name: one for one in blocks() if one.wants_spark}
-SINK = ("docs/spark.md: A sink", "docs/spark.md: A sink 2", "aioparallel.spark.sink.register_sink")
+SINK = (
+    "docs/spark.md: A sink: `register_sink`",
+    "docs/spark.md: A sink: `register_sink` 2",
+    "aioparallel.spark.sink.register_sink",
+)
 DECLARED = ("docs/spark.md: Declared pipelines", "docs/spark.md: Declared pipelines 2", "aioparallel.spark.topics")
 
 
