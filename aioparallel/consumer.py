@@ -52,6 +52,7 @@ from aioparallel.handlers import (
 from aioparallel.left_behind import LeftBehind
 from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.observe.stats import Stats
+from aioparallel.option_docs import takes_options
 from aioparallel.options import Options, PlainFields, checked_text, checked_topics
 from aioparallel.policies import Transactions
 from aioparallel.records import K_co, Record, TopicPartition, V_co
@@ -72,6 +73,7 @@ _LEAVE_TIMEOUT = 5.0
 _ASK_TIMEOUT = 5.0
 
 
+@takes_options(Options)
 class ParallelConsumer(Generic[K_co, V_co]):
     """Reads topics as a member of a group and runs an async handler on many records at once.
 
@@ -86,8 +88,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
     ``group_id``: the consumer group that commits.
     ``client``, ``producer``: other Kafka clients in place of aiokafka, e.g. the in-memory ones of
     ``aioparallel.testing``; then ``bootstrap_servers`` and ``group_id`` only name things in messages.
-    ``key_deserializer``, ``value_deserializer`` and all other keywords are the fields of
-    :class:`aioparallel.options.Options`, with their meanings and defaults.
+
+    All other keywords are the fields of :class:`aioparallel.Options`. ``help()`` lists them below.
 
     For type checkers it is generic: what the deserialisers give is what the handler's record holds, bytes or None
     where there is none. (A record without key or value has None there all the same.)

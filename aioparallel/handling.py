@@ -1,24 +1,23 @@
-"""How records are run, whoever brings them: order, bounds, times, what is around a handler. The part of the options
-that knows no Kafka.
+"""How handlers run: order, limits, timeouts, middleware. These options do not depend on Kafka.
 
-Each wrong option is refused with its name, the value found and what is allowed, before anything begins.
+A wrong option raises ConfigurationError, which names the option, its value and what is allowed.
 """
 
-# Without the future import of annotations: Options inherits these fields, and as texts their types would be looked up
-# in its module by whoever makes flags, or a form, out of the options.
+# No `from __future__ import annotations`: Options inherits these fields, and cyclopts would resolve their types, as
+# text, in the module of Options.
 
 import enum
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from aioparallel.errors import ConfigurationError
+from aioparallel.option_docs import documented
 
 __all__ = [
     "CallNext",
     "Handling",
-    "HandlingFields",
     "Middleware",
     "OrderBy",
     "Ordering",
@@ -29,78 +28,73 @@ __all__ = [
 ]
 
 OrderBy = Callable[[Any], Hashable]
-"""Of a record, or an item; None from it: no order."""
+"""A function of a record or an item. Equal results share a lane; None means no order."""
 CallNext = Callable[[Any], Awaitable[object]]
 Middleware = Callable[[Any, CallNext], Awaitable[object]]
-"""Of what the handler gets, and what goes on with it."""
+"""A function of the handler's argument and of ``call_next``, which calls the next middleware or the handler."""
 Resource = Callable[[], AbstractAsyncContextManager[object]]
 
-# Records that may be parked unless max_parked says otherwise.
-_PARKED = 10_000
+_MAX_PARKED = 10_000  # records, the least that max_parked=None stands for
 
 
 class Ordering(enum.Enum):
     """Which records run one after the other."""
 
     KEY = "key"
-    """Records of one partition with equal key bytes; records without a key have no order. The default."""
+    """Records of one partition with equal key bytes. Records without a key have no order. The default."""
     PARTITION = "partition"
     """All records of one partition."""
     UNORDERED = "unordered"
-    """None: every record may run at any time."""
+    """None. Any record may run at any time."""
 
 
-class HandlingFields(TypedDict, total=False):
-    """The names and types of :class:`Handling`."""
-
-    ordering: Ordering
-    order_by: OrderBy | None
-    max_concurrency: int
-    max_buffered: int
-    drain_timeout: float
-    max_parked: int | None
-    handler_timeout: float | None
-    middleware: Sequence[Middleware]
-    resources: Mapping[str, Resource]
-    isolation: Literal["context", "task"]
-
-
+@documented
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handling:
-    """How records are run. Times are seconds."""
+    """How a consumer, or ``parallel_map``, runs handlers. Times are seconds. Wrong options raise ConfigurationError."""
+
+    # -- Order ----------------------------------------------------------------------------------------------
 
     ordering: Ordering = Ordering.KEY
     """Which records run one after the other."""
     order_by: OrderBy | None = None
-    """A function of the record whose result names its lane within its partition, in place of the key
-    (None from it: no order for this record). Needs ``ordering=Ordering.KEY``; must be quick and must not
-    raise. Default None: the key's bytes."""
+    """A function of the record. Records of one partition for which it returns equal values run one after the other,
+    instead of records with equal keys. None from it: the record has no order. Requires ``ordering=Ordering.KEY``. The
+    function must be fast and must not raise. None: the bytes of the key decide."""
+
+    # -- Limits ---------------------------------------------------------------------------------------------
+
     max_concurrency: int = 100
-    """Handlers running at once, at most. 1 is one record after the other; thousands are fine."""
+    """Maximum number of handlers that run at once. 1 runs one record after the other; thousands are fine."""
     max_buffered: int = 10_000
-    """Records read ahead and not yet started, over all partitions. It is the look-ahead past a slow or hot key.
-    Small: lanes run dry; large: memory, and more to fetch again after a crash. The last sixteenth (1 to 1,000 records)
-    is for partitions that have nothing read ahead; those take turns where they are more than there is room for.
-    Records whose start did not count are read ahead once more and may pass it, at most ``max_concurrency`` of them."""
-    drain_timeout: float = 20.0
-    """Seconds that handlers in flight get to end when a partition is given away or the consumer closes; then
-    they are cancelled. 0 cancels at once. Must fit in ``rebalance_timeout``."""
+    """Maximum number of records that are read ahead and not started, over all partitions. It is how far the consumer
+    looks past a slow key. Small values leave handlers without work; large ones use memory, and more records are fetched
+    again after a crash. The last sixteenth (1 to 1,000 records) is reserved for partitions that have no record
+    buffered; if there are too many of them, they take turns. Records whose start did not count return to the buffer and
+    may exceed the limit, by at most ``max_concurrency``."""
     max_parked: int | None = None
-    """Records that wait for their next attempt, at most, over all partitions. Half of it is reserved for the
-    partitions in equal parts, the rest is for whoever comes; a partition that finds no more room starts nothing
-    new, only retries, and the others go on. Outputs that fail together may pass it, and so may the records of
-    batches. None: 10,000, or four times ``max_concurrency`` if that is more."""
+    """Maximum number of records that wait for their next attempt, over all partitions. Half of it is reserved for the
+    partitions in equal parts; all partitions share the rest. A partition without capacity left starts no new records,
+    only retries; the other partitions go on. Outputs that fail together, and the records of a batch, may exceed the
+    limit. None: 10,000, or four times ``max_concurrency`` if that is more."""
+
+    # -- Around the handler ---------------------------------------------------------------------------------
+
     handler_timeout: float | None = None
-    """Seconds after which a handler is cancelled; its record fails with HandlerTimeout. None: never."""
+    """Seconds after which a handler is cancelled. Its record fails with HandlerTimeout. None: never."""
+    drain_timeout: float = 20.0
+    """Seconds that running handlers get to end when a partition is revoked or the consumer closes. Then they are
+    cancelled. 0 cancels them at once. Must fit within ``rebalance_timeout``."""
     middleware: Sequence[Middleware] = ()
-    """Async functions of a record and ``call_next``, around each attempt, the first outermost: ``return await
-    call_next(record)``. They see the record deserialised."""
+    """Async functions of a record and ``call_next``, called around each attempt, the first one outermost: ``return
+    await call_next(record)``. They get the deserialized record."""
     resources: Mapping[str, Resource] = field(default_factory=dict)
-    """Functions by name that make async context managers, opened with the consumer in this order and closed with it
-    in the reverse one: ``{"http": lambda: httpx.AsyncClient()}``. Handlers reach them with ``resource("http")``."""
+    """Functions, by name, that return async context managers: ``{"http": lambda: httpx.AsyncClient()}``. They are
+    entered in this order when the consumer opens and left in reverse order when it closes. A handler gets one with
+    ``resource("http")``."""
     isolation: Literal["context", "task"] = "context"
-    """``"context"``: each record runs in its own copy of the context. ``"task"``: in an asyncio task of its own,
-    for code that keys state by ``asyncio.current_task()``; costs several microseconds a record."""
+    """``"context"``: each record runs in its own copy of the context. ``"task"``: each record runs in its own asyncio
+    task, for code that keys state by ``asyncio.current_task()``. A task costs several microseconds a record."""
 
     def __post_init__(self) -> None:
         check_choice("ordering", self.ordering, tuple(Ordering))
@@ -116,8 +110,8 @@ class Handling:
 
     @property
     def parked_bound(self) -> int:
-        """``max_parked``, or what None stands for."""
-        return self.max_parked or max(_PARKED, 4 * self.max_concurrency)
+        """``max_parked``, or the number that None stands for."""
+        return self.max_parked or max(_MAX_PARKED, 4 * self.max_concurrency)
 
     def _check_parked(self) -> None:
         if self.max_parked is None:
@@ -148,19 +142,19 @@ class Handling:
 
 
 def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    """Raises ConfigurationError unless it is one of these."""
+    """Raises ConfigurationError unless ``value`` is one of ``allowed``."""
     if not any(value is choice or (isinstance(choice, str) and value == choice) for choice in allowed):
         raise ConfigurationError(name, value, "must be one of " + ", ".join(map(str, allowed)))
 
 
 def check_count(name: str, value: object, least: int = 1) -> None:
-    """Raises ConfigurationError for what is no whole number, or too small."""
+    """Raises ConfigurationError unless ``value`` is an int of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigurationError(name, value, f"must be a whole number of at least {least}")
 
 
 def check_time(name: str, value: object, *, zero: bool = False) -> None:
-    """Raises ConfigurationError unless it is a number of seconds. ``zero``: it may be none."""
+    """Raises ConfigurationError unless ``value`` is a number of seconds. ``zero``: 0 is allowed."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e7:
         raise ConfigurationError(name, value, "must be seconds, from 0 to 10,000,000")
     if value == 0 and not zero:

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from aioparallel.errors import ConfigurationError, ConsumerStateError
 from aioparallel.extension import PartitionState
 from aioparallel.handling import check_count, check_time
+from aioparallel.option_docs import documented
 from aioparallel.policies import is_async
 from aioparallel.records import Record
 from aioparallel.user_errors import RAISED, repr_of
@@ -19,6 +20,7 @@ __all__ = ["KeyedPartition", "State"]
 S = TypeVar("S")
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)  # with slots State[int](...) is refused by Python 3.11
 class State(Generic[S]):
     """A value for each key, in memory: the fold of ``apply`` over the key's records that were handled, in their order.

@@ -1,6 +1,8 @@
-"""The options of a consumer: checked once, together, frozen after.
+"""The options of a consumer. They are checked together when constructed, and frozen.
 
-Each wrong option is refused with its name, the value found and what is allowed, before anything is connected.
+``Options`` is the only list of them. Signatures, ``help()``, docs/reference.md and the TypedDicts below it are made
+from it. A wrong option raises ConfigurationError before anything is connected. The error names the option, its value
+and what is allowed.
 """
 
 from __future__ import annotations
@@ -11,12 +13,22 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict, cast
 
 from aioparallel.errors import ConfigurationError
 from aioparallel.extension import Extension, overrides
-from aioparallel.handling import Handling, HandlingFields, Ordering, check_choice, check_count, check_time
+from aioparallel.handling import (
+    Handling,
+    Middleware,
+    OrderBy,
+    Ordering,
+    Resource,
+    check_choice,
+    check_count,
+    check_time,
+)
 from aioparallel.keyed_state import State
+from aioparallel.option_docs import documented
 from aioparallel.policies import Deduplicate, FailurePolicy, Producing, Transactions
 from aioparallel.records import TopicPartition
 from aioparallel.security import Security
@@ -32,125 +44,116 @@ __all__ = [
 Deserializer = Callable[[bytes], object]
 StartAt = dt.datetime | Mapping[TopicPartition, int]
 
-# Time that a settle needs beside the drain: a member may learn of a rebalance one heartbeat late, then the
-# last commit and its acknowledgement must fit (seconds).
+# Seconds for the rest of a rebalance: the drain, the heartbeat at which a member learns of it and the last commit must
+# leave this much of rebalance_timeout.
 _SETTLE_RESERVE = 1.0
 
 
-class PlainFields(HandlingFields, total=False):
-    """:class:`OptionFields` without those that decide what a handler's record holds."""
-
-    max_buffered_bytes: int
-    commit_interval: float
-    commit_after: int
-    commit_timeout: float
-    failures: FailurePolicy
-    producing: Producing
-    commits: Transactions | Extension | None
-    deduplicate: Deduplicate | None
-    state: State[Any] | None
-    auto_offset_reset: Literal["earliest", "latest", "error"]
-    auto_offset_reset_new_partitions: Literal["earliest", "latest", "error"]
-    skip_unreadable: Collection[tuple[str, int, int]]
-    start_at: StartAt | None
-    until: Literal["end"] | None
-    when_map_is_full: Literal["continue", "block"]
-    offset_map_formats: Literal["all", "java"]
-    connect_timeout: float
-    stalled_after: float
-    session_timeout: float
-    heartbeat_interval: float
-    rebalance_timeout: float
-    security: Security | None
-    client_options: Mapping[str, object]
-    extensions: Sequence[Extension]
-
-
-class OptionFields(PlainFields, total=False):
-    """The names and types of :class:`Options`, for constructors that pass them on. See there for meanings."""
-
-    key_deserializer: Deserializer | None
-    value_deserializer: Deserializer | None
-
-
+@documented
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options(Handling):
-    """What a consumer is told. Times are seconds; sizes say records or bytes."""
+    """The options of a consumer. Times are seconds. Wrong options raise ConfigurationError."""
+
+    # -- Limits ---------------------------------------------------------------------------------------------
 
     max_buffered_bytes: int = 64 * 1024 * 1024
-    """Bytes of keys, values and headers of the buffered records. Intake stops when it is reached. One fetch asks for as
-    many records as still fit by the mean size of those before, and for at least one: the bound is passed by what these
-    are larger, at most by what the client has read already (``max_partition_fetch_bytes`` for each partition)."""
-    commit_interval: float = 1.0
-    """Seconds from one commit to the next when records complete. Small: more requests; large: more records
-    run again after a crash."""
-    commit_after: int = 10_000
-    """Completions after which a commit is made early."""
-    commit_timeout: float = 5.0
-    """Seconds one commit request may take before it counts as failed (it is sent anew after)."""
-    failures: FailurePolicy = field(default_factory=FailurePolicy)
-    """What happens to a record that fails. **The default tries it again for ever.**"""
-    producing: Producing = field(default_factory=Producing)
-    """How what handlers return, and dead letters, are produced."""
-    commits: Transactions | Extension | None = None
-    """``Transactions(...)``: positions and outputs are committed together, in Kafka's transactions. A
-    ``aioparallel.stores.sql.SqlStore``: positions and results, in a database's. None: outputs are acknowledged first,
-    and positions committed then: at least once."""
-    deduplicate: Deduplicate | None = None
-    """Leave out copies of records that were handled before."""
-    state: State[Any] | None = None
-    """Keep a value for each key, in memory and in two topics: :class:`~aioparallel.State`."""
+    """Maximum size of the buffered records: keys, values and headers, in bytes. At this size the consumer fetches no
+    more. A fetch asks for as many records as should fit, by the mean size of earlier ones, and for at least one. Larger
+    records may exceed the limit, by at most what the client has read already (``max_partition_fetch_bytes`` for each
+    partition)."""
+
+    # -- Records and outputs --------------------------------------------------------------------------------
+
     key_deserializer: Deserializer | None = None
-    """A function of the key's bytes; what it returns is ``record.key``. Lanes still go by the bytes. When it raises,
-    the record fails with DeserializationError. Not called for a record without a key."""
+    """A function of the key's bytes that returns ``record.key``. The order still follows the bytes. If it raises, the
+    record fails with DeserializationError. It is not called for a record without a key."""
     value_deserializer: Deserializer | None = None
-    """The same for the value."""
-    auto_offset_reset: Literal["earliest", "latest", "error"] = "earliest"
-    """Where to start without a committed offset, or when it is beyond the end of the log. ``"error"`` ends the run. A
-    position behind the beginning of the log (retention was faster) goes on at the beginning, also under ``"latest"``:
-    what is left there came after it, and nobody has handled it."""
-    auto_offset_reset_new_partitions: Literal["earliest", "latest", "error"] = "earliest"
-    """The same for partitions that were added since the group began with their topic: those with a number above every
-    partition of it that the group has committed. Records are there before a consumer hears of such a partition, and
-    ``"latest"`` passes over them. Topics of which nothing is committed, and partitions whose committed offset has
-    expired, follow ``auto_offset_reset``; where that is ``"error"``, new partitions end the run, too."""
-    skip_unreadable: Collection[tuple[str, int, int]] = ()
-    """Batches that are passed over where they cannot be read, each as ``(topic, partition, offset)``: the one that the
-    problem ``unreadable`` names, by the offset that it bears. **Their records are lost.** Each is logged and counted in
-    ``stats().skipped_batches``; nothing else is skipped, nor a batch of these that can be read. One that is not named
-    here holds its partition, and the others go on."""
-    start_at: StartAt | None = None
-    """Where partitions start whose group has committed nothing yet: an aware datetime (the first record at or
-    after it), or offsets by partition (others follow ``auto_offset_reset``, or that for new partitions)."""
-    until: Literal["end"] | None = None
-    """``"end"``: run up to the end offsets at the start of the run, commit, and return. Under ``read_committed`` these
-    are the ends of what is decided: records behind an open transaction are not waited for."""
+    """A function of the value's bytes that returns ``record.value``. If it raises, the record fails with
+    DeserializationError. It is not called for a record without a value."""
+    failures: FailurePolicy = field(default_factory=FailurePolicy)
+    """What happens to a record that fails. **The default retries it forever.**"""
+    producing: Producing = field(default_factory=Producing)
+    """How the outputs of handlers and dead letters are produced."""
+    deduplicate: Deduplicate | None = None
+    """Skips copies of records that were handled before."""
+    state: State[Any] | None = None
+    """Keeps a value for each key, in memory and in two topics."""
+
+    # -- Commits --------------------------------------------------------------------------------------------
+
+    commits: Transactions | Extension | None = None
+    """None: at least once. The brokers acknowledge the outputs, then the offsets are committed. ``Transactions(...)``:
+    offsets and outputs are committed together, in Kafka transactions. An ``aioparallel.stores.sql.SqlStore``: offsets
+    and results are committed together, in the transactions of a database."""
+    commit_interval: float = 1.0
+    """Seconds between commits while records complete. Small values send more requests; with large ones more records run
+    again after a crash."""
+    commit_after: int = 10_000
+    """Number of completed records after which the consumer commits before ``commit_interval`` is over."""
+    commit_timeout: float = 5.0
+    """Seconds after which a commit request counts as failed. The next one contains its offsets again."""
     when_map_is_full: Literal["continue", "block"] = "continue"
-    """When the offset map does not fit the commit's metadata: go on (after a crash the records above what
-    fitted run again), or start nothing above it until it fits, as it always is with ``Transactions``."""
+    """What happens when the offset map does not fit into the commit's metadata. ``"continue"``: go on; after a crash
+    the records above the part that fits run again. ``"block"``: start no record above that part until the map fits.
+    ``Transactions`` always block."""
     offset_map_formats: Literal["all", "java"] = "all"
     """``"java"``: write only formats that the Java Parallel Consumer reads."""
-    connect_timeout: float = 30.0
-    """Seconds for connecting and for looking up the topics."""
-    stalled_after: float = 60.0
-    """Seconds without a record from a partition that has more to read, after which ``health()`` tells of it."""
+
+    # -- Where reading starts and ends ----------------------------------------------------------------------
+
+    auto_offset_reset: Literal["earliest", "latest", "error"] = "earliest"
+    """Where a partition starts that has no committed offset, or one beyond the end of the log. ``"error"`` ends the
+    run. If retention has deleted the records at the committed offset, reading goes on at the beginning of the log, also
+    with ``"latest"``: those records are newer, and none of them was handled."""
+    auto_offset_reset_new_partitions: Literal["earliest", "latest", "error"] = "earliest"
+    """Where a partition starts that was added to its topic after the group began to read it. A partition counts as new
+    if its number is above all partitions of its topic that have a committed offset. ``"latest"`` misses the records
+    that are produced before the consumer learns of the partition. ``auto_offset_reset`` applies instead to a topic
+    without any committed offset and to a partition whose committed offset has expired. If that option is ``"error"``, a
+    new partition ends the run as well."""
+    start_at: StartAt | None = None
+    """Where partitions start that have no committed offset yet. An aware datetime: at the first record with that
+    timestamp or a later one. A mapping of offsets by partition: there; other partitions follow ``auto_offset_reset`` or
+    ``auto_offset_reset_new_partitions``."""
+    until: Literal["end"] | None = None
+    """``"end"``: read up to the end offsets at the start of the run, commit, and return. With ``read_committed`` these
+    are the last stable offsets: records behind an open transaction are not waited for. None: run until ``stop()``."""
+    skip_unreadable: Collection[tuple[str, int, int]] = ()
+    """Batches to skip if they cannot be read, each as ``(topic, partition, offset)``: the problem ``unreadable`` names
+    them. **Their records are lost.** Each skipped batch is logged and counted in ``stats().skipped_batches``. A batch
+    that can be read is not skipped. An unreadable batch that is not listed here stops its partition, and the other
+    partitions go on."""
+
+    # -- Group membership -----------------------------------------------------------------------------------
+
     session_timeout: float = 30.0
-    """Seconds without a heartbeat after which the group takes this member for dead."""
+    """Seconds without a heartbeat after which the group removes this member."""
     heartbeat_interval: float = 3.0
-    """Seconds between heartbeats; a rebalance is noticed at the next one."""
+    """Seconds between heartbeats. A member learns of a rebalance at its next heartbeat. At most a third of
+    ``session_timeout``."""
     rebalance_timeout: float = 60.0
-    """Seconds the members have to give up their partitions in a rebalance."""
+    """Seconds that members have to give up their partitions in a rebalance."""
+
+    # -- Connection -----------------------------------------------------------------------------------------
+
+    connect_timeout: float = 30.0
+    """Seconds for connecting to the brokers and looking up the topics."""
+    stalled_after: float = 60.0
+    """Seconds without a record from a partition that has more to read, after which ``health()`` reports it."""
     security: Security | None = None
-    """How a cluster is reached that wants TLS, a login, or both; for the producer too."""
+    """TLS, a login, or both. The producer uses it as well. None: neither."""
     client_options: Mapping[str, object] = field(default_factory=dict)
-    """Passed on to the Kafka client: ``isolation_level``, fetch sizes, ``client_id``; TLS and SASL too, where
-    ``security`` has not what is needed, as Kerberos."""
+    """Options of the Kafka client, such as ``isolation_level``, ``client_id`` and fetch sizes. Also TLS and SASL
+    options that ``security`` does not have, such as Kerberos."""
+
+    # -- Extensions --
+
     extensions: Sequence[Extension] = ()
-    """What is added to the consumer, each a :class:`~aioparallel.Extension`. Hooks are called in this order."""
+    """What is added to the consumer. Hooks of several extensions are called in this order."""
 
     @property
     def connecting_options(self) -> dict[str, object]:
-        """``client_options``, with what ``security`` says."""
+        """``client_options`` with the options of ``security`` and the isolation level that commits and state need."""
         committed = isinstance(self.commits, Transactions) or self.state is not None
         read = {"isolation_level": "read_committed"} if committed else {}
         secure = {} if self.security is None else self.security.client_options()
@@ -173,7 +176,7 @@ class Options(Handling):
 
     @classmethod
     def of(cls, given: OptionFields) -> Options:
-        """Make options from keywords; an unknown name is refused with the nearest known one."""
+        """Make options from keywords. Raises ConfigurationError; for an unknown name it suggests the nearest one."""
         known = {f.name for f in fields(cls)}
         for name in given:
             if name not in known:
@@ -186,6 +189,57 @@ class Options(Handling):
             )
         return cls(**given)
 
+
+# -- Written by `make docs` from the dataclass above: do not edit ---------------------------------------
+
+
+class PlainFields(TypedDict, total=False):
+    """The fields of Options that do not change the type of a record's key or value."""
+
+    ordering: Ordering
+    order_by: OrderBy | None
+    max_concurrency: int
+    max_buffered: int
+    max_parked: int | None
+    max_buffered_bytes: int
+    handler_timeout: float | None
+    drain_timeout: float
+    middleware: Sequence[Middleware]
+    resources: Mapping[str, Resource]
+    isolation: Literal["context", "task"]
+    failures: FailurePolicy
+    producing: Producing
+    deduplicate: Deduplicate | None
+    state: State[Any] | None
+    commits: Transactions | Extension | None
+    commit_interval: float
+    commit_after: int
+    commit_timeout: float
+    when_map_is_full: Literal["continue", "block"]
+    offset_map_formats: Literal["all", "java"]
+    auto_offset_reset: Literal["earliest", "latest", "error"]
+    auto_offset_reset_new_partitions: Literal["earliest", "latest", "error"]
+    start_at: StartAt | None
+    until: Literal["end"] | None
+    skip_unreadable: Collection[tuple[str, int, int]]
+    session_timeout: float
+    heartbeat_interval: float
+    rebalance_timeout: float
+    connect_timeout: float
+    stalled_after: float
+    security: Security | None
+    client_options: Mapping[str, object]
+    extensions: Sequence[Extension]
+
+
+class OptionFields(PlainFields, total=False):
+    """The fields of Options."""
+
+    key_deserializer: Deserializer | None
+    value_deserializer: Deserializer | None
+
+
+# -- Written by hand again ------------------------------------------------------------------------------
 
 _CHOICES: dict[str, tuple[object, ...]] = {
     "auto_offset_reset": ("earliest", "latest", "error"),
@@ -320,7 +374,7 @@ def _check_deduplicate(options: Options) -> None:
 
 
 _TRANSACTION_CHECK = 10.0
-"""Seconds between two looks of a broker for transactions whose time is over
+"""Seconds between a broker's checks for expired transactions
 (``transaction.abort.timed.out.transaction.cleanup.interval.ms``)."""
 
 
@@ -332,7 +386,7 @@ def _check_transactions(options: Options) -> None:
         raise ConfigurationError(
             "commits",
             policy,
-            "must be None, Transactions(...), or an Extension with a commit_strategy, such as SqlStore",
+            "must be None, Transactions(...), or an Extension with a commit_strategy (SqlStore is one)",
         )
     longest = options.session_timeout - _TRANSACTION_CHECK
     if policy.transaction_timeout > longest:
@@ -397,7 +451,7 @@ def _check_state(options: Options) -> None:
 
 
 def checked_topics(topics: object) -> tuple[str, ...] | re.Pattern[str]:
-    """The topics to read, as names or as a pattern; refuses anything else."""
+    """The topics to read, as names or as a pattern. Raises ConfigurationError for anything else."""
     if isinstance(topics, re.Pattern):
         return topics
     names = (topics,) if isinstance(topics, str) else topics
@@ -407,7 +461,7 @@ def checked_topics(topics: object) -> tuple[str, ...] | re.Pattern[str]:
 
 
 def checked_text(option: str, value: object) -> str:
-    """A non-empty text option."""
+    """A non-empty text. Raises ConfigurationError for anything else."""
     if isinstance(value, str) and value.strip():
         return value
     raise ConfigurationError(option, value, "must be a non-empty text")

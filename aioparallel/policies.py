@@ -1,4 +1,4 @@
-"""Options in groups: what happens to a record that fails, and how outputs are produced. Checked once, frozen after."""
+"""Options that come in groups: retries, failed records, outputs, transactions. Checked when constructed, and frozen."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, cast
 
 from aioparallel.errors import ConfigurationError, RetryLater
+from aioparallel.option_docs import documented
 from aioparallel.records import Outgoing, Produced, Record
 from aioparallel.security.secret import hidden
 
@@ -29,55 +30,58 @@ __all__ = [
 ]
 
 EndOfRetries = Literal["dead_letter", "skip", "stop", "release"]
-"""What becomes of a record that is not tried any more. ``"release"``: whoever delivered it delivers it again, which no
-partition does by itself."""
+"""What happens to a record whose retries have ended. ``"release"``: leave it unacknowledged, so that it is delivered
+again; only queues do that, partitions do not."""
 Verdict = float | EndOfRetries
-"""Seconds until the next attempt, or what becomes of the record instead."""
+"""Seconds until the next attempt, or what happens to the record instead."""
 RetryFunction = Callable[[Record[Any, Any], Exception, int], Verdict]
-"""Called with the record, what its handler raised, and the number of attempts so far (1 or more). Also for a
-RetryLater that the handler raised: a delay for it counts no attempt, so the next call sees the same number. Not for
-NotToBlame: the library itself waits then."""
+"""A function of the record, the exception that its handler raised, and the number of attempts so far (1 or more). It is
+also called for a RetryLater. A delay after a RetryLater counts no attempt, so the next call gets the same number. It is
+not called for NotToBlame, for which the library itself waits."""
 DeadLetterFunction = Callable[[Record[Any, Any], Exception], Awaitable[None]]
-"""Puts a record away by itself; when it returns the record is done with, when it raises it is called again."""
+"""An async function of the record and its exception. When it returns, the record is complete; when it raises, it is
+called again."""
 OnProduced = Callable[[Record[Any, Any], Outgoing, Produced], None]
 
 TooLargeLetters = Literal["drop_value", "truncate", "hold"]
-"""What becomes of a dead letter that is larger than its topic takes."""
+"""What happens to a dead letter that is larger than its topic allows."""
 
-_FOREVER = 1e7  # seconds; more is a mistake
+_FOREVER = 1e7  # seconds; a larger value is a mistake
 
 
+@documented
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """When a failed record is tried again, and when no more. The default never gives up.
+    """When a failed record is retried, and when its retries end. The default retries forever.
 
-    The delay after attempt ``n`` is ``first_delay * multiplier ** (n - 1)``, at most ``max_delay``, then spread
-    evenly by ``jitter``: 0.1 means from 90 to 110 percent of it.
+    The delay after attempt ``n`` is ``first_delay * multiplier ** (n - 1)``, at most ``max_delay``, and varies evenly
+    by ``jitter``: with 0.1 from 90 to 110 percent.
     """
 
     first_delay: float = 1.0
-    """Seconds after the first failed attempt."""
+    """Seconds between the first failed attempt and the next one."""
     multiplier: float = 2.0
-    """How much longer each next delay is; 1 keeps it the same."""
+    """Factor from one delay to the next. 1 keeps the delay constant."""
     max_delay: float = 60.0
-    """Seconds, the longest delay before jitter."""
+    """Maximum delay in seconds, before jitter."""
     jitter: float = 0.1
-    """Part of the delay by which it varies, 0 to 1, so that what failed together is not tried again together."""
+    """Fraction of the delay by which it varies, 0 to 1, so that records that failed together are not retried
+    together."""
     max_attempts: int | None = None
-    """Calls of the handler, the first included, those not counted that ended with RetryLater; None: any number. Counted
-    anew in each retry topic."""
+    """Maximum number of attempts, including the first. Attempts that raise RetryLater do not count, unless
+    ``count_waits``. Each retry topic starts at 0 again. None: no limit."""
     max_elapsed: float | None = None
-    """Seconds since the first failure after which no attempt is started any more, without those that RetryLater asked
-    for; None: any time."""
+    """Seconds since the first failure after which no attempt starts. Delays that RetryLater requests do not count.
+    None: no limit."""
     max_wait: float | None = None
-    """Seconds since the first RetryLater of a record in which its waits must end: one that would end later ends the
-    retries. Waiting is not failing, so nothing else bounds it. None: any time."""
+    """Seconds since a record's first RetryLater within which its delays must end. A delay that would end later ends the
+    retries. Other limits do not apply, because waiting is not failing. None: no limit."""
     count_waits: bool = False
-    """Whether a RetryLater is an attempt that has failed, with a delay of its own: ``max_attempts`` and ``max_elapsed``
-    bound it then, and ``max_wait`` does not. Without ``max_wait`` a record waits for what its process lacks (memory,
-    files) for a minute then, and not for ever."""
+    """Whether a RetryLater counts as a failed attempt that sets its own delay. ``max_attempts`` and ``max_elapsed``
+    then limit it, and ``max_wait`` does not. If the process lacks a resource (memory, files) and ``max_wait`` is None,
+    a record then waits for a minute at most, and not forever."""
     retry_on: type[Exception] | tuple[type[Exception], ...] = Exception
-    """Only these exceptions are tried again; others end the retries at once."""
+    """The exceptions that are retried. All others end the retries at once."""
 
     def __post_init__(self) -> None:
         for name in ("first_delay", "max_delay"):
@@ -101,13 +105,13 @@ class RetryPolicy:
 
     @property
     def is_endless(self) -> bool:
-        """Whether what fails is tried again for ever."""
+        """Whether failures are retried forever."""
         return self.max_attempts is None and self.max_elapsed is None
 
     def delay(self, error: Exception, attempts: int, elapsed: float) -> float | None:
         """Seconds until the next attempt, or None when the retries have ended.
 
-        ``attempts``: made so far. ``elapsed``: seconds since the first failure, without those of waits.
+        ``attempts``: number of attempts so far. ``elapsed``: seconds since the first failure, without waits.
         """
         asked = error.delay if isinstance(error, RetryLater) else None
         if asked is None and not isinstance(error, self.retry_on):
@@ -120,9 +124,9 @@ class RetryPolicy:
         return planned
 
     def wait(self, wish: float, waiting: float) -> float | None:
-        """The delay that a RetryLater requests, as it is, or None when the retries have ended.
+        """The delay that a RetryLater requests, or None when the retries have ended.
 
-        ``waiting``: seconds since the record's first RetryLater.
+        ``wish``: that delay in seconds. ``waiting``: seconds since the record's first RetryLater.
         """
         return wish if self.max_wait is None or waiting + wish <= self.max_wait else None
 
@@ -134,48 +138,52 @@ class RetryPolicy:
 
 
 class RetryBudget(NamedTuple):
-    """How often and how long a failing record is tried, and what happens to it then."""
+    """How often and for how long a failing record is retried, and what happens to it then."""
 
     retry: RetryPolicy | RetryFunction
     end: EndOfRetries
-    """``"dead_letter"``: the dead-letter sink gets it."""
+    """What happens when the retries have ended. ``"dead_letter"``: the record goes to the dead-letter sink."""
     retry_topics: tuple[str, ...] = ()
-    """The topics where it goes before that, one after the other."""
+    """The topics that the record passes through before that, in this order."""
     redelivers: bool = False
-    """Whether the function may return ``"release"``: the record is delivered again."""
+    """Whether the retry function may return ``"release"``."""
 
 
+@documented
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailurePolicy:
-    """What happens to a record whose handler fails, that cannot be read, or whose outputs cannot be written.
+    """What happens to a record whose handler fails, that cannot be deserialized, or whose outputs cannot be produced.
 
-    **The default tries for ever**, with delays up to a minute: nothing is lost and nothing is passed over, and a record
-    that can never succeed holds its key until somebody mends it. Set ``dead_letter`` and a limit in ``retry`` to let
-    the others of its key go on.
+    **The default retries forever**, with delays of up to a minute. No record is lost or skipped, but a record that can
+    never succeed blocks its key until the cause is fixed. Set ``dead_letter`` and a limit in ``retry`` to let the other
+    records of its key go on.
     """
 
     retry: RetryPolicy | RetryFunction = field(default_factory=RetryPolicy)
-    """A policy, or a function of the record, the exception and the attempts so far that gives the seconds to the next
-    attempt, or "dead_letter", "skip" or "stop". It must be quick; when it raises, the consumer stops."""
+    """A policy, or a function of the record, the exception and the number of attempts so far. The function returns the
+    seconds until the next attempt, or ``"dead_letter"``, ``"skip"`` or ``"stop"``. It must be fast. If it raises, the
+    consumer stops."""
     dead_letter: str | DeadLetterFunction | None = None
-    """Where a record goes when its retries have ended: a topic (which must exist), or an async function of the record
-    and the exception. Its offset completes when that is acknowledged; until then it is tried for ever."""
+    """Where a record goes when its retries have ended: a topic, which must exist, or an async function of the record
+    and the exception. The record is complete when the topic or the function has taken it; until then this is retried
+    forever."""
     give_up: Literal["stop", "skip"] = "stop"
-    """Without ``dead_letter``: ``"stop"`` ends the run with RecordStopped, the record not committed; ``"skip"``
-    completes it, with a line in the log: the record is lost then, and that is what it says."""
+    """What happens when the retries have ended and there is no ``dead_letter``. ``"stop"``: the run ends with
+    RecordStopped, and the record is not committed. ``"skip"``: the record is logged and complete, **and thereby
+    lost**."""
     retry_topics: Mapping[str, float] = field(default_factory=dict)
-    """Topics by delay in seconds, shortest first: ``{"orders.retry.5s": 5, "orders.retry.1m": 60}``. When the
-    attempts of ``retry`` end the record goes to the next of them, where the same consumer reads it after the delay and
-    tries it as often again; after the last one, ``dead_letter`` or ``give_up``. Its key goes on meanwhile: **order is
-    given up for progress**. Needs a ``retry`` with an end. A record that is too large for such a topic, with the
-    headers that it gets, goes to ``dead_letter`` or ``give_up`` at once."""
+    """Topics with their delays in seconds, shortest first: ``{"orders.retry.5s": 5, "orders.retry.1m": 60}``. When the
+    retries end, the record is produced to the next of these topics. The same consumer reads it there after the delay
+    and retries it as often again. After the last topic, ``dead_letter`` or ``give_up`` applies. The other records of
+    its key go on meanwhile: **the order of the key is given up**. Requires a ``retry`` that ends. A record that is too
+    large for such a topic with its additional headers goes to ``dead_letter`` or ``give_up`` at once."""
     dead_letter_too_large: TooLargeLetters = "drop_value"
-    """What becomes of a dead letter that its topic does not take for its size, also without the texts of its error
-    (its headers add some hundred bytes to the record). ``"drop_value"``: it stands there without its value, or
-    whatever part of it is largest, and says so in the header ``aioparallel.left.out``; ``aioparallel dlq`` reads that
-    part from where the record stands, while it does. ``"truncate"``: with the first half of its value, or quarter, as
-    much as the topic takes. ``"hold"``: the record waits, and its key with it, until the topic takes it; so does one
-    that is too large for a retry topic."""
+    """What happens to a dead letter that is too large for its topic, even without the texts of its error. (Its headers
+    add some hundred bytes to the record.) ``"drop_value"``: it is produced without its value, or without its largest
+    part, and the header ``aioparallel.left.out`` names that part. ``aioparallel dlq`` reads the part from the original
+    record while that exists. ``"truncate"``: it is produced with the first half of its value, or the first quarter and
+    so on, as much as the topic takes. ``"hold"``: the record and its key wait until the topic takes it; so does a
+    record that is too large for a retry topic."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.retry, RetryPolicy) and not callable(self.retry):
@@ -223,32 +231,35 @@ class FailurePolicy:
 
     @property
     def retry_budget(self) -> RetryBudget:
-        """The part that the engine goes by."""
+        """What the engine needs of this policy."""
         return RetryBudget(
             self.retry, self.give_up if self.dead_letter is None else "dead_letter", (*self.retry_topics,)
         )
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class Deduplicate:
-    """Handle each record once, though the topic holds copies: for what a stage before writes at least once.
+    """Handles each record once although the topic contains copies, because an earlier stage writes at least once.
 
-    Two records are copies when their headers name the same source (``src-topic``, ``src-partition``, ``src-offset``
-    and, if they are there, ``src-index`` and ``src-digest``; ``aioparallel.spark`` writes them). What was handled is
-    remembered in a compacted topic, which is written before offsets are committed, so it outlives the process and moves
-    with the partition. A record is complete at once when it is a copy.
+    Two records are copies if their headers name the same source: ``src-topic``, ``src-partition``, ``src-offset`` and,
+    if present, ``src-index`` and ``src-digest``. ``aioparallel.spark`` writes these headers. A compacted topic stores
+    which records were handled. It is written before offsets are committed, so this outlives the process and moves with
+    the partition. A copy is complete at once.
     """
 
     topic: str
-    """The topic that holds what was seen. Compacted (``cleanup.policy=compact``), with as many partitions as the
-    largest of the topics that are read; groups may share it. It is not created."""
+    """The topic that stores which records were handled. It must exist, be compacted (``cleanup.policy=compact``) and
+    have at least as many partitions as each topic that is read. Groups may share it."""
     by: Literal["record", "key"] = field(default="record", kw_only=True)
-    """``"record"``: each record is remembered. ``"key"``: of each key the last one, for each partition of the source:
-    less to keep, and right only where every attempt of the stage before writes a key's records in order and none is
-    left out that comes later. So it is refused beside dead letters, retry topics and anything but the order of keys."""
+    """``"record"``: remember each record. ``"key"``: remember the last record of each key, for each source partition.
+    That takes less space. It is right only if each attempt of the earlier stage writes the records of a key in order
+    and omits none that it writes later. So it cannot be combined with dead letters, retry topics or an order other
+    than that of keys."""
     remember: int = field(default=50_000, kw_only=True)
-    """Records, or keys, remembered of each partition, those handled last: at least as many as may come twice. Behind
-    Spark that is what one micro-batch writes to one partition. A record takes 300 to 400 bytes."""
+    """Number of records, or keys, that are remembered for each partition, the last handled ones. At least as many as
+    may come twice: after Spark, the records that a micro-batch writes to one partition. Each takes 300 to 400 bytes of
+    memory."""
 
     def __post_init__(self) -> None:
         topic: object = self.topic
@@ -260,22 +271,26 @@ class Deduplicate:
             raise ConfigurationError("Deduplicate remember", self.remember, "must be 1 or more")
 
 
+@documented
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Producing:
-    """How outputs, dead letters and records for retry topics are produced: idempotent, ``acks=all``, always."""
+    """How outputs, dead letters and records for retry topics are produced. The producer is always idempotent, with
+    ``acks=all``."""
 
     max_unacknowledged_bytes: int = 32 * 1024 * 1024
-    """Bytes of outputs that are not acknowledged yet (keys, values, headers, and 256 for each). At the bound handlers
-    that have ended wait, so fewer start; one record's outputs may be larger by themselves."""
+    """Maximum size in bytes of the outputs that are not acknowledged yet: keys, values, headers, and 256 bytes for each
+    output. At the limit, handlers that have ended wait, so fewer start. The outputs of a single record may exceed
+    it."""
     delivery_timeout: float = 120.0
-    """Seconds the brokers have to take an output; then its record has failed and follows the failure policy."""
+    """Seconds within which the brokers must acknowledge an output. After that its record has failed."""
     on_produced: OnProduced | None = None
-    """Called with the record, the output and where it stands, once the broker has it and before the record's offset
-    completes; in transactions, when theirs is committed. A plain function, quick; what it raises is logged."""
+    """A function of the record, the output and the place where it was stored. It is called after the broker has
+    acknowledged the output, and before the record is complete; with ``Transactions``, after the commit of the
+    transaction. It must not be async, and must be fast. What it raises is logged."""
     client_options: Mapping[str, object] = field(default_factory=dict)
-    """Passed on to the producing Kafka client: ``compression_type``, ``linger_ms``, ``max_batch_size``,
-    ``max_request_size``, ``partitioner``. TLS, SASL, ``client_id`` and timeouts come from the consumer's
-    ``client_options``; given here they win."""
+    """Options of the producing Kafka client, such as ``compression_type``, ``linger_ms``, ``max_batch_size``,
+    ``max_request_size`` and ``partitioner``. TLS, SASL, ``client_id`` and timeouts come from the consumer's
+    ``client_options``, unless they are given here."""
 
     def __post_init__(self) -> None:
         if not _is_whole(self.max_unacknowledged_bytes) or self.max_unacknowledged_bytes < 1:
@@ -292,27 +307,28 @@ class Producing:
         object.__setattr__(self, "client_options", hidden(self.client_options))
 
 
+@documented
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transactions:
-    """Commit positions and everything that is produced in Kafka's transactions: exactly once for those who read
-    ``read_committed``.
+    """Commits offsets and all outputs in Kafka transactions: exactly once for consumers that read ``read_committed``.
 
-    Outputs, dead letters, records for retry topics and positions of one member go into one transaction at a time. What
-    handlers do beside that, in a database or over HTTP, is not in it and happens at least once. Needs brokers with
-    ``transaction.version`` 2: Apache Kafka 4.0 or newer. The records are read ``read_committed``.
+    Outputs, dead letters, records for retry topics and offsets of one member go into one transaction at a time. Other
+    effects of handlers, such as writes to a database or HTTP requests, are outside of it and happen at least once.
+    Requires brokers with ``transaction.version`` 2: Apache Kafka 4.0 or newer. Records are read ``read_committed``.
     """
 
     interval: float = 0.1
-    """Seconds from the begin of one transaction to the next. Outputs are visible after it; small: more transactions
-    (each takes 3 to 15 milliseconds); large: more is done again after a crash. In the place of ``commit_interval``.
-    ``commit_after`` completions, or half of ``Producing(max_unacknowledged_bytes=)``, end it early."""
+    """Seconds from the begin of one transaction to the begin of the next. Outputs become visible after that. Small
+    values make more transactions, which take 3 to 15 milliseconds each; with large ones more is repeated after a crash.
+    Replaces ``commit_interval``. A transaction ends early after ``commit_after`` records or at half of
+    ``Producing(max_unacknowledged_bytes=)``."""
     transaction_timeout: float = 10.0
-    """Seconds after which the brokers abort a transaction whose member has died; whoever has its partitions then waits
-    for that, up to 10 seconds more. At most ``session_timeout`` - 10: then nobody waits, for the partitions of a dead
-    member are given away later than that."""
+    """Seconds after which the brokers abort the transaction of a member that has died; they may take 10 seconds longer.
+    At most ``session_timeout`` - 10, so that the transaction is aborted before the group reassigns the partitions, and
+    their next owner does not wait for it."""
     id_prefix: str | None = None
-    """What the ``transactional.id`` of each member begins with, for access rules of the cluster (WRITE and DESCRIBE on
-    transactional ids, prefixed). The rest is the ``group_instance_id`` or chance. None: the ``group_id``."""
+    """The beginning of the ``transactional.id`` of each member, for prefixed ACLs (WRITE and DESCRIBE on transactional
+    ids). The rest is the ``group_instance_id`` or random. None: the ``group_id``."""
 
     def __post_init__(self) -> None:
         for name in ("interval", "transaction_timeout"):
@@ -334,18 +350,18 @@ class Transactions:
 
 
 def check_too_large(option: str, value: object) -> None:
-    """Raises ConfigurationError for what is no :data:`TooLargeLetters`."""
+    """Raises ConfigurationError unless ``value`` is one of :data:`TooLargeLetters`."""
     if value not in ("drop_value", "truncate", "hold"):
         raise ConfigurationError(option, value, 'must be "drop_value", "truncate" or "hold"')
 
 
 _LONGEST_PREFIX: Final = 32_000
-"""Bytes. A ``transactional.id`` has at most 32,767, with what follows the prefix."""
+"""Bytes. A ``transactional.id``, which continues after the prefix, has at most 32,767."""
 
 
 def is_async(function: object) -> bool:
-    """Whether it was declared with ``async def``: itself, what a partial or a method stands for, its ``__call__``, or
-    what a wrapper made with ``functools.wraps`` goes around. Known before it is called."""
+    """Whether a function is declared with ``async def``: itself, the function of a partial or a method, its
+    ``__call__``, or the function that ``functools.wraps`` wrapped. The function is not called."""
     while function is not None:
         for one in (function, getattr(function, "__call__", None)):  # noqa: B004
             if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):

@@ -1,14 +1,13 @@
 """Writes ``reference.md``: every option, every figure of ``Stats``, every kind of ``Problem``, every ``action`` in the
 log. All of it stands in the code; what a log line is for stands in ``log_actions.toml``.
 
-``make docs`` runs it. What has no sentence is an error here, and ``tests/docs/test_reference.py`` fails when the page
-is not what this makes.
+``make docs`` runs it; it writes the TypedDicts of :mod:`docs.option_fields` as well. What has no sentence is an error
+here, and ``tests/docs/test_reference.py`` fails when the page is not what this makes.
 """
 
 from __future__ import annotations
 
 import ast
-import dataclasses
 import inspect
 import re
 import textwrap
@@ -17,14 +16,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
 
 from aioparallel import (
     BrokerOutputs,
     Deduplicate,
     FailurePolicy,
     LongestLane,
-    Options,
     ParallelConsumer,
     PartitionStats,
     ProblemKind,
@@ -42,9 +39,18 @@ from aioparallel import (
 from aioparallel.http import Cache, Request, http_handler
 from aioparallel.http.handler import HttpHandler
 from aioparallel.observe.stats import StateStats, TransactionStats
+from aioparallel.option_docs import (
+    Option,
+    Undocumented,
+    attribute_docstrings,
+    described,
+    options_of,
+    options_taken,
+)
 from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker
 from aioparallel.queues.priority import PriorityConsumer, PriorityProducer
 from aioparallel.web import ConsumerService, RestartPolicy
+from docs import option_fields
 from docs.log_lines import LEVELS, Line, log_lines
 
 PAGE = Path(__file__).with_name("reference.md")
@@ -60,7 +66,7 @@ the docstrings in the code; do not edit it here.
 
 
 class NoSentence(Exception):
-    """Something that a user sees has no docstring, or no line in ``log_actions.toml``."""
+    """An action in the log has no line in ``log_actions.toml``."""
 
 
 def page() -> str:
@@ -77,80 +83,76 @@ def _options() -> str:
 
 Times are seconds. A wrong option is refused with `ConfigurationError`: its name, the value and what is allowed.
 """
-    consumer = [*_arguments(ParallelConsumer.__init__, ParallelConsumer), *map(_option, _fields(Options))]
     groups = (RetryPolicy, FailurePolicy, Producing, Transactions, State, Deduplicate, Security)
     tables = [
-        _section("ParallelConsumer", consumer),
+        _taker(ParallelConsumer),
         *map(_group, groups),
         *(_section(one.__name__, _arguments(one, one)) for one in (parallel_map, batches, in_threads, in_processes)),
-        _section("http_handler", _arguments(HttpHandler, http_handler)),
+        _grouped("http_handler", (), options_of(HttpHandler, http_handler)),
         _section("Request", _arguments(Request.__init__, Request)),
         _group(Cache),
         _section("ConsumerService", _arguments(ConsumerService.__init__, ConsumerService)),
         _group(RestartPolicy),
-        _section("KmqConsumer", _arguments(KmqConsumer.__init__, KmqConsumer)),
-        _section("RedeliveryTracker", _arguments(RedeliveryTracker.__init__, RedeliveryTracker)),
-        _section("PriorityConsumer", _arguments(PriorityConsumer.__init__, PriorityConsumer)),
+        _taker(KmqConsumer),
+        _taker(RedeliveryTracker),
+        _taker(PriorityConsumer),
         _section("PriorityProducer", _arguments(PriorityProducer.__init__, PriorityProducer)),
     ]
     return "\n".join([intro, *tables])
 
 
 def _group(kind: type) -> str:
-    return _section(kind.__name__, map(_option, _fields(kind)))
+    return _grouped(kind.__name__, (), options_of(kind))
+
+
+def _taker(kind: type[object]) -> str:
+    """Of a class that takes options: its own parameters, then the others."""
+    own = _arguments(kind.__init__, kind)
+    if kind is ParallelConsumer or not issubclass(kind, ParallelConsumer):
+        return _grouped(kind.__name__, own, options_taken(kind))
+    return _section(kind.__name__, own) + f"\n{_others(kind)}\n"
+
+
+def _others(kind: type) -> str:
+    all_of_them, taken = ({one.name: one for one in options_taken(one)} for one in (ParallelConsumer, kind))
+    own = inspect.signature(kind).parameters
+    left_out = ", ".join(f"`{name}`" for name in all_of_them if name not in own)
+    others = [
+        f"`{name}` is by default `{one.default}`" for name, one in taken.items() if one != all_of_them.get(name, one)
+    ]
+    return "; ".join([f"All options of `ParallelConsumer` but {left_out}", *others]) + "."
+
+
+def _grouped(title: str, own: Iterable[tuple[str, ...]], options: Iterable[Option]) -> str:
+    """A table of what has no group, then one for each group."""
+    groups: dict[str, list[tuple[str, ...]]] = {"": [*own]}
+    for one in options:
+        groups.setdefault(one.group, []).append(_option(one))
+    ungrouped = groups.pop("")
+    parts = [_section(title, ungrouped) if ungrouped else f"### {title}\n"]
+    return "\n".join(parts + [f"#### {group}\n\n{_options_table(rows)}" for group, rows in groups.items()])
 
 
 def _section(title: str, rows: Iterable[tuple[str, ...]]) -> str:
-    return f"### {title}\n\n" + _table(("option", "type", "default", "meaning"), rows)
+    return f"### {title}\n\n{_options_table(rows)}"
 
 
-class _Field(NamedTuple):
-    name: str
-    kind: str
-    default: ast.expr | None
-    meaning: str
+def _options_table(rows: Iterable[tuple[str, ...]]) -> str:
+    return _table(("option", "type", "default", "meaning"), rows)
 
 
-def _fields(kind: type) -> list[_Field]:
-    """The attributes that are declared in a class and in those that it inherits from, each with its docstring."""
-    bases = [*_fields(kind.__base__)] if dataclasses.is_dataclass(kind.__base__) else []
-    return bases + [
-        _Field(target.id, ast.unparse(statement.annotation), statement.value, meaning)
-        for statement, meaning in _documented(kind)
-        if isinstance(statement, ast.AnnAssign) and isinstance(target := statement.target, ast.Name)
-    ]
+def _option(one: Option) -> tuple[str, ...]:
+    default = None if one.default is None else ast.parse(one.default, mode="eval").body
+    return (f"`{one.name}`", _type(one.type), _default(default), _markdown(one.meaning))
 
 
-def _documented(kind: type) -> Iterator[tuple[ast.stmt, str]]:
-    (declared,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(declared, ast.ClassDef)
-    for statement, after in zip(declared.body, [*declared.body[1:], None], strict=True):
-        if not isinstance(statement, ast.AnnAssign | ast.Assign) or ast.unparse(statement).startswith("_"):
-            continue
-        match after:
-            case ast.Expr(value=ast.Constant(value=str(meaning))):
-                yield statement, inspect.cleandoc(meaning)
-            case _:
-                raise NoSentence(f"{kind.__qualname__}: {ast.unparse(statement)}")
-
-
-def _option(one: _Field) -> tuple[str, ...]:
-    return (f"`{one.name}`", _type(one.kind), _default(one.name, one.default), _markdown(one.meaning))
-
-
-def _default(name: str, written: ast.expr | None) -> str:
+def _default(written: ast.expr | None) -> str:
     match written:
-        case ast.Call(func=ast.Name(id="field"), keywords=keywords):
-            given = {one.arg: one.value for one in keywords}
-            made = given.get("default_factory")
-            if made is None:
-                return _default(name, given.get("default"))
-            shown = "none" if ast.unparse(made) == "dict" else f"`{ast.unparse(made)}()`"
         case ast.BinOp():
-            value = eval(compile(ast.Expression(written), name, "eval"))
-            assert value % _MEBIBYTE == 0, name
+            value = eval(compile(ast.Expression(written), "default", "eval"))
+            assert value % _MEBIBYTE == 0, ast.unparse(written)
             shown = f"{value // _MEBIBYTE} MiB"
-        case ast.Constant(value=None):
+        case ast.Constant(value=None) | ast.Dict(keys=[]):
             shown = "none"
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             shown = f"{number:,}" if isinstance(number, int) else f"{number:g}"
@@ -161,37 +163,27 @@ def _default(name: str, written: ast.expr | None) -> str:
     return shown
 
 
-def _arguments(function: Callable[..., object], described: object) -> Iterator[tuple[str, ...]]:
-    """Those that the docstring names, as it puts them together: ````name``: meaning`` at the beginning of a line."""
-    text = inspect.getdoc(described) or ""
+def _arguments(function: Callable[..., object], describing: object) -> Iterator[tuple[str, ...]]:
+    """The parameters that a docstring describes, as it puts them together. Each must be there, or an option."""
     (declared,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
-    known_already: set[str] = set()  # have rows elsewhere
-    if isinstance(described, type) and issubclass(described, ParallelConsumer):
-        known_already = {one.name for one in _fields(Options)}
-        if described is not ParallelConsumer:
-            known_already |= set(inspect.signature(ParallelConsumer.__init__).parameters)
-    known = dict(inspect.signature(function).parameters)
-    defaults = _defaults(declared)
-    for found in re.finditer(r"^((?:``\w+``(?:, )?)+): (.*?)(?=\n``\w+``[:,]|\n\n|\Z)", text, re.M | re.S):
-        names = re.findall(r"\w+", found[1])
-        kinds = {_type(str(known.pop(name).annotation)) for name in names}
+    assert isinstance(declared, ast.FunctionDef)
+    known = {one.arg: one.annotation for one in (*declared.args.args, *declared.args.kwonlyargs) if one.annotation}
+    defaults = {one.arg: value for one, value in zip(declared.args.kwonlyargs, declared.args.kw_defaults, strict=True)}
+    for names, meaning in described(inspect.getdoc(describing)):
+        types = {_type(ast.unparse(known.pop(name))) for name in names}
         yield (
             ", ".join(f"`{name}`" for name in names),
-            ", ".join(sorted(kinds)),
-            _default(names[0], defaults.get(names[0])),
-            _markdown(found[2][0].upper() + found[2][1:]),
+            ", ".join(sorted(types)),
+            _default(defaults.get(names[0])),
+            _markdown(meaning[0].upper() + meaning[1:]),
         )
-    if missing := known.keys() - {"self", "handler", "options"} - known_already:
-        raise NoSentence(f"{function.__qualname__}: {', '.join(missing)}")
-
-
-def _defaults(declared: ast.stmt) -> dict[str, ast.expr | None]:
-    """Of a function's keywords, or of the fields of a dataclass."""
-    if isinstance(declared, ast.ClassDef):
-        fields = [one for one in declared.body if isinstance(one, ast.AnnAssign)]
-        return {one.target.id: one.value for one in fields if isinstance(one.target, ast.Name)}
-    assert isinstance(declared, ast.FunctionDef)
-    return dict(zip((one.arg for one in declared.args.kwonlyargs), declared.args.kw_defaults, strict=True))
+    elsewhere = {"handler"}
+    if isinstance(describing, type):
+        elsewhere |= {one.name for one in options_taken(describing)}
+        if issubclass(describing, ParallelConsumer) and describing is not ParallelConsumer:
+            elsewhere |= inspect.signature(ParallelConsumer).parameters.keys()
+    if missing := known.keys() - elsewhere:
+        raise Undocumented(f"{function.__qualname__}: {', '.join(missing)}")
 
 
 # -- what a consumer shows ------------------------------------------------------------------------------
@@ -200,7 +192,7 @@ def _defaults(declared: ast.stmt) -> dict[str, ast.expr | None]:
 def _figures() -> str:
     parts = ["## Stats\n\n`consumer.stats()` is a frozen dataclass, made at the moment it is asked for.\n"]
     for kind in (Stats, PartitionStats, LongestLane, BrokerOutputs, TransactionStats, StateStats):
-        rows = [(f"`{one.name}`", _type(one.kind), _markdown(one.meaning)) for one in _fields(kind)]
+        rows = [(f"`{one.name}`", _type(one.type), _markdown(one.meaning)) for one in options_of(kind)]
         rows += [
             (f"`{name}`", _type(str(value.fget.__annotations__["return"])), _markdown(inspect.getdoc(value) or ""))
             for name, value in vars(kind).items()
@@ -221,8 +213,9 @@ def _problems() -> str:
 
 
 def _members(kind: type[StrEnum]) -> Iterator[tuple[str, str]]:
-    for statement, meaning in _documented(kind):
+    for statement, meaning in attribute_docstrings(kind):
         assert isinstance(statement, ast.Assign)
+        assert meaning is not None, ast.unparse(statement)
         yield ast.literal_eval(statement.value), meaning
 
 
@@ -287,3 +280,4 @@ def _markdown(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
+    option_fields.write()

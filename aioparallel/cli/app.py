@@ -1,9 +1,9 @@
 """The command line: its commands, and how each of them ends.
 
 A command is a function, or a coroutine, whose options are dataclasses with a docstring behind each attribute (see
-``dlq/options.py``). Its module imports at its top what the options need and nothing more; Kafka clients, numpy and the
-like are imported by the function, so that asking for help waits for none of them. A command that returns False has
-failed.
+``dlq/options.py``); what the library describes has none (see ``meanings.py``). Its module imports at its top what the
+options need and nothing more; Kafka clients, numpy and the like are imported by the function, so that asking for help
+waits for none of them. A command that returns False has failed.
 """
 
 from __future__ import annotations

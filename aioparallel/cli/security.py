@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from cyclopts import Group, Parameter
 
+from aioparallel.cli.meanings import means, of_dataclass
 from aioparallel.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from aioparallel.security import Security
+from aioparallel.security import Security
 
 __all__ = ["Secure"]
 
@@ -27,35 +26,28 @@ def _in(variable: str) -> Parameter:
 
 
 @Parameter(name="*", group=SECURITY)
+@means(of_dataclass(Security), security_protocol="protocol")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Secure:
     """How a cluster is reached that wants TLS, a login, or both."""
 
     security_protocol: Annotated[Literal["SSL", "SASL_SSL", "SASL_PLAINTEXT"] | None, _in("SECURITY_PROTOCOL")] = None
-    """TLS, a login over TLS, or a login in the clear. Not given: neither."""
     mechanism: Annotated[Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None, _in("MECHANISM")] = (
         None
     )
-    """How to log in."""
     username: Annotated[str | None, _in("USERNAME")] = None
     """Who logs in, with PLAIN and SCRAM. The password is in `--password-file`, or in the variable
     `AIOPARALLEL_PASSWORD`: a command line can be read by everybody on the machine."""
     password_file: Annotated[str | None, _in("PASSWORD_FILE")] = None
-    """A file with the password and nothing else."""
     token_file: Annotated[str | None, _in("TOKEN_FILE")] = None
-    """A file with the token, for OAUTHBEARER; read at each connection."""
     ca_file: Annotated[str | None, _in("CA_FILE")] = None
-    """The certificates to trust, in PEM format. Not given: those of the system."""
     certificate_file: Annotated[str | None, _in("CERTIFICATE_FILE")] = None
-    """For mutual TLS: this client's certificate, in PEM format."""
     key_file: Annotated[str | None, _in("KEY_FILE")] = None
     """Its key, where that is not in the same file. The password of an encrypted one is in the variable
     `AIOPARALLEL_KEY_PASSWORD`."""
 
     def security(self) -> Security | None:
         """What they say together. Raises ConfigurationError."""
-        from aioparallel.security import Security  # noqa: PLC0415 - not for help
-
         given = {one.name: value for one in fields(self) if (value := getattr(self, one.name)) is not None}
         protocol = given.pop("security_protocol", None)
         if protocol is None:

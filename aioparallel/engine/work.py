@@ -11,6 +11,7 @@ from aioparallel.binding import BindableHandler, HandlerContext
 from aioparallel.errors import ConfigurationError
 from aioparallel.handlers import check_handlers, check_middleware
 from aioparallel.handling import Handling, check_choice, check_count
+from aioparallel.option_docs import documented
 from aioparallel.policies import RetryPolicy
 
 __all__ = ["Label", "OnError", "Work"]
@@ -24,6 +25,7 @@ Label = Callable[[Any, int], str]
 """How an item, with its index, is called in messages."""
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class Work(Generic[T, R]):
     """``handler``, an async function of an item, under the order and bounds of ``handling``.
@@ -33,11 +35,15 @@ class Work(Generic[T, R]):
     """
 
     handler: Callable[[T], Awaitable[R]]
+    """An async function of an item."""
     handling: Handling = field(default_factory=Handling)
+    """Order, limits, timeouts, middleware and resources."""
     _: KW_ONLY
     retry: RetryPolicy | None = None
     """When a failed item is tried again; None: a single attempt."""
     on_error: OnError = "raise"
+    """What happens when an item has failed for good. ``"raise"``: everything ends with its error. ``"emit"``: it is an
+    outcome with an error. ``"skip"``: it is logged and left out."""
     in_order: bool = False
     """Outcomes in the order of the items, not as they end."""
     copy: Callable[[T], T] | None = None

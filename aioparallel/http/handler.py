@@ -18,6 +18,7 @@ from aioparallel.http.clients import Client, check_client
 from aioparallel.http.requests import Request, check_headers, check_url, origin_of
 from aioparallel.http.sharing import Cache
 from aioparallel.http.statuses import Statuses, check_statuses
+from aioparallel.option_docs import takes_options
 from aioparallel.resources import resource
 from aioparallel.wording import kind_of
 
@@ -32,85 +33,6 @@ IdempotencyKey = Callable[[Any, int], str]
 
 # Header fields that belong to the connection, or are made of the request.
 _NOT_GIVEN: Final = ("content-length", "transfer-encoding", "host", "connection")
-
-
-class HttpFields(TypedDict, total=False):
-    """The names and types of the options."""
-
-    client: Client
-    base_url: str | None
-    headers: Mapping[str, str]
-    timeout: float
-    max_per_host: int | None
-    statuses: Statuses
-    longest_wait: float
-    max_response_bytes: int
-    idempotency_key: IdempotencyKey | Literal["record"] | None
-    trace: bool
-    single_flight: bool
-    cache: Cache | None
-
-
-@overload
-def http_handler(
-    request: Callable[[T], Requests | Awaitable[Requests]], on_response: None = None, **options: Unpack[HttpFields]
-) -> HttpHandler[T, Any]: ...
-@overload
-def http_handler(
-    request: Callable[[T], Requests | Awaitable[Requests]],
-    on_response: Callable[[T, Any], Awaitable[R]],
-    **options: Unpack[HttpFields],
-) -> HttpHandler[T, R]: ...
-@overload
-def http_handler(
-    request: Callable[[T], Requests | Awaitable[Requests]],
-    on_response: Callable[[T, Any], R],
-    **options: Unpack[HttpFields],
-) -> HttpHandler[T, R]: ...
-def http_handler(
-    request: Callable[[T], Requests | Awaitable[Requests]],
-    on_response: Callable[[T, Any], Any] | None = None,
-    **options: Unpack[HttpFields],
-) -> HttpHandler[T, Any]:
-    """Make a handler that sends a request for each record, or item, and does with the answer what you say.
-
-    ``await consumer.run(http_handler(ask, enriched, base_url="https://customers.example"))``; ``docs/http.md`` has a
-    program. It opens one client with the consumer, with as many connections as ``max_concurrency``, and closes it with
-    it. In ``parallel_map`` and in the operator of Spark it runs as it is.
-
-    ``request``: of a record, or an item, the :class:`Request`; or a list of them, sent one after the other; None or an
-    empty list: nothing is asked. May be an ``async def`` function. It is called again for each attempt.
-    ``on_response``: of the record and the :class:`Response` (a list of them for a list of requests; None where nothing
-    was asked): what a handler returns, :class:`~aioparallel.Outgoing` say. May be an ``async def`` function. What it
-    raises is the handler's failure. Without it a consumer is content with the status, and ``parallel_map`` gives the
-    response.
-    ``client``: ``"httpx"``, over aiohttp's connections; ``"aiohttp"``: the same requests in half the time; or a
-    function of the number of connections that makes an ``httpx.AsyncClient`` or an ``aiohttp.ClientSession``: for
-    certificates, proxies, authentication. Redirects are not followed, unless such a client does.
-    ``base_url``: stands before addresses that begin with ``/``.
-    ``headers``: of every request, behind its own.
-    ``timeout``: seconds for each request, from its begin to the last byte of its answer.
-    ``max_per_host``: requests under way at one host (scheme, host and port), at most; None: ``max_concurrency``. A
-    record that finds no room there holds no worker: it waits parked, counts no attempt, and is woken when there is.
-    ``statuses``: what answers mean, where it is not this: 2xx is ``"done"``; 429, and 503 with ``Retry-After``,
-    ``"wait"``: nobody asks that host before the time it names (1 s for the record alone where it names none), and no
-    attempt is counted, and the same for 413 with ``Retry-After``; other 5xx, 408, 421 and 425 ``"retry"``, as
-    connections that fail; all else ``"reject"``.
-    ``longest_wait``: seconds; a longer ``Retry-After`` is shortened to it.
-    ``max_response_bytes``: bytes of an answer, decoded, at most; a larger one is a RequestFailed, and is not read to
-    its end. 16 MiB.
-    ``idempotency_key``: the header ``Idempotency-Key`` of each POST that has none. ``"record"``: a UUID made of the
-    group, the place where the record stood first, and the index of the request: the same at each attempt, in retry
-    topics and after a replay; else a function of the record, or item, and the index; None: no header. Items are no
-    records, so there it is to be given.
-    ``trace``: pass on ``traceparent`` and ``tracestate`` of the record's headers (W3C Trace Context).
-    ``single_flight``: of equal GETs and HEADs under way one is sent, and all get its answer; those of lists are all
-    sent.
-    ``cache``: keep answers to GETs and HEADs for a while, those of lists not; None: do not.
-
-    Raises ConfigurationError for what is wrong with any of them.
-    """
-    return HttpHandler(request, on_response, **options)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -189,6 +111,92 @@ class HttpHandler(BindableHandler, Generic[T, R]):
 
     def __repr__(self) -> str:
         return f"<http_handler of {getattr(self.request, '__name__', self.request)!s}>"
+
+
+# -- Written by `make docs` from the dataclass above: do not edit ---------------------------------------
+
+
+class HttpFields(TypedDict, total=False):
+    """The keywords of http_handler."""
+
+    client: Client
+    base_url: str | None
+    headers: Mapping[str, str]
+    timeout: float
+    max_per_host: int | None
+    statuses: Statuses
+    longest_wait: float
+    max_response_bytes: int
+    idempotency_key: IdempotencyKey | Literal["record"] | None
+    trace: bool
+    single_flight: bool
+    cache: Cache | None
+
+
+# -- Written by hand again ------------------------------------------------------------------------------
+
+
+@overload
+def http_handler(
+    request: Callable[[T], Requests | Awaitable[Requests]], on_response: None = None, **options: Unpack[HttpFields]
+) -> HttpHandler[T, Any]: ...
+@overload
+def http_handler(
+    request: Callable[[T], Requests | Awaitable[Requests]],
+    on_response: Callable[[T, Any], Awaitable[R]],
+    **options: Unpack[HttpFields],
+) -> HttpHandler[T, R]: ...
+@overload
+def http_handler(
+    request: Callable[[T], Requests | Awaitable[Requests]],
+    on_response: Callable[[T, Any], R],
+    **options: Unpack[HttpFields],
+) -> HttpHandler[T, R]: ...
+@takes_options(HttpHandler)
+def http_handler(
+    request: Callable[[T], Requests | Awaitable[Requests]],
+    on_response: Callable[[T, Any], Any] | None = None,
+    **options: Unpack[HttpFields],
+) -> HttpHandler[T, Any]:
+    """Make a handler that sends a request for each record, or item, and does with the answer what you say.
+
+    ``await consumer.run(http_handler(ask, enriched, base_url="https://customers.example"))``; ``docs/http.md`` has a
+    program. It opens one client with the consumer, with as many connections as ``max_concurrency``, and closes it with
+    it. In ``parallel_map`` and in the operator of Spark it runs as it is.
+
+    ``request``: of a record, or an item, the :class:`Request`; or a list of them, sent one after the other; None or an
+    empty list: nothing is asked. May be an ``async def`` function. It is called again for each attempt.
+    ``on_response``: of the record and the :class:`Response` (a list of them for a list of requests; None where nothing
+    was asked): what a handler returns, :class:`~aioparallel.Outgoing` say. May be an ``async def`` function. What it
+    raises is the handler's failure. Without it a consumer is content with the status, and ``parallel_map`` gives the
+    response.
+    ``client``: ``"httpx"``, over aiohttp's connections; ``"aiohttp"``: the same requests in half the time; or a
+    function of the number of connections that makes an ``httpx.AsyncClient`` or an ``aiohttp.ClientSession``: for
+    certificates, proxies, authentication. Redirects are not followed, unless such a client does.
+    ``base_url``: stands before addresses that begin with ``/``.
+    ``headers``: of every request, behind its own.
+    ``timeout``: seconds for each request, from its begin to the last byte of its answer.
+    ``max_per_host``: requests under way at one host (scheme, host and port), at most; None: ``max_concurrency``. A
+    record that finds no room there holds no worker: it waits parked, counts no attempt, and is woken when there is.
+    ``statuses``: what answers mean, where it is not this: 2xx is ``"done"``; 429, and 503 with ``Retry-After``,
+    ``"wait"``: nobody asks that host before the time it names (1 s for the record alone where it names none), and no
+    attempt is counted, and the same for 413 with ``Retry-After``; other 5xx, 408, 421 and 425 ``"retry"``, as
+    connections that fail; all else ``"reject"``.
+    ``longest_wait``: seconds; a longer ``Retry-After`` is shortened to it.
+    ``max_response_bytes``: bytes of an answer, decoded, at most; a larger one is a RequestFailed, and is not read to
+    its end. 16 MiB.
+    ``idempotency_key``: the header ``Idempotency-Key`` of each POST that has none. ``"record"``: a UUID made of the
+    group, the place where the record stood first, and the index of the request: the same at each attempt, in retry
+    topics and after a replay; else a function of the record, or item, and the index; None: no header. Items are no
+    records, so there it is to be given.
+    ``trace``: pass on ``traceparent`` and ``tracestate`` of the record's headers (W3C Trace Context).
+    ``single_flight``: of equal GETs and HEADs under way one is sent, and all get its answer; those of lists are all
+    sent.
+    ``cache``: keep answers to GETs and HEADs for a while, those of lists not; None: do not.
+
+    Raises ConfigurationError for what is wrong with any of them.
+    """
+    return HttpHandler(request, on_response, **options)
 
 
 @asynccontextmanager

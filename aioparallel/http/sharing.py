@@ -11,6 +11,7 @@ from typing import Any
 from aioparallel.handling import check_count, check_time
 from aioparallel.http.requests import Request, pairs_of
 from aioparallel.http.responses import Response
+from aioparallel.option_docs import documented
 
 __all__ = ["Answers", "Cache", "Flight", "Flights", "identity_of"]
 
@@ -19,6 +20,7 @@ _SHARED = ("GET", "HEAD")
 _HEADER, _ENTRY = 200, 1_500
 
 
+@documented
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cache:
     """How answers are kept: those to GET and HEAD that were what was wanted. An answer with ``Cache-Control: no-store``

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar, cast, get_args
 
 from aioparallel.errors import ConfigurationError
+from aioparallel.option_docs import documented
 from aioparallel.security.secret import (
     Hidden,
     Password,
@@ -38,6 +39,7 @@ _EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
 _SECRET: Final = frozenset({"key_password", "password", "token"})
 
 
+@documented
 @dataclass(frozen=True, slots=True, repr=False)
 class Security:
     """How a secured cluster is reached. Checked when constructed; shows no secret.

@@ -21,6 +21,7 @@ from aioparallel.engine.flow import Outcome
 from aioparallel.engine.work import Work
 from aioparallel.errors import ConfigurationError
 from aioparallel.handling import Handling, Middleware, Resource, check_choice, check_time
+from aioparallel.option_docs import describes_like
 from aioparallel.policies import RetryPolicy, is_async
 from aioparallel.spark.builders import builder_of
 from aioparallel.spark.keys import one_lane
@@ -31,6 +32,7 @@ from aioparallel.spark.limits import (
     tell_of_limits,
     with_waits_counted,
 )
+from aioparallel.spark.operator import parallel_map
 from aioparallel.spark.results import EMITTED, Results, emitted
 from aioparallel.spark.rows import arguments_of, type_of
 from aioparallel.spark.safe_errors import safe_errors
@@ -44,6 +46,7 @@ _ADVICE: Final = 'on_error="emit" or "null" goes on without it'
 Arguments = tuple[Any, ...]
 
 
+@describes_like(parallel_map)
 def async_udf(
     *,
     returns: str | DataType,
@@ -75,7 +78,9 @@ def async_udf(
     ``on_error``: a call that has failed for good fails the task, which names the row (``"raise"``); the column is a
     struct of ``value``, ``error``, ``attempts`` and ``seconds`` (``"emit"``); or it is null, with a line in the
     executor's log (``"null"``).
-    Middleware gets a tuple of the arguments. All else is as in :func:`~aioparallel.spark.operator.parallel_map`.
+
+    The other parameters are those of :func:`~aioparallel.spark.operator.parallel_map`, where a row is a call here.
+    Middleware gets a tuple of the arguments.
 
     It runs in input order, and with the whole partition in view, not one Arrow batch after the other. This is the form
     that query functions of declared pipelines accept. Raises ConfigurationError at once for what is wrong.

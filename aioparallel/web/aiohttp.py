@@ -24,6 +24,7 @@ except ImportError as error:
 
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.handlers import HandlersOf
+from aioparallel.option_docs import describes_like
 from aioparallel.process_signals import ENDING, before_the_loops
 from aioparallel.records import K_co, V_co
 from aioparallel.web import answers
@@ -87,6 +88,7 @@ def running(
 ) -> Running: ...
 @overload
 def running(first: ConsumerService[Any, Any], /, *others: ConsumerService[Any, Any]) -> Running: ...
+@describes_like(ConsumerService)
 def running(
     first: Any,
     /,
@@ -97,9 +99,9 @@ def running(
 ) -> Running:
     """The context of an application with a consumer, or several: ``app.cleanup_ctx.append(running(...))``.
 
-    ``running(make_consumer, handler, name=..., restart=..., on_failure=...)``, which are those of
-    :class:`~aioparallel.web.ConsumerService`, or services: ``running(orders, refunds)``. What handlers need stands in
-    the list before it.
+    It takes what :class:`~aioparallel.web.ConsumerService` takes, ``running(make_consumer, handler, name=...,
+    restart=..., on_failure=...)``, or services: ``running(orders, refunds)``. What handlers need comes before it in the
+    list.
 
     What it returns has the services by name as well. Raises ConfigurationError.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aioparallel.errors import ClusterChanged, ConfigurationError, ConsumerStateError, InstanceFenced
+from aioparallel.option_docs import documented
 from aioparallel.policies import RetryPolicy
 
 __all__ = ["RestartPolicy", "Restarts"]
@@ -13,6 +14,7 @@ _MOST_SECONDS = 1e7  # more is a mistake
 _STAYS = (ClusterChanged, ConfigurationError, ConsumerStateError, InstanceFenced)
 
 
+@documented
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RestartPolicy:
     """When a consumer whose run has ended with an error, or that could not be started, is made anew.

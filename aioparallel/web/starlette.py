@@ -24,6 +24,7 @@ except ImportError as error:
 
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.handlers import HandlersOf
+from aioparallel.option_docs import describes_like
 from aioparallel.records import K_co, V_co
 from aioparallel.web import answers
 from aioparallel.web.restarts import RestartPolicy
@@ -72,6 +73,7 @@ def running(
 def running(
     first: ConsumerService[Any, Any], /, *others: ConsumerService[Any, Any], within: Lifespan | None = None
 ) -> Running: ...
+@describes_like(ConsumerService)
 def running(
     first: Any,
     /,
@@ -83,8 +85,9 @@ def running(
 ) -> Running:
     """The lifespan of an application with a consumer, or several: ``Starlette(lifespan=running(...))``.
 
-    ``running(make_consumer, handler, name=..., restart=..., on_failure=...)``, which are those of
-    :class:`~aioparallel.web.ConsumerService`, or services: ``running(orders, refunds)``.
+    It takes what :class:`~aioparallel.web.ConsumerService` takes, ``running(make_consumer, handler, name=...,
+    restart=..., on_failure=...)``, or services: ``running(orders, refunds)``.
+
     ``within``: the application's own lifespan, around the consumers: what it opens is there before the first record is
     handled, and stays until the last one is. Its state is passed on.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from docs import option_fields
 from docs.log_lines import log_lines
 from docs.reference import PAGE, page
 
@@ -9,6 +10,12 @@ from docs.reference import PAGE, page
 def test_the_page_is_what_the_code_says() -> None:
     """No option, figure, problem or log action is missing there, none is left that is gone."""
     assert PAGE.read_text() == page(), "stale: run `make docs`"
+
+
+def test_the_types_of_keywords_are_those_of_the_dataclasses() -> None:
+    """The TypedDicts that constructors and functions take are up to date."""
+    stale = [path.name for path, text in option_fields.modules() if path.read_text() != text]
+    assert stale == [], "run `make docs`"
 
 
 def test_each_line_in_the_log_has_an_action() -> None:

@@ -27,6 +27,9 @@ from aioparallel import (
     parallel_map,
 )
 from aioparallel.deserializers import msgspec_json, text
+from aioparallel.http import Request, http_handler
+from aioparallel.queues.kmq import KmqConsumer
+from aioparallel.queues.priority import PriorityConsumer
 
 
 class Order(msgspec.Struct):
@@ -37,9 +40,18 @@ raw = ParallelConsumer("t", group_id="g")
 orders = ParallelConsumer("t", group_id="g", value_deserializer=msgspec_json(Order))
 both = ParallelConsumer("t", group_id="g", key_deserializer=text(), value_deserializer=msgspec_json(Order))
 
+queue = KmqConsumer("t", group_id="g", lease=3, value_deserializer=msgspec_json(Order), stalled_after=3)
+ranked = PriorityConsumer("t", group_id="g", priorities=3, key_deserializer=text(), until="end")
+
 assert_type(raw, ParallelConsumer[bytes | None, bytes | None])
+assert_type(queue, KmqConsumer[bytes | None, Order])
+assert_type(ranked, PriorityConsumer[str, bytes | None])
 assert_type(orders, ParallelConsumer[bytes | None, Order])
 assert_type(both, ParallelConsumer[str, Order])
+
+
+def asks(record: Record) -> Request:
+    return Request("GET", "https://host")
 
 
 async def of_bytes(record: Record) -> None: ...
@@ -147,6 +159,11 @@ async def bad() -> None:
     both.results(of_bytes)  # refused
     ParallelConsumer("t", group_id="g", max_concurrency="many")  # refused
     ParallelConsumer("t", group_id="g", max_concurency=3)  # refused
+    KmqConsumer("t", group_id="g", max_concurency=3)  # refused
+    KmqConsumer("t", group_id="g", stalled_after="3")  # refused
+    PriorityConsumer("t", group_id="g", priorities=3, until="now")  # refused
+    http_handler(asks, timeout="3")  # refused
+    http_handler(asks, timeut=3)  # refused
     Outgoing("out", "text")  # refused
     Outgoing("out", headers=[("trace", "text")])  # refused
     Outgoing("out", headers={"trace": b"1"})  # refused

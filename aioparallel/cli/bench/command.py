@@ -8,8 +8,10 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 
 from aioparallel.cli.console import make_console, require_extra
+from aioparallel.cli.meanings import means, of_dataclass
 from aioparallel.engine.own_loop import own_runner
 from aioparallel.errors import ConfigurationError
+from aioparallel.handling import Handling
 
 __all__ = ["BenchSettings", "bench"]
 
@@ -19,6 +21,7 @@ EMBEDDED_RECORDS: Final = 30_000
 
 
 @Parameter(name="*")
+@means(of_dataclass(Handling), concurrency="max_concurrency")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchSettings:
     """What to measure. Raises ConfigurationError, which names the option."""
@@ -36,7 +39,6 @@ class BenchSettings:
     handler_ms: float = 5.0
     """How long each handler sleeps, in milliseconds; 0 returns at once."""
     concurrency: int = 100
-    """Handlers that may run at once: ``max_concurrency``."""
 
     def __post_init__(self) -> None:
         for name in ("records", "keys", "partitions", "concurrency"):

@@ -8,40 +8,39 @@ from typing import Annotated, Final
 from cyclopts import App, Group, Parameter
 
 from aioparallel.cli.cluster import WHERE, Cluster
+from aioparallel.cli.meanings import in_class, means
 from aioparallel.policies import TooLargeLetters
 
 __all__ = ["QueueAccess", "Reporting", "Trackers", "kmq"]
 
 HOW: Final = Group("How", sort_key=2)
+TRACKER: Final = in_class("queues/kmq/tracker.py", "RedeliveryTracker")
 
 Queue = Annotated[str, Parameter(help="The topic of the queue, such as `jobs`.")]
 
 
 @Parameter(name="*", group=WHERE)
+@means(TRACKER)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueAccess(Cluster):
     """How the cluster is reached, and where the queue's markers are."""
 
     marker_topic: str | None = None
-    """Where the markers are; not given: the name of the queue with `-markers`."""
     group: Annotated[str | None, Parameter(metavar="GROUP")] = None
     """The group of the trackers; not given: the name of the queue with `-trackers`, as **tracker** has it. Those that
     run inside of `KmqConsumer` have its group with `-redelivery`."""
 
 
 @Parameter(name="*", group=HOW)
+@means(TRACKER)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trackers:
     """How a tracker delivers again."""
 
     dead_letter: str | None = None
-    """Where records go that were delivered too often; not given: the name of the queue with `__undelivered`."""
     dead_letter_too_large: TooLargeLetters = "drop_value"
-    """What becomes of a record that is too large for it: it goes there without its value, with half of it, or waits."""
     max_redeliveries: int = 3
-    """Of one record."""
     use_now_after: float = 1.0
-    """Seconds without a marker in a partition after which its time is that of the clock."""
     max_request_size: int | None = None
     """Bytes of the largest record that is sent again; not given: 1 MiB."""
 

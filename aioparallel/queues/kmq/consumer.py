@@ -12,7 +12,8 @@ from aioparallel.errors import ConfigurationError
 from aioparallel.extension import ConsumerContext
 from aioparallel.group.client import Client
 from aioparallel.handling import Ordering
-from aioparallel.options import PlainFields
+from aioparallel.option_docs import takes_options
+from aioparallel.options import Options, PlainFields
 from aioparallel.policies import FailurePolicy, RetryBudget, RetryPolicy, TooLargeLetters
 from aioparallel.queues.kmq.leases import Lease, Redelivery, check_seconds
 from aioparallel.queues.kmq.leasing import Leasing
@@ -40,6 +41,7 @@ class _Released(FailurePolicy):
         return super().retry_budget._replace(redelivers=True)
 
 
+@takes_options(Options, without=(*_REFUSED, "ordering", "commits"), defaults={"max_buffered": "2 * max_concurrency"})
 class KmqConsumer(ParallelConsumer[K_co, V_co]):
     """A consumer of a queue: each record is somebody's for the time of a lease, and is delivered again, to anybody,
     where its handler has not succeeded by then. One slow or failing record holds up no other, not even of its key.

@@ -16,6 +16,8 @@ from aioparallel.extension import ConsumerContext, Extension
 from aioparallel.group.client import Client
 from aioparallel.handling import Ordering, check_time
 from aioparallel.observe.health import Health, Problem, ProblemKind
+from aioparallel.option_docs import takes_options
+from aioparallel.options import Options
 from aioparallel.policies import Producing, TooLargeLetters, check_too_large
 from aioparallel.queues.kmq.redelivery import Redeliverer
 from aioparallel.queues.kmq.topics import QueueTopics
@@ -124,6 +126,7 @@ class _Redelivering(Extension):
         return self.redeliverer.problems() if self._consumer.is_running() else ()
 
 
+@takes_options(Options)
 class RedeliveryTracker:
     """Delivers again what a consumer of a queue has begun and not ended in time: to the end of the same partition, and
     into the dead-letter topic after ``max_redeliveries`` times. Any number of them share the partitions.
@@ -136,17 +139,17 @@ class RedeliveryTracker:
     ``topic``: the queue.
     ``group_id``: of the trackers: a group of their own.
     ``bootstrap_servers``: ``"host:port"``, several separated by commas.
-    ``marker_topic``: where its markers are, by default its name with ``-markers``; it has as many partitions, or more.
-    ``dead_letter``: by default its name with ``__undelivered``.
-    ``dead_letter_too_large``: what becomes of a record that it does not take for its size, as in
-    :class:`~aioparallel.FailurePolicy`; one that the queue itself does not take again, for its size with the count of
-    its redeliveries, is put there at once. With ``"hold"`` both wait, and are tried once a minute.
-    ``max_redeliveries``: of one record; 0: none.
-    ``use_now_after``: seconds without any marker in a partition after which its time is that of the clock; before, it
-    is that of the markers, so that a tracker that is behind redelivers nothing whose end it has not read.
-    ``security``: TLS and login, see :class:`~aioparallel.Security`.
-    ``client_options``: passed on to aiokafka.
-    ``session_timeout``, ``heartbeat_interval``: seconds, of its membership in its group.
+    ``marker_topic``: the topic of the markers, with at least as many partitions as the queue. None: the name of the
+    queue with ``-markers``.
+    ``dead_letter``: the topic for records that were delivered too often. None: the name of the queue with
+    ``__undelivered``.
+    ``dead_letter_too_large``: what happens to a record that is too large for that topic, as in
+    :class:`~aioparallel.FailurePolicy`: it goes there without its value, with a part of it, or waits. A record that is
+    too large for the queue itself, with the count of its redeliveries, goes there at once. With ``"hold"`` both wait,
+    and are tried once a minute.
+    ``max_redeliveries``: maximum number of redeliveries of one record; 0: none.
+    ``use_now_after``: seconds without any marker in a partition after which its time is that of the clock. Before, it
+    is that of the markers, so that a tracker that is behind redelivers no record whose end it has not read yet.
     ``producing``: how copies, dead letters and end markers are produced; copies of more than 1 MiB need
     ``Producing(client_options={"max_request_size": ...})``. ``on_produced`` is not called.
     ``skip_unreadable``: batches, of the markers or of the queue, that are passed over where they cannot be read, each

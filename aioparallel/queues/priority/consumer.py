@@ -12,7 +12,8 @@ from aioparallel.delivery.producer import Producer
 from aioparallel.errors import ConfigurationError
 from aioparallel.group.client import Client
 from aioparallel.handling import check_count, check_time
-from aioparallel.options import PlainFields, checked_topics
+from aioparallel.option_docs import takes_options
+from aioparallel.options import Options, PlainFields, checked_topics
 from aioparallel.queues.priority.budget import PollBudget, exponential
 from aioparallel.queues.priority.names import PriorityTopics, check_priorities
 from aioparallel.queues.priority.sharing import Sharing
@@ -24,6 +25,7 @@ __all__ = ["PriorityConsumer"]
 _HEAVIEST = 1e100
 
 
+@takes_options(Options, without=("commits",))
 class PriorityConsumer(ParallelConsumer[K_co, V_co]):
     """Reads topics of several priorities: of the topic "jobs" with three of them ``jobs-0``, ``jobs-1`` and ``jobs-2``,
     the most urgent. Each priority has a group of its own, ``g-0`` and so on; all run in one engine.
